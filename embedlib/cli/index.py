@@ -198,7 +198,7 @@ def index(
             _check_stdin(sources)
         # Errors in the command are reported before the model is loaded.
         checked = IndexOptions(**settings)
-        check_ray(ray, ray_workers)
+        check_ray(ray, ray_workers, sparse)
         destination = open_sink(sink)
         passes: Iterator[FileSource] | None = None
         if is_watched:
@@ -269,13 +269,12 @@ def _open_embedder(
     It is loaded here, or by the workers of a cluster, of which the address and the number of
     workers are given.
     """
-    from embedlib.indexing.replacing import built_state
     from embedlib.indexing.stored_model import open_embedder
-    from embedlib.indexing.workers import find_workers
+    from embedlib.indexing.workers import find_workers, stored_state
 
     state = None
     if model is None or not settings["recreate"]:
-        state = built_state(sink) if settings["replace"] else sink.inspect()
+        state = stored_state(sink, replace=settings["replace"])
     name = model or (state.model if state else model_setting())
     if name is None:
         raise click.UsageError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from embedlib.errors import ConfigError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.hybrid import check_full_text
 from embedlib.indexing.options import IndexOptions
@@ -14,7 +13,7 @@ from embedlib.indexing.replacing import Replacement, start_replacement
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell, check_takes_multi_vectors
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sparse_rows import check_beside, sparse_model
-from embedlib.indexing.workers import as_cluster
+from embedlib.indexing.workers import as_cluster, refuse_sparse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +76,8 @@ def open_destination(
     cluster = as_cluster(embedder)
     if sparse is not None:
         check_beside(opened, target)
-        if cluster is not None:
-            raise ConfigError("sparse is not for workers of a cluster; leave one of them out")
     if cluster is not None:
+        refuse_sparse(sparse)
         url = sink if isinstance(sink, str) and replacement is None else None
         opened = cluster.check_sink(opened, url)
     return Destination(sink=opened, target=target, settings=settings, replacement=replacement)

@@ -10,12 +10,14 @@ Embedding Models", arXiv:2409.04701, section 3, where a window is called a macro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from inspect import signature
+from typing import Any
 
 import tokenizers
 
-from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
 from embedlib.indexing.chunking import count_tokens, without_limits
 from embedlib.indexing.embedders import TextEmbedder
@@ -38,16 +40,16 @@ def check_late(embedder: TextEmbedder) -> None:
 
     Raises:
         ConfigError: its pooling is another than the mean, an option contradicts late chunking, or
-            it is no `Embedder` of this process.
+            it is another embedder than an `Embedder`, here or in workers of a cluster.
         EngineError: its engine has no vectors of tokens.
     """
-    if not isinstance(embedder, Embedder):
+    submit: Callable[..., Future[Any]] = embedder.submit_batch
+    if "chunks" not in signature(submit).parameters:
         raise ConfigError(
-            "late_chunking needs an embedlib.Embedder in this process; leave it out for workers of "
-            "a cluster and for embedders of your own"
+            "late_chunking needs an embedlib.Embedder; leave it out for an embedder of your own"
         )
     try:
-        embedder.submit_batch(["a"], role="document", chunks=[[(0, 1)]]).result()
+        submit(["a"], role="document", chunks=[[(0, 1)]]).result()
     except ConfigError as error:
         raise ConfigError(f"late_chunking: {error}") from error
 

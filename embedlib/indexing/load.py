@@ -151,7 +151,7 @@ class Load:
         dim = self._embedder.get_embedding_dimension()
         vectors = np.empty((0, dim), np.float32)
         if parts:
-            vectors = _joined([part.vectors for part in parts])
+            vectors = join_vectors([part.vectors for part in parts])
         if self._sparse is None:
             return self._thread.submit(self._sink.write, rows, vectors)
         weights = [weights for part in parts for weights in part.weights or ()]
@@ -210,7 +210,7 @@ class Load:
         self._tally.done(num_rows, num_written)
 
 
-def _joined(parts: list[Vectors]) -> Vectors:
+def join_vectors(parts: list[Vectors]) -> Vectors:
     """Return the vectors of several jobs; of texts with a vector per token, a list of arrays."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)

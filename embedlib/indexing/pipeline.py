@@ -102,7 +102,7 @@ def index(
     settings = IndexOptions.from_options(options)
     check_is_sink(sink)
     check_arguments(source_options, tell, on_progress)
-    check_ray(ray, ray_workers)
+    check_ray(ray, ray_workers, sparse)
     tell = tell or logging.getLogger("embedlib").warning
     if ray is not None:
         workers = open_on_ray(embedder, ray, ray_workers, sink, settings, tell)

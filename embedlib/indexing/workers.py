@@ -13,11 +13,14 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EngineRunError, shown
 from embedlib.indexing.embedders import TextEmbedder
-from embedlib.indexing.load import LOOK_SECONDS, Load
+from embedlib.indexing.load import LOOK_SECONDS, Load, join_vectors
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.preparing import ignore
 from embedlib.indexing.reader import BadRows, Group, Reader
+from embedlib.indexing.replacing import built_state
 from embedlib.indexing.report import Tally
-from embedlib.indexing.rows import RowChanges, find_changes
+from embedlib.indexing.row_jobs import end_of_window
+from embedlib.indexing.rows import RowChanges, Span, find_changes
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
 from embedlib.indexing.sinks.thread import SinkThread
@@ -37,10 +40,14 @@ __all__ = [
     "RowLoad",
     "Seen",
     "SinkThread",
+    "Span",
     "Tally",
     "check_ray",
+    "end_of_window",
     "find_changes",
     "find_workers",
+    "ignore",
+    "join_vectors",
     "open_embedder",
     "precision_to_store",
 ]
@@ -136,14 +143,16 @@ def find_workers(name: str) -> OpenWorkers:
     return cast("OpenWorkers", load_offered(ENTRY_POINT_GROUP, name, name))
 
 
-def check_ray(address: object, num_workers: object) -> None:
-    """Check two arguments of `index`.
+def check_ray(address: object, num_workers: object, sparse: object = None) -> None:
+    """Check arguments of `index`.
 
     Raises:
-        ConfigError: one is wrong, or the second is given without the first.
+        ConfigError: one is wrong, the second is given without the first, or the third with it.
     """
     if address is not None and (not isinstance(address, str) or not address):
         raise ConfigError(f"ray = {shown(address)}; it must be auto, local or HOST:PORT")
+    if address is not None:
+        refuse_sparse(sparse)
     if num_workers is None:
         return
     if type(num_workers) is not int or num_workers < 1:
@@ -152,6 +161,19 @@ def check_ray(address: object, num_workers: object) -> None:
         )
     if address is None:
         raise ConfigError(f"ray_workers = {num_workers} needs ray='auto' or another address")
+
+
+def refuse_sparse(sparse: object) -> None:
+    """Refuse a model of sparse vectors beside workers of a cluster.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if sparse is not None:
+        raise ConfigError(
+            "sparse vectors are made in one process, not by the workers of a cluster; leave sparse "
+            "(--sparse) or ray (--ray) out"
+        )
 
 
 def open_on_ray(
@@ -186,7 +208,7 @@ def open_on_ray(
         )
     opened = open_sink(sink) if isinstance(sink, str) else sink
     try:
-        state = None if options.recreate else opened.inspect()
+        state = None if options.recreate else stored_state(opened, replace=options.replace)
     finally:
         if isinstance(sink, str):
             opened.close()
@@ -199,6 +221,11 @@ def open_on_ray(
         destination=opened.name,
         tell=tell,
     )
+
+
+def stored_state(sink: Sink, *, replace: bool) -> SinkState | None:
+    """Return what the vectors of a load must fit: what is stored, or is being loaded beside it."""
+    return built_state(sink) if replace else sink.inspect()
 
 
 def as_cluster(embedder: Any) -> ClusterEmbedder | None:

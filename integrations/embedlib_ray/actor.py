@@ -40,7 +40,8 @@ class EmbedlibActor:
         """Load the model.
 
         Args:
-            model: a name, or a folder that all machines see; or a function that makes an embedder.
+            model: a name, or the whole path of a folder or pack that all machines see; or a
+                function that makes an embedder.
             text: the column with the texts.
             output: the column that gets the vectors.
             num_per_machine: actors that share the cores of a machine.

@@ -103,7 +103,13 @@ def _reason(error: BaseException) -> str:
 
 
 def machines() -> list[Machine]:
-    """Return the nodes that are alive."""
+    """Return the nodes that are alive.
+
+    Raises:
+        ConfigError: this program is not connected to a cluster.
+    """
+    if not ray.is_initialized():
+        raise ConfigError("this program is not connected to a Ray cluster; call ray.init first")
     return [
         Machine(
             address=str(node["NodeManagerAddress"]),

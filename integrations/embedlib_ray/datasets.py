@@ -9,9 +9,7 @@ import ray.data
 
 from embedlib.config import Config
 from embedlib_ray.actor import EmbedlibActor
-from embedlib_ray.cluster import machines
-from embedlib_ray.model import describe_model
-from embedlib_ray.sizing import plan_workers
+from embedlib_ray.model import check_one_vector, describe_model, name_for_workers, plan_for
 from embedlib_ray.worker import MakeEmbedder
 
 if TYPE_CHECKING:
@@ -38,7 +36,8 @@ def embed_dataset(
 
     Args:
         dataset: any dataset of Ray Data.
-        model: a name, or a folder that all machines see; or a function that makes an embedder.
+        model: a name, or a folder or pack that all machines see; or a function that makes an
+            embedder.
         text: the column with the texts.
         output: the column that gets the vectors, float32[D].
         num_workers: actors; None: one for each GPU, or else for each machine.
@@ -46,16 +45,16 @@ def embed_dataset(
 
     Raises:
         ModelNotFoundError: a worker does not find the model.
-        EmbedlibError: it cannot be loaded there.
+        EmbedlibError: it cannot be loaded there, or makes a vector per token.
     """
     config = Config.from_options(options)
-    on_cpu = config.device == "cpu" or config.engine == "openvino"
-    plan = plan_workers(machines(), num_workers, on_cpu=on_cpu)
+    plan = plan_for(config, num_workers)
     identity = describe_model(model, config, plan)
+    check_one_vector(identity)
     return dataset.map_batches(
         EmbedlibActor,
         fn_constructor_kwargs={
-            "model": model,
+            "model": name_for_workers(model),
             "text": text,
             "output": output,
             "num_per_machine": plan.num_per_machine,

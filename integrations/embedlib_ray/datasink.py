@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import ray
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
-from embedlib.config import Config
+from embedlib.config import Config, Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import Document, Row, Sink, Target, Vectors, open_sink
-from embedlib.indexing.workers import BadRows, Reader, Seen, find_changes
-from embedlib_ray.cluster import machines
-from embedlib_ray.embedder import DRIVER_SHARD, check_one_machine
-from embedlib_ray.model import describe_model
-from embedlib_ray.sizing import plan_workers
+from embedlib.indexing import Document, Row, Target, Vectors, check_target, open_sink
+from embedlib.indexing.workers import BadRows, Reader, Seen, find_changes, ignore
+from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
+from embedlib_ray.model import check_one_vector, describe_model, plan_for
 from embedlib_ray.worker import MakeEmbedder
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
         recreate: bool = False,
         **options: Unpack[ConfigOptions],
     ) -> None:
-        """Describe the destination; this connects to nothing.
+        """Check the destination against the model; `on_write_start` begins to write.
 
         Args:
             url: as `embedlib index --to` takes it.
@@ -60,16 +58,22 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
             metadata: columns stored beside them; None: all others.
             recreate: drop the stored rows first.
             **options: of the model, fields of `embedlib.Config`.
+
+        Raises:
+            SinkError: the destination cannot be used, or belongs to another model.
+            EmbedlibError: no worker can load the model, or it makes a vector per token.
         """
         self._url = url
-        self._model = model
         self._columns = (id, text, vector)
         self._metadata = metadata
-        self._recreate = recreate
-        self._config = Config.from_options(options)
-        self._target: Target | None = None
-        self._driver: Any = None
+        self._target = _make_target(model, Config.from_options(options), recreate=recreate)
+        self._shared = self._target
+        self._driver: SharedSink | None = None
         self._writer: Any = None
+        with closing(open_sink(url)) as sink:
+            if not is_shared(sink):
+                check_one_machine(sink)
+            check_target(sink.inspect(), self._target, sink.name)
 
     def get_name(self) -> str:
         """Return what Ray shows."""
@@ -81,60 +85,42 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
         return 4 * _WRITE_ROWS
 
     def on_write_start(self, schema: Any = None) -> None:
-        """Check and lock the destination.
+        """Lock the destination.
 
         Raises:
-            SinkError: it cannot be used, or belongs to another model.
+            SinkError: it cannot be used.
         """
-        on_cpu = self._config.device == "cpu"
-        plan = plan_workers(machines(), 1, on_cpu=on_cpu)
-        identity = describe_model(self._model, self._config, plan)
-        if identity.similarity == "maxsim" or identity.similarity == "meanmaxsim":
-            raise SinkError(
-                f"{identity.model_name!r} makes a vector per token, which is not written here; "
-                "use embedlib.index"
-            )
-        target = Target(
-            dim=identity.dim,
-            similarity=identity.similarity,
-            fingerprint=identity.fingerprint,
-            model=identity.model_name,
-            precision=identity.precision,
-            recreate=self._recreate,
-        )
         sink = open_sink(self._url)
-        if getattr(sink, "is_shared", False):
-            sink.begin(replace(target, shard=None), _ignore)
-            sink.close()
-            self._target = replace(target, recreate=False, shard=DRIVER_SHARD)
-            self._driver = open_sink(self._url)
-            self._driver.begin(self._target, _ignore)
+        if is_shared(sink):
+            self._driver = SharedSink(sink, self._url, self._share)
+            self._driver.begin(self._target, ignore)
         else:
-            check_one_machine(sink)
-            self._target = target
             # One process alone may open it: an actor that all tasks call.
-            self._writer = ray.remote(_Writer).options(num_cpus=0).remote()
-            ray.get(self._writer.begin.remote(self._url, target))
+            self._writer = ray.remote(BlockWriter).options(num_cpus=0).remote(self._url)
+            ray.get(self._writer.begin.remote(self._target))
+
+    def _share(self, _url: str, target: Target) -> None:
+        self._shared = target
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         """Write blocks in a task; returns how many rows changed."""
-        target = self._target
-        assert target is not None, "on_write_start comes first"
         writer: Any = self._writer
         if writer is not None:
-            return sum(ray.get(writer.write.remote(*part)) for part in self._parts(blocks, target))
-        own = _Writer()
-        own.begin(self._url, replace(target, shard=f"{target.shard} {ctx.task_idx}"))
+            return sum(ray.get(writer.write.remote(*part)) for part in self._parts(blocks))
+        own = BlockWriter(self._url)
         try:
-            return sum(own.write(rows, vectors) for rows, vectors in self._parts(blocks, target))
+            own.begin(for_worker(self._shared, ctx.task_idx))
+            num_rows = sum(own.write(rows, vectors) for rows, vectors in self._parts(blocks))
+            own.settle()
         finally:
             own.end()
+        return num_rows
 
     def on_write_complete(self, write_result: Any) -> None:
         """Build the search index."""
         if self._writer is not None:
             ray.get(self._writer.finish.remote())
-        else:
+        elif self._driver is not None:
             self._driver.finish()
         self._close()
 
@@ -144,7 +130,8 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
 
     def _close(self) -> None:
         if self._writer is not None:
-            ray.get(self._writer.end.remote())
+            with suppress(Exception):  # the caller has a better reason why the write failed
+                ray.get(self._writer.end.remote())
             ray.kill(self._writer)
             self._writer = None
         if self._driver is not None:
@@ -155,15 +142,15 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
         """Return what the tasks need: not the driver's connection."""
         return {**vars(self), "_driver": None}
 
-    def _parts(self, blocks: Iterable[Any], target: Target) -> Iterator[tuple[list[Row], Vectors]]:
+    def _parts(self, blocks: Iterable[Any]) -> Iterator[tuple[list[Row], Vectors]]:
         for block in blocks:
             batch = BlockAccessor.for_block(block).to_numpy()
             num_rows = len(next(iter(batch.values()), ()))
             for start in range(0, num_rows, _WRITE_ROWS):
                 part = {name: column[start : start + _WRITE_ROWS] for name, column in batch.items()}
-                yield self._rows(part, target)
+                yield self._rows(part)
 
-    def _rows(self, batch: dict[str, Any], target: Target) -> tuple[list[Row], Vectors]:
+    def _rows(self, batch: dict[str, Any]) -> tuple[list[Row], Vectors]:
         id_name, text_name, vector_name = self._columns
         missing = [name for name in self._columns if name not in batch]
         if missing:
@@ -182,21 +169,21 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
             )
             for number in range(len(vectors))
         ]
-        return _make_rows(documents, target.fingerprint), vectors
+        return rows_of(documents, self._target.fingerprint), vectors
 
 
-class _Writer:
-    """The only process that has a destination open."""
+class BlockWriter:
+    """A process that has a destination open."""
 
-    def begin(self, url: str, target: Target) -> None:
-        self._sink: Sink = open_sink(url)
-        try:
-            self._sink.begin(target, _ignore)
-        except BaseException:
-            self._sink.close()
-            raise
+    def __init__(self, url: str) -> None:
+        self._sink = open_sink(url)
+
+    def begin(self, target: Target) -> None:
+        """Become a writer."""
+        self._sink.begin(target, ignore)
 
     def write(self, rows: list[Row], vectors: Vectors) -> int:
+        """Write the rows that differ from what is stored; returns how many these are."""
         changes = find_changes(rows, self._sink.digests([row.id for row in rows]))
         place = {row.id: number for number, row in enumerate(rows)}
         if changes.to_embed:
@@ -206,21 +193,44 @@ class _Writer:
             self._sink.write_metadata(changes.to_update)
         return len(changes.to_embed) + len(changes.to_update)
 
+    def settle(self) -> None:
+        """Wait until every row is applied: a server that does it later has when it has counted."""
+        self._sink.inspect()
+
     def finish(self) -> None:
+        """Make the rows ready for search."""
         self._sink.finish()
 
     def end(self) -> None:
-        self._sink.inspect()  # a server that applies rows later has applied all when it has counted
+        """Give the destination up."""
         self._sink.close()
 
 
-def _make_rows(documents: list[Document], fingerprint: str) -> list[Row]:
+def _make_target(model: str | MakeEmbedder, config: Config, *, recreate: bool) -> Target:
+    """Return what a model's vectors are, as a worker says.
+
+    Raises:
+        EmbedlibError: it cannot be loaded there, or makes a vector per token.
+    """
+    identity = describe_model(model, config, plan_for(config, 1))
+    check_one_vector(identity)
+    return Target(
+        dim=identity.dim,
+        similarity=cast(Similarity, identity.similarity),
+        fingerprint=identity.fingerprint,
+        model=identity.model_name,
+        precision=identity.precision,
+        recreate=recreate,
+    )
+
+
+def rows_of(documents: list[Document], fingerprint: str) -> list[Row]:
     """Return the rows of documents, one each, checked as those of a load.
 
     Raises:
         SourceError: a document cannot be stored; the message names it.
     """
-    seen, bad_rows = Seen(), BadRows(None, _ignore, stops=True)
+    seen, bad_rows = Seen(), BadRows(None, ignore, stops=True)
     reader = Reader(documents, None, fingerprint, seen, bad_rows)
     try:
         return [row for group in reader.groups(lambda: False) for row in group.rows]
@@ -231,7 +241,3 @@ def _make_rows(documents: list[Document], fingerprint: str) -> list[Row]:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _ignore(_: str) -> None:
-    pass

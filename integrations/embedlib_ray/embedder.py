@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tokenizers
 
-from embedlib.config import AnySimilarity, Config, LateSimilarity
-from embedlib.errors import SinkError
-from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors, open_sink
-from embedlib.indexing.workers import BadRows, SinkThread, Tally
-from embedlib_ray.cluster import connected, machines
+from embedlib.config import AnySimilarity, Config
+from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors
+from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, ignore, join_vectors
+from embedlib_ray.cluster import connected
+from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.load import ShardedLoad
-from embedlib_ray.model import open_first, start_worker
+from embedlib_ray.model import name_for_workers, open_first, plan_for, start_worker
 from embedlib_ray.pool import WorkerPool
-from embedlib_ray.sizing import plan_workers
 from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
     from embedlib.types import ConfigOptions
 
-DRIVER_SHARD = "ray"
-"""Name of the driver's lock of a destination: a second load of a cluster finds it taken."""
 _PART_TEXTS = 256
 """Texts of one call of `embed`; more are divided among the workers."""
 
@@ -66,8 +62,8 @@ class RayEmbedder:
         """Start the workers; returns when the first one has loaded the model.
 
         Args:
-            model: a name, or a folder that all machines see under this path; or a function that
-                makes an object with the members of `TextEmbedder`, in each worker.
+            model: a name, or a folder or pack that all machines see under this path; or a function
+                that makes an object with the members of `TextEmbedder`, in each worker.
             address: "auto", "local" or "HOST:PORT", see docs/scale.md.
             num_workers: how many; None: one for each GPU, or else for each machine.
             config: options of the model.
@@ -81,16 +77,13 @@ class RayEmbedder:
             ModelNotFoundError: a worker does not find the model.
         """
         config = Config.from_options(options) if config is None else config
-        if isinstance(model, str) and os.path.isdir(model):
-            model = os.path.abspath(model)
-        self._tell = tell or _ignore
+        self._tell = tell or ignore
         self._target: tuple[str, Target] | None = None
         with ExitStack() as stack:
             stack.enter_context(connected(address))
-            on_cpu = config.device == "cpu" or config.engine == "openvino"
-            self._plan = plan_workers(machines(), num_workers, on_cpu=on_cpu)
+            self._plan = plan_for(config, num_workers)
             self._model = ModelPlan(
-                model=model,
+                model=name_for_workers(model),
                 config=config,
                 state=state,
                 destination=destination,
@@ -103,10 +96,10 @@ class RayEmbedder:
                 self._tell(note)
             memory_bytes = self._plan.memory_for(identity.memory_bytes)
             self._pool = WorkerPool(
-                lambda _number: start_worker(self._plan, memory_bytes), self._open, self._tell
+                lambda: start_worker(self._plan, memory_bytes), self._open, self._tell
             )
             stack.callback(self._pool.close)
-            self._pool.grow([first], self._plan.num_workers)
+            self._pool.grow(first, self._plan.num_workers)
             self._closing = stack.pop_all()
 
     def close(self) -> None:
@@ -157,11 +150,18 @@ class RayEmbedder:
         """Return how many tokens of text fit."""
         return self._known.room
 
-    def submit_batch(self, texts: Sequence[str], *, role: Literal["document"]) -> Future[Vectors]:
-        """Start to embed documents, divided among the workers."""
+    def submit_batch(
+        self,
+        texts: Sequence[str],
+        *,
+        role: Literal["document"],
+        chunks: Sequence[Sequence[Span]] | None = None,
+    ) -> Future[Vectors]:
+        """Start to embed documents, divided among the workers; see `Embedder.submit_batch`."""
+        slices = [slice(at, at + _PART_TEXTS) for at in range(0, len(texts), _PART_TEXTS)]
         parts = [
-            self._pool.submit("embed", list(texts[start : start + _PART_TEXTS]))
-            for start in range(0, len(texts), _PART_TEXTS)
+            self._pool.submit("embed", list(texts[part]), None if chunks is None else chunks[part])
+            for part in slices
         ]
         return _joined(parts, self._known.dim)
 
@@ -179,16 +179,13 @@ class RayEmbedder:
     def check_sink(self, sink: Sink, url: str | None) -> Sink:
         """Return the sink of a load: one that lets the workers write, if they can reach it.
 
+        Without a URL this process writes.
+
         Raises:
-            SinkError: they cannot, and write too much for one machine to write it for them.
+            SinkError: they cannot, and are too many for one machine to write what they embed.
         """
-        if self.similarity_fn_name in get_args(LateSimilarity):
-            raise SinkError(
-                f"{self.model_name!r} makes a vector per token, which only one process loads yet; "
-                "run without ray"
-            )
-        if url is not None and getattr(sink, "is_shared", False):
-            return _SharedSink(sink, url, self._share)
+        if url is not None and is_shared(sink):
+            return SharedSink(sink, url, self._share)
         if url is not None:
             check_one_machine(sink)
         return sink
@@ -204,7 +201,7 @@ class RayEmbedder:
         /,
     ) -> ShardedLoad:
         """Start a load, see `embedlib.indexing.workers.ClusterEmbedder`."""
-        writers = isinstance(sink, _SharedSink)
+        writers = isinstance(sink, SharedSink)
         if writers:
             self._pool.reopen()
         else:
@@ -239,35 +236,7 @@ class RayEmbedder:
         if self._target is None:
             return opened
         url, target = self._target
-        target = replace(target, recreate=False, shard=f"{target.shard} {number}")
-        return worker.open_sink.remote(url, target, opened)
-
-
-class _SharedSink:
-    """A sink that many write to: this one begins, deletes and finishes."""
-
-    is_shared = True
-
-    def __init__(self, sink: Sink, url: str, share: Any) -> None:
-        self._sink = sink
-        self._url = url
-        self._share = share
-
-    def begin(self, target: Target, tell: Tell) -> None:
-        """Make sure that nobody else writes, then let the workers in."""
-        name = DRIVER_SHARD if target.shard is None else f"{DRIVER_SHARD} {target.shard}"
-        if target.shard is None:
-            alone = open_sink(self._url)
-            try:
-                alone.begin(target, tell)  # as the only writer, it may drop what is stored
-            finally:
-                alone.close()
-        shared = replace(target, recreate=False, shard=name)
-        self._sink.begin(shared, tell)
-        self._share(self._url, shared)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
+        return worker.open_sink.remote(url, for_worker(target, number), opened)
 
 
 def open_workers(
@@ -292,21 +261,7 @@ def open_workers(
     )
 
 
-def check_one_machine(sink: Sink) -> None:
-    """Refuse a destination that other machines of the cluster do not reach.
-
-    Raises:
-        SinkError: there are others.
-    """
-    places = {machine.address for machine in machines()}
-    if len(places) > 1:
-        raise SinkError(
-            f"{sink.name} is on this machine alone, and the cluster has {len(places)}; load a "
-            "server (postgresql://, qdrant://), or run without ray"
-        )
-
-
-def _joined(parts: Sequence[Future[tuple[Vectors, Any]]], dim: int) -> Future[Vectors]:
+def _joined(parts: Sequence[Future[Vectors]], dim: int) -> Future[Vectors]:
     """Return a future of the vectors of all parts."""
     joined: Future[Vectors] = Future()
     joined.set_running_or_notify_cancel()
@@ -319,7 +274,7 @@ def _joined(parts: Sequence[Future[tuple[Vectors, Any]]], dim: int) -> Future[Ve
             if failed is not None:
                 joined.set_exception(failed)
             else:
-                joined.set_result(np.concatenate([part.result() for part in parts]))
+                joined.set_result(join_vectors([part.result() for part in parts]))
         except Exception:  # another part ended at the same moment, and was quicker
             pass
 
@@ -328,10 +283,6 @@ def _joined(parts: Sequence[Future[tuple[Vectors, Any]]], dim: int) -> Future[Ve
     for part in parts:
         part.add_done_callback(end)
     return joined
-
-
-def _ignore(_: str) -> None:
-    pass
 
 
 def _do_nothing() -> None:

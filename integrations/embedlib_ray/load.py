@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import numpy as np
@@ -212,9 +212,13 @@ class ShardedLoad:
 
 def _in_order(by_id: dict[UUID, Row], loaded: Loaded) -> tuple[list[Row], Vectors]:
     """Return the rows that were embedded in the order of the source, with their vectors."""
-    assert loaded.vectors is not None, "the worker returned vectors"
+    vectors = loaded.vectors
+    assert vectors is not None, "the worker returned vectors"
     place = {id_: index for index, id_ in enumerate(loaded.ids)}
     rows = [row for id_, row in by_id.items() if id_ in place]
-    if [row.id for row in rows] == loaded.ids:
-        return rows, loaded.vectors
-    return rows, np.ascontiguousarray(loaded.vectors[[place[row.id] for row in rows]])
+    order = [place[row.id] for row in rows]
+    if order == list(range(len(order))):
+        return rows, vectors
+    if isinstance(vectors, np.ndarray):
+        return rows, np.ascontiguousarray(vectors[order])
+    return rows, cast(Vectors, [vectors[number] for number in order])  # a vector per token

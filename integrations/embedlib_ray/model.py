@@ -1,21 +1,44 @@
-"""The first worker of a model: starts, says what it is, or why it cannot."""
+"""A model on a cluster: what its workers are named and sized by, and what the first one says."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, TypeVar, get_args
 
 import ray
 
-from embedlib.config import Config
-from embedlib.errors import EmbedlibError
+from embedlib.config import Config, LateSimilarity
+from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.indexing import Tell
-from embedlib_ray.cluster import own_version
+from embedlib_ray.cluster import machines, own_version
 from embedlib_ray.pool import cause_of
-from embedlib_ray.sizing import Plan
+from embedlib_ray.sizing import Plan, plan_workers
 from embedlib_ray.worker import CONCURRENCY, Identity, MakeEmbedder, ModelPlan, Worker
+
+Named = TypeVar("Named")
 
 _PATIENCE_SECONDS = 20.0
 """Before a line says what a load waits for."""
+
+
+def name_for_workers(model: Named) -> Named | str:
+    """Return what workers, which run in another folder, load a model by.
+
+    Args:
+        model: a name, folder or pack; or anything else, which is returned.
+    """
+    path = os.path.expanduser(model) if isinstance(model, str) else ""
+    return os.path.abspath(path) if os.path.exists(path) else model
+
+
+def plan_for(config: Config, num_workers: int | None) -> Plan:
+    """Return the workers of a model on the machines that are there now.
+
+    Raises:
+        ConfigError: there is no cluster, or the number is wrong.
+    """
+    on_cpu = config.device == "cpu" or config.engine == "openvino"
+    return plan_workers(machines(), num_workers, on_cpu=on_cpu)
 
 
 def start_worker(plan: Plan, memory_bytes: int = 0) -> Any:
@@ -60,7 +83,21 @@ def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Ide
         EmbedlibError: it cannot be loaded there.
     """
     worker = start_worker(plan)
-    made = ModelPlan(model=model, config=config, num_per_machine=plan.num_per_machine)
+    name = name_for_workers(model)
+    made = ModelPlan(model=name, config=config, num_per_machine=plan.num_per_machine)
     identity = open_first(worker, made, lambda _: None)
     ray.kill(worker, no_restart=True)
     return identity
+
+
+def check_one_vector(identity: Identity) -> None:
+    """Refuse a model of late interaction, which a column of a dataset cannot hold.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if identity.similarity in get_args(LateSimilarity):
+        raise ConfigError(
+            f"{identity.model_name!r} makes a vector per token, and a dataset has one for each "
+            "row; use embedlib.index with ray"
+        )

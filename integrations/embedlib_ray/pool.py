@@ -12,33 +12,42 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
-from embedlib.errors import ClosedError, EmbedlibError, EngineRunError, InputError, first_line
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    EmbedlibError,
+    EngineRunError,
+    InputError,
+    first_line,
+)
 from embedlib_ray.worker import CALLS, Counts
 
 ATTEMPTS = 3
 """How often a call is tried, and how often a worker may fail to start."""
+_FINAL = (ConfigError, InputError, EngineRunError)
+"""What is wrong with a call itself: another worker would say the same."""
 _RETRY_SECONDS = 0.5
 """Between two attempts to open a worker whose machine does not answer."""
 _CLOSE_SECONDS = 30.0
 
-Start = Callable[[int], Any]
-"""Starts the actor of a place, from 0, and returns its handle."""
+Start = Callable[[], Any]
+"""Starts an actor, and returns its handle."""
 OpenCall = Callable[[Any, int], Any]
-"""Begins to open the actor of a place; returns what to wait for."""
+"""Begins to open the actor of a place, from 0; returns what to wait for."""
 
 
 @dataclass(eq=False)
 class _Task:
     method: str
-    argument: Any
+    arguments: tuple[Any, ...]
     future: Future[Any]
     attempts: int = 0
 
@@ -87,19 +96,18 @@ class WorkerPool:
         self._thread = threading.Thread(target=self._run, name="embedlib-ray", daemon=True)
         self._thread.start()
 
-    def grow(self, handles: Sequence[Any], num_workers: int) -> None:
-        """Take actors that are open already, and start others up to this number."""
-        for handle in handles:
-            self._places.append(_Place(len(self._places), handle, is_ready=True))
-        for number in range(len(handles), num_workers):
-            place = _Place(number, self._start(number))
+    def grow(self, first: Any, num_workers: int) -> None:
+        """Take an actor that is open already, and start others up to this number."""
+        self._places.append(_Place(0, first, is_ready=True))
+        for number in range(1, num_workers):
+            place = _Place(number, self._start())
             self._places.append(place)
             self._inbox.put(lambda place=place: self._open(place))  # type: ignore[misc]
 
-    def submit(self, method: str, argument: Any) -> Future[Any]:
+    def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Call a method of any worker, which returns its result and its counts."""
         self._check_open()
-        task = _Task(method, argument, Future())
+        task = _Task(method, arguments, Future())
         self._inbox.put(lambda: self._add(task))
         return task.future
 
@@ -200,7 +208,7 @@ class WorkerPool:
 
     def _call(self, place: _Place, task: _Task) -> None:
         place.tasks.append(task)
-        reference = getattr(place.handle, task.method).remote(task.argument)
+        reference = getattr(place.handle, task.method).remote(*task.arguments)
         self._when_done(reference, lambda done: self._finish(place, task, done))
 
     def _when_done(self, reference: Any, then: Callable[[Future[Any]], None]) -> None:
@@ -224,7 +232,7 @@ class WorkerPool:
     def _try_again(self, task: _Task, error: BaseException) -> None:
         cause = cause_of(error)
         task.attempts += 1
-        is_final = task.method == "embed" and isinstance(cause, InputError | EngineRunError)
+        is_final = task.method == "embed" and isinstance(cause, _FINAL)
         if task.attempts < ATTEMPTS and not is_final and self._broken is None:
             self.num_retries += 1
             self._suspects.append(task)
@@ -256,7 +264,7 @@ class WorkerPool:
             return
         cause = cause_of(error)
         place.num_failures += 1
-        is_dead = isinstance(error, ray.exceptions.ActorDiedError)
+        is_dead = isinstance(error, ActorDiedError)
         if isinstance(error, RayActorError) and not is_dead:
             timer = threading.Timer(
                 _RETRY_SECONDS, lambda: self._inbox.put(lambda: self._open(place))
@@ -266,7 +274,7 @@ class WorkerPool:
             return
         if place.num_failures < ATTEMPTS and then is None:
             if is_dead:
-                place.handle = self._start(place.number)
+                place.handle = self._start()
             self._open(place)
             return
         place.is_lost = True
@@ -281,7 +289,7 @@ class WorkerPool:
         self._broken = None
         for place in self._places:
             if place.handle is None:
-                place.handle = self._start(place.number)
+                place.handle = self._start()
             place.is_ready, place.is_lost, place.num_failures = False, False, 0
             self._open(place, first)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from embedlib.indexing import Row
+from embedlib.indexing.workers import end_of_window
 
 FIRST_ROWS = 16
 MAX_ROWS = 512
@@ -41,6 +42,8 @@ class Shard:
 def shard_rows(number: int, batch_rows: int) -> int:
     """Return how many rows a shard has; only the last one has fewer.
 
+    Of late chunking it may have more: a shard has whole windows, which are embedded at once.
+
     Args:
         number: of the shard, from 0.
         batch_rows: the most rows of a worker that are on their way.
@@ -65,7 +68,10 @@ class ShardCutter:
         self._num_documents += num_documents
         shards = []
         while len(self._rows) >= (num_rows := shard_rows(self._next, self.batch_rows)):
-            shards.append(self._cut(num_rows))
+            end = end_of_window(self._rows, num_rows)
+            if end == len(self._rows) and self._rows[-1].span:
+                break  # the window may go on with the next rows
+            shards.append(self._cut(end))
         return shards
 
     def end(self) -> list[Shard]:

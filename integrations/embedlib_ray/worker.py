@@ -32,7 +32,10 @@ from embedlib.indexing.workers import (
     Group,
     Load,
     SinkThread,
+    Span,
     Tally,
+    ignore,
+    join_vectors,
     open_embedder,
     precision_to_store,
 )
@@ -102,7 +105,7 @@ class Loaded:
         report: counts of its rows.
         bad_rows: rows that cannot be embedded or stored.
         ids: of the rows that were embedded, if the worker was to return their vectors.
-        vectors: float32[N, D] of these.
+        vectors: float32[N, D] of these, or a list of float32[T, D] with a vector per token.
     """
 
     report: IndexReport
@@ -172,7 +175,7 @@ class Worker:
         self.close_sink()
         sink = open_sink(url)
         try:
-            sink.begin(target, _ignore)
+            sink.begin(target, ignore)
         except EmbedlibError as error:
             sink.close()
             raise _on(socket.gethostname(), error) from None
@@ -202,7 +205,7 @@ class Worker:
 
     def _run(self, rows: list[Row], sink: Any, thread: Any) -> tuple[IndexReport, list[BadRow]]:
         bad_rows: Any = _BadRows()
-        tally = Tally(self._loaded, _ignore, None)
+        tally = Tally(self._loaded, ignore, None)
         num_rows = len(rows)
         load = Load(self._loaded, sink, thread, bad_rows, tally, num_rows, first_rows=num_rows)
         try:
@@ -212,13 +215,16 @@ class Worker:
             load.cancel()
         return tally.report(len(bad_rows.rows)), bad_rows.rows
 
-    def embed(self, texts: list[str]) -> tuple[Vectors, Counts]:
-        """Return float32[N, D] of texts.
+    def embed(
+        self, texts: list[str], chunks: Sequence[Sequence[Span]] | None = None
+    ) -> tuple[Vectors, Counts]:
+        """Return float32[N, D] of texts, or a list of arrays: see `Embedder.submit_batch`.
 
         Raises:
             EmbedlibError: they cannot be embedded.
         """
-        vectors = self._loaded.submit_batch(texts, role="document").result()
+        late = {} if chunks is None else {"chunks": chunks}
+        vectors = self._loaded.submit_batch(texts, role="document", **late).result()
         return vectors, self._counts()
 
     def close_sink(self) -> None:
@@ -268,10 +274,6 @@ def _on(machine: str, error: EmbedlibError) -> EmbedlibError:
         return EmbedlibError(message)
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 @dataclass
 class _BadRows:
     """Takes the bad rows of a shard."""
@@ -297,7 +299,7 @@ class _Collector:
         self._parts.append(vectors)
 
     def vectors(self, dim: int) -> Vectors:
-        return np.concatenate(self._parts) if self._parts else np.empty((0, dim), np.float32)
+        return join_vectors(self._parts) if self._parts else np.empty((0, dim), np.float32)
 
 
 class _CallingThread:

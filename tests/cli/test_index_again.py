@@ -115,6 +115,7 @@ def test_a_bad_file_of_any_pass_decides_the_exit_code(
         (["docs/a.txt", "--watch"], "watch needs folders"),
         (["docs", "--watch", "--recreate"], "watch and recreate exclude one another"),
         (["docs", "--watch", "--ray"], "--watch is for folders, and not with --ray"),
+        (["docs", "--sparse", "m", "--ray"], "leave sparse (--sparse) or ray (--ray) out"),
         (["sqlite:x", "--sql", "SELECT 1", "--watch"], "not with --sql"),
         (["docs", "--since-field", "x"], "is for the rows of a query"),
     ],

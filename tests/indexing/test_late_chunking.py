@@ -240,7 +240,10 @@ def test_what_has_no_late_chunks_is_refused(tiny_folder: Callable[[str], Path]) 
             def __getattr__(self, name: str) -> Any:
                 return getattr(embedder, name)
 
-        assert told(Other()).startswith("late_chunking needs an embedlib.Embedder in this process")
+            def submit_batch(self, texts: list[str], *, role: Any) -> Any:
+                raise AssertionError("it is not called")
+
+        assert told(Other()).startswith("late_chunking needs an embedlib.Embedder;")
 
 
 def test_chunks_of_a_tiny_model_are_those_of_encode(

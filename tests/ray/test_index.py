@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import embedlib
-from embedlib import Document
+from embedlib import Document, SourceOptions
+from embedlib.cli import main
 from embedlib.errors import (
     ConfigError,
     EmbedlibError,
@@ -19,8 +26,11 @@ from embedlib.errors import (
     ModelNotFoundError,
     SinkError,
 )
-from embedlib.testing import FakeSink, FakeStore, fake_embedder
-from embedlib_ray import RayEmbedder
+from embedlib.indexing import open_sink
+from embedlib.indexing.sources.sql import open_sql_source
+from embedlib.testing import FakeSink, FakeStore, fake_embedder, write_tiny_model
+from embedlib_ray import RayEmbedder, destination
+from embedlib_ray.destination import SharedSink
 from tests.ray.fakes import documents, logging_embedder, num_embedded
 
 DEADLY = ord("~")
@@ -60,9 +70,11 @@ def workers(both: Workers) -> Workers:
 
 
 def test_rows_counts_and_file_are_those_of_one_process(workers: Workers, tmp_path: Path) -> None:
+    prefix = "{page}: "
     with fake_embedder() as embedder:
-        alone = embedlib.index(documents(1500), f"jsonl:{tmp_path}/alone.jsonl", embedder=embedder)
-    shared = workers.load(f"jsonl:{tmp_path}/shared.jsonl")
+        url = f"jsonl:{tmp_path}/alone.jsonl"
+        alone = embedlib.index(documents(1500), url, embedder=embedder, prefix=prefix)
+    shared = workers.load(f"jsonl:{tmp_path}/shared.jsonl", prefix=prefix)
     left, right = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("alone", "shared"))
     assert left == right
     assert workers.num_embedded == 1500
@@ -117,11 +129,14 @@ def test_postgres_workers_write_themselves(workers: Workers, postgres: str, tmp_
     report = workers.load(f"{postgres}&table=shared")
     assert (report.num_embedded, report.num_rows) == (1500, 1500)
     assert stored(postgres, "alone") == stored(postgres, "shared")
-    state = embedlib.indexing.open_sink(f"{postgres}&table=shared").inspect()
-    assert state is not None
-    assert state.index.startswith("hnsw")
-    again = workers.load(f"{postgres}&table=shared", documents(1400), delete_missing=True)
+    with closing(open_sink(f"{postgres}&table=shared")) as sink:
+        assert sink.inspect().index.startswith("hnsw")
+    again = workers.load(
+        f"{postgres}&table=shared", documents(1400), delete_missing=True, full_text="english"
+    )
     assert (again.num_unchanged, again.num_deleted) == (1400, 100)
+    with closing(open_sink(f"{postgres}&table=shared")) as sink:
+        assert [hit.source_id for hit in sink.search_text("1399", 5, None)] == ["d1399"]
     dropped = workers.load(f"{postgres}&table=shared", documents(50), recreate=True)
     assert dropped.num_embedded == 50
     assert len(stored(postgres, "shared")) == 50
@@ -148,17 +163,80 @@ def test_the_model_of_another_load_is_refused(workers: Workers) -> None:
     assert workers.num_embedded == 0
 
 
-def test_index_takes_the_name_of_a_model(driver: str, tiny: Path, tmp_path: Path) -> None:
-    url = f"jsonl:{tmp_path}/out.jsonl"
-    rows = [{"id": str(number), "text": f"text {number}"} for number in range(40)]
-    report = embedlib.index(rows, url, embedder=str(tiny), ray="auto", ray_workers=1)
-    assert report.num_embedded == 40
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+def test_a_query_goes_on_where_the_last_load_ended(
+    workers: Workers, postgres: str, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "app.db") as database:
+        database.execute("CREATE TABLE docs (id INTEGER, text TEXT, changed INTEGER)")
+        database.executemany(
+            "INSERT INTO docs VALUES (?, ?, ?)", ((n, f"text {n}", n) for n in range(600))
+        )
+
+    def load() -> Any:
+        how = SourceOptions(since_field="changed", since_overlap=5)
+        query = "SELECT id, text, changed FROM docs"
+        source = open_sql_source(f"sqlite:{tmp_path}/app.db", query, how, lambda _: None)
+        return workers.load(f"{postgres}&table=since", source, chunk=False)
+
+    assert load().num_embedded == 600
+    database.execute("INSERT INTO docs VALUES (600, 'text 600', 600)")
+    database.commit()
+    again = load()
+    assert (again.num_embedded, again.num_documents) == (1, 7)
+    database.close()
+
+
+def test_a_model_is_replaced_by_what_the_workers_embed(
+    workers: Workers, postgres: str, tiny: Path
+) -> None:
+    url = f"{postgres}&table=replaced"
+    with embedlib.Embedder(tiny) as old:
+        embedlib.index(documents(200), url, embedder=old)
+    report = workers.load(url, documents(200), replace=True)
+    assert report.num_embedded == 200
+    with closing(open_sink(url)) as sink:
+        assert (sink.inspect().dim, sink.inspect().num_rows) == (6, 200)
+    assert embedlib.drop_old(url) == 200
+
+
+def test_a_command_loads_a_vector_per_token(driver: str, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model", "late-stanford")
+    source, url = tmp_path / "docs.jsonl", f"edge:{tmp_path}/shard"
+    texts = [f"the quick brown fox {number}" for number in range(40)]
+    source.write_text("".join(json.dumps({"id": t, "text": t}) + "\n" for t in texts))
+    options = ("--model", model, "--to", url, "--ray", "auto", "--ray-workers", "1", "--json")
+    done = CliRunner().invoke(main, [str(each) for each in ("index", source, *options)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["num_embedded"] == 40
+    with embedlib.Embedder(model) as embedder:
+        assert embedlib.index(source, url, embedder=embedder).num_unchanged == 40
+        [hit] = embedlib.search("brown fox 7", url, embedder=embedder, k=1)
+        query = embedder.encode_query("brown fox 7")
+        scores = embedlib.maxsim(query, embedder.encode_document(texts))
+    assert hit.score == pytest.approx(scores.max(), rel=1e-4)
+
+
+def test_aindex_takes_the_name_of_a_model_and_embeds_late_chunks(
+    driver: str, tiny: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {"id": str(number), "text": " ".join(f"word {number} {n}" for n in range(60))}
+        for number in range(20)
+    ]
+    late: Any = {"late_chunking": True, "chunk_tokens": 6}
+    url = f"jsonl:{tmp_path}/shared.jsonl"
+    report = asyncio.run(
+        embedlib.aindex(rows, url, embedder=str(tiny), ray="auto", ray_workers=1, **late)
+    )
+    assert report.num_embedded > len(rows)
     with embedlib.Embedder(tiny) as embedder:
-        again = embedlib.index(rows, url, embedder=embedder)
-        expected = embedder.encode_document([json.loads(line)["text"] for line in lines])
-    assert again.num_unchanged == 40
-    assert abs(expected - [json.loads(line)["embedding"] for line in lines]).max() < 1e-5
+        assert embedlib.index(rows, url, embedder=embedder, **late).num_embedded == 0
+        embedlib.index(rows, f"jsonl:{tmp_path}/alone.jsonl", embedder=embedder, **late)
+    vectors = [
+        [json.loads(line)["embedding"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("shared.jsonl", "alone.jsonl")
+    ]
+    np.testing.assert_allclose(*vectors, atol=1e-5)
 
 
 def test_bad_input_is_told_before_the_first_row(
@@ -170,6 +248,8 @@ def test_bad_input_is_told_before_the_first_row(
         RayEmbedder(logging_embedder(tmp_path / "log"), num_workers=0)
     with pytest.raises(ConfigError, match="a model's name or an Embedder"):
         embedlib.index(documents(1), FakeSink(FakeStore()), embedder=3, ray="auto")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="late_chunking: chunks needs per-token vectors"):
+        workers.load(FakeSink(FakeStore()), late_chunking=True)
     monkeypatch.setattr("embedlib_ray.model.own_version", lambda: "0.0.1")
     with pytest.raises(EmbedlibError, match="install the same version"):
         RayEmbedder(logging_embedder(tmp_path / "log"))
@@ -178,11 +258,9 @@ def test_bad_input_is_told_before_the_first_row(
 def test_a_folder_is_refused_if_the_cluster_has_other_machines(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embedlib_ray import embedder
-
-    places = [*embedder.machines(), *(m for m in embedder.machines())]
-    far = [places[0], *(type(m)(**{**vars(m), "address": "10.0.0.2"}) for m in places[1:])]
-    monkeypatch.setattr(embedder, "machines", lambda: far)
+    here = destination.machines()[0]
+    machines = [here, replace(here, address="10.0.0.2")]
+    monkeypatch.setattr(destination, "machines", lambda: machines)
     with pytest.raises(SinkError, match="on this machine alone, and the cluster has 2; load a"):
         workers.load(f"jsonl:{tmp_path}/out.jsonl")
     assert workers.num_embedded == 0
@@ -191,15 +269,13 @@ def test_a_folder_is_refused_if_the_cluster_has_other_machines(
 def test_a_worker_that_does_not_reach_the_database_is_named(
     workers: Workers, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embedlib_ray.embedder import _SharedSink
-
-    share = _SharedSink.begin
+    share = SharedSink.begin
 
     def far(self: Any, target: Any, tell: Any) -> None:
         share(self, target, tell)
         self._share("postgresql://127.0.0.1:1/none?table=t", target)
 
-    monkeypatch.setattr(_SharedSink, "begin", far)
+    monkeypatch.setattr(SharedSink, "begin", far)
     with pytest.raises(SinkError, match=r"127\.0\.0\.1.*\(worker on "):
         workers.load(f"{postgres}&table=far")
     assert workers.num_embedded == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any
@@ -55,6 +56,23 @@ def test_shards_grow_and_do_not_depend_on_the_groups() -> None:
     assert [len(shard) for shard in cut(512)][:5] == [16, 16, 32, 32, 64]
     assert shard_rows(100, 2048) == MAX_ROWS
     assert {shard_rows(number, 3) for number in range(50)} == {1}
+
+
+def test_a_shard_has_whole_windows() -> None:
+    rows = [
+        replace(row, embedded=f"window {number // 7}", span=(0, 1))
+        for number, row in enumerate(make_rows(100))
+    ]
+
+    def cut(group_rows: int) -> list[int]:
+        cutter, shards = ShardCutter(64), list[Any]()
+        for start in range(0, len(rows), group_rows):
+            shards += cutter.add(rows[start : start + group_rows], group_rows)
+        return [len(shard.rows) for shard in shards + cutter.end()]
+
+    assert cut(9) == cut(100)
+    assert all(size % 7 == 0 for size in cut(9)[:-1])
+    assert sum(cut(9)) == 100
 
 
 class Pool:
@@ -201,6 +219,8 @@ def test_a_cluster_needs_its_package_and_a_right_address(tmp_path: Any) -> None:
         embedlib.index([], url, embedder="m", ray_workers=2)
     with pytest.raises(ConfigError, match="ray = ''; it must be auto, local or HOST:PORT"):
         embedlib.index([], url, embedder="m", ray="")
+    with fake_embedder() as sparse, pytest.raises(ConfigError, match=r"leave sparse .* or ray"):
+        embedlib.index([], url, embedder="m", sparse=sparse, ray="auto")
     with pytest.raises(ConfigError, match="embedder = 'm'; it must be an Embedder"):
         embedlib.index([], url, embedder="m")
 
