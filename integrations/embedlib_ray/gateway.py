@@ -158,16 +158,16 @@ class Gateway:
         Raises:
             HTTPError: there is no such model.
         """
-        only = next(iter(self._lanes)) if len(self._lanes) == 1 else None
-        if only is not None:
-            return only
+        first = next(iter(self._lanes))
+        if len(self._lanes) == 1:
+            return first
         named: object = None
-        with suppress(msgspec.DecodeError, msgspec.ValidationError):
+        with suppress(msgspec.DecodeError):
             named = msgspec.json.decode(body, type=_Body).model if body else None
+        if named is None:
+            return first
         if isinstance(named, str) and named in self._lanes:
             return named
-        if named is None:
-            return next(iter(self._lanes))
         raise HTTPError(
             404,
             f"no model {str(named)[:100]!r} here; there is {', '.join(self._lanes)}",
@@ -178,14 +178,18 @@ class Gateway:
 
 def lane_of(route: Route, body: bytes) -> str:
     """Return the lane of a request: few short texts are a query."""
-    if route.method != "POST" or len(body) > QUERY_BYTES:
-        return "query" if route.method != "POST" else "bulk"
+    if route.method != "POST":
+        return "query"
+    if len(body) > QUERY_BYTES:
+        return "bulk"
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except msgspec.DecodeError:
         return "query"  # the replica says what is wrong
     lists = [fields[name] for name in _LISTS if isinstance(fields.get(name), list)]
-    return "bulk" if any(len(texts) > QUERY_TEXTS for texts in lists) else "query"
+    # A list of numbers is one text, in tokens.
+    num_texts = [len(texts) for texts in lists if texts and not isinstance(texts[0], int)]
+    return "bulk" if max(num_texts, default=0) > QUERY_TEXTS else "query"
 
 
 def _too_late(limit: float) -> HTTPError:

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.context import _get_global_client
 
 from embedlib.config import Config, check_names
 from embedlib.errors import ConfigError, first_line
@@ -58,10 +59,17 @@ def start(application: Any, host: str, port: int) -> None:
     """Deploy an application, and return when its replicas are ready.
 
     Raises:
-        ConfigError: a replica cannot start; the message has its reason.
+        ConfigError: Ray Serve listens elsewhere already, or a replica cannot start; the message has
+            its reason.
     """
     # Without a limit: requests are held while replicas start.
     serve.start(http_options={"host": host, "port": port, "request_timeout_s": None})
+    listens = _get_global_client().http_config
+    if (listens.host, listens.port) != (host, port):
+        raise ConfigError(
+            f"Ray Serve of this cluster listens at {listens.host}:{listens.port} already, and not "
+            f"at {host}:{port}; pass that with --host and --port, or end it with serve shutdown"
+        )
     try:
         serve.run(application, name=APP, route_prefix="/")
     except (RuntimeError, ray.exceptions.RayError) as error:

@@ -16,6 +16,7 @@ from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib_ray.autoscaling import WorkPolicy
 from embedlib_ray.gateway import Gateway
+from embedlib_ray.model import name_for_workers
 from embedlib_ray.replica import Answer, Call, ModelReplica, ModelSource, SharedReplica
 
 Lane = Literal["query", "bulk"]
@@ -91,11 +92,8 @@ def build_app(
     Raises:
         ConfigError: there is no model, or an option is wrong.
     """
-    named: dict[str, ModelSource] = (
-        dict(models.items())
-        if isinstance(models, Mapping)
-        else {str(model): model for model in models}
-    )
+    given = models if isinstance(models, Mapping) else {str(model): model for model in models}
+    named = {name: name_for_workers(source) for name, source in given.items()}
     if not named:
         raise ConfigError("there is no model to serve; give a folder, a hub name or package:NAME")
     options, fleet = options or ServeOptions(), fleet or Fleet()
@@ -109,24 +107,6 @@ def build_app(
         config = replace(config, threads=max(1, int(fleet.replica_cpus)))
     # The gateway has let the host in.
     inner = replace(options, allowed_hosts=None)
-    if fleet.models_per_replica is None:
-        handles = {
-            name: {
-                lane: _deployment(ModelReplica, f"{name}-{lane}", lane, fleet).bind(
-                    name, source, config, inner
-                )
-                for lane in LANES
-            }
-            for name, source in named.items()
-        }
-    else:
-        shared = {
-            lane: _deployment(
-                _holding(fleet.models_per_replica), f"shared-{lane}", lane, fleet
-            ).bind(named, config, inner)
-            for lane in LANES
-        }
-        handles = dict.fromkeys(named, shared)
     gateway = serve.deployment(
         serve.ingress()(GatewayReplica),
         name="gateway",
@@ -136,7 +116,29 @@ def build_app(
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
     )
     is_shared = fleet.models_per_replica is not None
-    return gateway.bind(handles, options, is_shared)
+    return gateway.bind(_bind_replicas(named, config, inner, fleet), options, is_shared)
+
+
+def _bind_replicas(
+    models: Mapping[str, ModelSource], config: Config, options: ServeOptions, fleet: Fleet
+) -> dict[str, dict[Lane, Any]]:
+    """Return the deployments of every model, by lane."""
+    if fleet.models_per_replica is not None:
+        replica = _holding(fleet.models_per_replica)
+        shared: dict[Lane, Any] = {
+            lane: _deployment(replica, f"shared-{lane}", lane, fleet).bind(models, config, options)
+            for lane in LANES
+        }
+        return dict.fromkeys(models, shared)
+    return {
+        name: {
+            lane: _deployment(ModelReplica, f"{name}-{lane}", lane, fleet).bind(
+                name, source, config, options
+            )
+            for lane in LANES
+        }
+        for name, source in models.items()
+    }
 
 
 class GatewayReplica:

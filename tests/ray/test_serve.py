@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -14,10 +16,12 @@ import psutil
 import pytest
 from ray import serve
 
+from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
+from embedlib.serve.fleet import Replicas
 from embedlib.testing import fake_embedder
-from embedlib_ray import Fleet, build_app
+from embedlib_ray import Fleet, build_app, serve_models
 from embedlib_ray.run import APP, start
 from tests.ray.fakes import paced_embedder
 
@@ -35,17 +39,22 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def serving(driver: str) -> Iterator[Callable[..., str]]:
+def port(driver: str) -> Iterator[int]:
+    """The port of Ray Serve: a cluster has one."""
+    yield free_port()
+    serve.shutdown()
+
+
+@pytest.fixture(scope="module")
+def serving(port: int) -> Callable[..., str]:
     """Start an application, or put another one in its place; returns the URL."""
-    port = free_port()
 
     def run(models: Any, options: ServeOptions | None = None, **fleet: Any) -> str:
         given = {"replica_cpus": 0.2, "upscale_seconds": 1.0, "downscale_seconds": 600.0, **fleet}
         start(build_app(models, options=options, fleet=Fleet(**given)), "127.0.0.1", port)
         return f"http://127.0.0.1:{port}"
 
-    yield run
-    serve.shutdown()
+    return run
 
 
 def num_replicas(name: str) -> int:
@@ -66,23 +75,63 @@ async def embed(client: httpx.AsyncClient, texts: list[str], **fields: Any) -> h
     return await client.post("/v1/embeddings", json=body)
 
 
-async def keep_asking(url: str, until: Callable[[], bool], num_clients: int = 4) -> list[int]:
+async def keep_asking(
+    url: str,
+    until: Callable[[], bool],
+    num_clients: int = 4,
+    requests: Sequence[list[str]] = (["a query"], BULK),
+) -> list[int]:
     """Ask without a pause until something has happened; returns the statuses."""
     statuses: list[int] = []
 
     async def ask(client: httpx.AsyncClient) -> None:
         while not await asyncio.to_thread(until):
-            statuses.append((await embed(client, ["a query"])).status_code)
-            statuses.append((await embed(client, BULK)).status_code)
+            for texts in requests:
+                statuses.append((await embed(client, texts)).status_code)
 
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
         await asyncio.gather(*(ask(client) for _ in range(num_clients)))
     return statuses
 
 
-def test_requests_are_answered_as_by_one_server(serving: Callable[..., str]) -> None:
-    models = {"one": paced_embedder(FAST), "two": paced_embedder(FAST)}
-    url = serving(models, ServeOptions(api_keys=("secret",)))
+def test_a_command_answers_as_one_server_does_until_it_is_told_to_end(port: int) -> None:
+    models: Any = {"one": paced_embedder(FAST), "two": paced_embedder(FAST)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(ask_and_end, f"http://127.0.0.1:{port}")
+        serve_models(
+            models,
+            "auto",
+            host="127.0.0.1",
+            port=port,
+            config=Config(),
+            options=ServeOptions(api_keys=("secret",)),
+            replicas=Replicas(min_replicas=1, max_replicas=1, cpus=0.2),
+        )
+        asked.result()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert APP not in serve.status().applications
+
+
+def ask_and_end(url: str) -> None:
+    """Ask two models for all that a server answers, then send the signal."""
+    try:
+        wait_until(lambda: is_up(url))
+        check_answers(url)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def is_up(url: str) -> bool:
+    """Whether a gateway answers; replicas may still be starting."""
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def check_answers(url: str) -> None:
     with fake_embedder() as embedder:
         expected = embedder.encode(["a", "text"]).tolist()
         unit = embedder.encode(["a", "text"], normalize_embeddings=True).tolist()
@@ -132,9 +181,12 @@ def replica_pid(name: str) -> int:
     return next(int(each.pid) for each in found if title in " ".join(each.info["cmdline"]))
 
 
-def test_to_zero_and_up_again_with_every_request_held(serving: Callable[..., str]) -> None:
-    url = serving({"one": paced_embedder(FAST)}, min_replicas=0, downscale_seconds=0.5)
-    wait_until(lambda: num_replicas("one-query") == 0)
+def test_to_zero_and_up_again_with_every_request_held_then_as_many_as_the_work_needs(
+    serving: Callable[..., str],
+) -> None:
+    fleet = {"min_replicas": 0, "max_replicas": 4, "downscale_seconds": 2.0}
+    url = serving({"one": paced_embedder(50)}, bulk_wait_seconds=2.0, **fleet)
+    wait_until(lambda: num_replicas("one-query") == num_replicas("one-bulk") == 0)
 
     async def ask() -> list[int]:
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
@@ -142,14 +194,10 @@ def test_to_zero_and_up_again_with_every_request_held(serving: Callable[..., str
             return [answer.status_code for answer in answers]
 
     assert asyncio.run(ask()) == [200] * 20
-
-
-def test_replicas_follow_the_seconds_of_work(serving: Callable[..., str]) -> None:
-    url = serving({"one": paced_embedder(50)}, max_replicas=4, bulk_wait_seconds=2.0)
-    assert num_replicas("one-bulk") == 1
-    statuses = asyncio.run(keep_asking(url, lambda: num_replicas("one-bulk") >= 3, 12))
+    assert num_replicas("one-bulk") == 0
+    follow = keep_asking(url, lambda: num_replicas("one-bulk") >= 3, 12, requests=[BULK])
+    statuses = asyncio.run(follow)
     assert set(statuses) == {200}
-    assert num_replicas("one-query") >= 1
 
 
 def test_many_models_share_replicas(serving: Callable[..., str]) -> None:
@@ -163,7 +211,9 @@ def test_many_models_share_replicas(serving: Callable[..., str]) -> None:
     assert num_replicas("shared-query") == 1
 
 
-def test_a_model_that_no_replica_can_load_is_told(serving: Callable[..., str]) -> None:
+def test_what_cannot_be_served_is_told(serving: Callable[..., str], port: int) -> None:
+    with pytest.raises(ConfigError, match=rf"listens at 127\.0\.0\.1:{port} already"):
+        start(build_app({"one": "/nowhere/model"}), "127.0.0.1", port + 1)
     with pytest.raises(ConfigError, match=r"cannot start: .*nowhere"):
         serving({"one": "/nowhere/model"})
 

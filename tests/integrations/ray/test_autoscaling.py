@@ -80,6 +80,7 @@ class Fleet:
         ({"model": "a", "input": ["x"] * 16}, ("a", "query")),
         ({"model": "a", "input": ["x"] * 17}, ("a", "bulk")),
         ({"model": "a", "input": "x" * 70_000}, ("a", "bulk")),
+        ({"model": "a", "input": [7] * 40}, ("a", "query")),  # one text, in tokens
         ({"input": "x"}, ("a", "query")),
         ({"model": 3, "input": "x"}, None),
     ],
