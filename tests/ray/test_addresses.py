@@ -5,37 +5,74 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
+
+from embedlib.errors import ConfigError
+from embedlib_ray.cluster import connected
+
+TOLD = {
+    "127.0.0.1:1": "no Ray cluster answers there",
+    "nonsense": "it must be auto, local or HOST:PORT",
+    "ray://127.0.0.1:1": "run the command on a machine of the cluster",
+    "auto": "does not take this program's token",
+}
 
 
-@pytest.mark.parametrize(
-    ("address", "token", "told"),
-    [
-        ("127.0.0.1:1", None, "no Ray cluster answers there"),
-        ("nonsense", None, "it must be auto, local or HOST:PORT"),
-        ("ray://127.0.0.1:1", None, "run the command on a machine of the cluster"),
-        ("auto", "0" * 64, "does not take this program's token"),
-    ],
-)
+@pytest.fixture(scope="module")
+def running(
+    cluster: object, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[Path, subprocess.Popen[str]]]]:
+    """Commands with a wrong address, or a wrong token: all at the same time, since Ray waits."""
+    started = {}
+    for address in TOLD:
+        folder = tmp_path_factory.mktemp("command")
+        (folder / "source.txt").write_text("a text")
+        command = ["index", "source.txt", "--model", "m", "--to", "jsonl:out", "--ray", address]
+        started[address] = (
+            folder,
+            subprocess.Popen(
+                [sys.executable, "-m", "embedlib", *command],
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=folder,
+                env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
+            ),
+        )
+    yield started
+    for _, process in started.values():
+        process.kill()
+
+
+@pytest.mark.parametrize("address", TOLD)
 def test_a_wrong_cluster(
-    address: str, token: str | None, told: str, cluster: object, tmp_path: Path
+    address: str, running: dict[str, tuple[Path, subprocess.Popen[str]]]
 ) -> None:
-    source = tmp_path / "source.txt"
-    source.write_text("a text")
-    environment = dict(os.environ)
-    if token is not None:
-        environment["RAY_AUTH_TOKEN"] = token
-    command = ("index", source, "--model", "m", "--to", f"jsonl:{tmp_path}/out", "--ray", address)
-    done = subprocess.run(
-        [sys.executable, "-m", "embedlib", *command],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
+    folder, process = running[address]
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    [line] = [line for line in errors.splitlines() if line.startswith("Error")]
+    assert TOLD[address] in line
+    assert [path.name for path in folder.iterdir()] == ["source.txt"]
+
+
+def test_other_versions_of_ray_or_python_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As `ray._private.utils.check_version_info` says it.
+    said = (
+        "Version mismatch: The cluster was started with:\n    Ray: 2.55.0\n    Python: 3.11.7\n"
+        "This process on node 10.0.0.2 was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
     )
-    assert done.returncode == 1
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("Error")]
-    assert told in line
-    assert [path.name for path in tmp_path.iterdir()] == ["source.txt"]
+
+    def init(**_: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    told = (
+        r"cluster was started with: Ray: 2\.55\.0 .*; install the same versions of Ray and Python"
+    )
+    with pytest.raises(ConfigError, match=told), connected("auto"):
+        pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,30 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_an_example(name: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All examples at the same time: they mostly wait for processes of Ray to start."""
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert EXPECTED[name] in done.stdout
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, EXAMPLES / name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path_factory.mktemp("example"),
+            env=environment,
+        )
+        for name in EXPECTED
+    }
+    yield started
+    for process in started.values():
+        process.kill()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example(name: str, running: dict[str, subprocess.Popen[str]]) -> None:
+    said, errors = running[name].communicate(timeout=120)
+    assert running[name].returncode == 0, errors
+    assert EXPECTED[name] in said
