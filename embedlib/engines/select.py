@@ -267,8 +267,10 @@ def _wanted_kinds(config: Config, machine: Machine) -> list[EngineKind]:
         kind = _named(config, machine)
         check_precision(kind, config)
         return [kind]
-    for point in machine.plugins:
-        logging.getLogger(__name__).info(
+    logger = logging.getLogger(__name__)
+    # Looking for them reads the metadata of every installed package, at each load of a model.
+    for point in machine.plugins if logger.isEnabledFor(logging.INFO) else ():
+        logger.info(
             "engine %s of the package %s is used only where it is named: engine = %r",
             point.name,
             package_of(point),

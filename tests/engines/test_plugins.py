@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -109,6 +110,17 @@ def test_auto_takes_no_engine_of_another_package(
         assert choose_engine(Config(), machine).name == "openvino"
     assert "engine broken of the package a-package is used only where it is named" in caplog.text
     assert engine_names(machine) == ("auto", "tensorrt_llm", "cuda", "openvino", "broken")
+
+
+def test_without_that_line_in_the_log_auto_does_not_look_for_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def look() -> NoReturn:
+        raise AssertionError("the metadata of every installed package is read")
+
+    with caplog.at_level(logging.WARNING):
+        chosen = choose_engine(Config(), replace(fake_machine(), probe_plugins=look))
+    assert chosen.name == "openvino"
 
 
 @pytest.mark.parametrize(
