@@ -213,7 +213,9 @@ def _run(
             f"{len(plan.pairs)} files; what it wrote is complete, run it again for the others"
         )
     for path, index in plan.indexes.items():
-        index["metadata"] |= {"total_size": sum(item.num_bytes for item in written)}
+        shards = {str(path.with_name(name)) for name in index["weight_map"].values()}
+        num_bytes = sum(item.num_bytes for item in written if item.weights in shards)
+        index["metadata"] |= {"total_size": num_bytes}
         part = target / path.with_name(f".{path.name}.embedlib-part")
         part.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         part.replace(target / path)

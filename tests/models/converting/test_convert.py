@@ -132,6 +132,9 @@ def test_a_converted_folder_loads(tmp_path: Path, num_shards: int) -> None:
     assert done.folder == out
     assert len(done.written) == num_shards + 1
     assert not list(out.rglob("*.bin*"))
+    for index in out.glob("*.index.json"):
+        sizes = [item.num_bytes for item in done.written if "/" not in item.weights]
+        assert json.loads(index.read_text())["metadata"]["total_size"] == sum(sizes)
     with Embedder(out, threads=1) as embedder:
         np.testing.assert_array_equal(embedder.encode_query("hello world"), expected)
     with pytest.raises(ConfigError, match="is there already"):
