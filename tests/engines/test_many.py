@@ -14,6 +14,7 @@ from embedlib import Embedder
 from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pending
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
@@ -389,7 +390,7 @@ def test_one_that_cannot_be_closed_leaves_the_others_no_trouble(
 
 def test_two_cpu_engines_keep_every_promise(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("bert"))
-    engines = [OpenVINOEngine(files.spec, load_weights(files), threads=1) for _ in range(2)]
+    engines = [OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1)) for _ in range(2)]
     check_engine(many(*engines), files.spec)
 
 

@@ -19,6 +19,7 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND, lower
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.memory import (
     LIBRARY_BYTES,
     SHARED_BATCH_TOKENS,
@@ -269,7 +270,9 @@ def test_the_reference_of_a_measurement_is_refused_where_it_does_not_fit(
 
 
 def test_an_engine_with_shared_lanes_keeps_the_promises_of_an_engine(files: ModelFiles) -> None:
-    engine: Any = OpenVINOEngine(files.spec, load_weights(files), threads=2, shares_lanes=True)
+    engine: Any = OpenVINOEngine(
+        files.spec, load_weights(files), Layout(threads=2, shares_lanes=True)
+    )
     assert engine.limits.num_parallel_batches == 1
     check_engine(engine, files.spec)
 
@@ -315,7 +318,7 @@ def test_the_vectors_are_the_same_with_shared_lanes(files: ModelFiles) -> None:
     rows = []
     for shares_lanes in (False, True):
         engine = OpenVINOEngine(
-            files.spec, load_weights(files), threads=2, shares_lanes=shares_lanes
+            files.spec, load_weights(files), Layout(threads=2, shares_lanes=shares_lanes)
         )
         with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
             rows.append(embedder.encode(texts))

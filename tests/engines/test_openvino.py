@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.openvino import engine as engine_module
 from embedlib.engines.openvino.compiled import CompiledModels, run_error
 from embedlib.engines.openvino.compiling import Loaded
-from embedlib.engines.openvino.engine import OpenVINOEngine, multiplier
+from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.inputs import pad
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.errors import (
     CloseTimeoutError,
@@ -48,9 +48,8 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 
 def make(files: ModelFiles, *, cache_dir: Path | None = None, **options: Any) -> OpenVINOEngine:
     cache = None if cache_dir is None else ModelCache(cache_dir, "these weights")
-    return OpenVINOEngine(
-        files.spec, load_weights(files), **{"threads": 2, "cache": cache, **options}
-    )
+    layout = Layout(**{"threads": 2, **options})
+    return OpenVINOEngine(files.spec, load_weights(files), layout, cache)
 
 
 def run(engine: OpenVINOEngine, batch: Batch) -> NDArray[np.float32]:
@@ -218,7 +217,7 @@ def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) ->
 
 
 def test_batches_that_fail_are_told_and_the_next_ones_run(files: ModelFiles) -> None:
-    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, max_inflight_bulk=1)
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, max_inflight_bulk=1))
     for lane in Lane:
         batch = make_batch([[5]], lane)
         expected = run(engine, batch)
@@ -267,7 +266,7 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
         cancelled.append(request)
         is_cancelled.set()
 
-    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1))
     batch = make_batch([[5] * 9])
     expected = run(engine, batch)
     monkeypatch.setattr(ov.InferRequest, "cancel", cancel_and_tell)
@@ -302,13 +301,12 @@ def test_a_query_that_fails_on_its_callers_thread_does_not_fail_the_next(files: 
 
 @pytest.mark.parametrize("variant", ["bert", "bert-cls-dense", "gemma2", "qwen3"])
 def test_who_multiplies_does_not_change_the_vectors(
-    tiny_folder: Callable[[str], Path], variant: str, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path], variant: str
 ) -> None:
     files = read_model_files(tiny_folder(variant))
     found = []
     for name in ("any", "onednn", "mlas"):
-        monkeypatch.setattr(engine_module, "multiplier", lambda _, is_large, name=name: name)
-        engine = make(files)
+        engine = make(files, library=name)
         found.append(run(engine, make_batch([[5, 6, 7], [8]])))
         engine.close()
     assert relative_errors(found[0], found[1]).max() < 2e-5
@@ -324,8 +322,10 @@ def test_who_multiplies(name: str, expected: str) -> None:
         def get_property(self, device: str, key: str) -> str:
             return {("CPU", "FULL_DEVICE_NAME"): name}[device, key]
 
-    assert multiplier(Core(), is_large=False) == expected
-    assert multiplier(Core(), is_large=True) == "mlas"
+    core: Any = Core()
+    assert Layout(threads=1).multiplier(core) == expected
+    assert Layout(threads=1, is_large=True).multiplier(core) == "mlas"
+    assert Layout(threads=1, is_large=True, library="any").multiplier(core) == "any"
 
 
 def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:
@@ -411,10 +411,8 @@ def test_what_reads_the_weights_is_freed_before_them(num_threads: int) -> None:
     log: list[str] = []
     compiled = [[cast(Any, Tracked(log, "compiled"))] for _ in range(2)]
     reads: list[Any] = [Tracked(log, "graph"), Tracked(log, "weights")]
-    models = CompiledModels(Loaded(compiled, reads), is_per_token=False)
+    models = CompiledModels(Loaded(compiled, reads), [0, 1], is_per_token=False)
     del compiled, reads
-    for index in (0, 1):
-        models.add_request(index)
     for _ in range(num_threads):
         models.enter()
     for _ in range(num_threads):
@@ -429,7 +427,7 @@ def test_weights_are_freed_with_an_engine_in_a_cycle(files: ModelFiles) -> None:
         """A dict that can be referred to weakly."""
 
     weights = Weights(load_weights(files))
-    engine = OpenVINOEngine(files.spec, weights, threads=2)
+    engine = OpenVINOEngine(files.spec, weights, Layout(threads=2))
     freed = weakref.finalize(weights, lambda: None)
     threads = engine._threads
     engine.me = engine  # type: ignore[attr-defined]
@@ -447,14 +445,14 @@ def test_weights_are_freed_when_a_request_cannot_be_made(
     freed: list[CompiledModels] = []
     free = CompiledModels.free
 
-    def broken(*_: object) -> int:
+    def broken(*_: object) -> None:
         raise RuntimeError("no memory")
 
     def note(models: CompiledModels) -> None:
         free(models)
         freed.append(models)
 
-    monkeypatch.setattr(CompiledModels, "add_request", broken)
+    monkeypatch.setattr("embedlib.engines.openvino.compiled.Request", broken)
     monkeypatch.setattr(CompiledModels, "free", note)
     with pytest.raises(EngineBuildError, match="no memory"):
         make(files)

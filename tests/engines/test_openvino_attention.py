@@ -10,6 +10,7 @@ import pytest
 
 from embedlib.engines.openvino import attention
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
@@ -29,13 +30,13 @@ def test_vectors_are_the_same_in_blocks(
     spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(), embedding_dim=HIDDEN)
     dice = np.random.default_rng(0)
     weights = weights_of(spec, dice)
-    whole = OpenVINOEngine(spec, weights, threads=1)
+    whole = OpenVINOEngine(spec, weights, Layout(threads=1))
     monkeypatch.setattr(attention, "MAX_WHOLE_TOKENS", MAX_WHOLE)
     monkeypatch.setattr(attention, "BLOCK_SCORES", 5 * MAX_TOKENS)
     monkeypatch.setattr(attention, "MIN_BLOCK_QUERIES", 2)
     # The second comes from the cache; OpenVINO's has lost parts of a graph before.
     cache = ModelCache(tmp_path, "these weights")
-    engines = [OpenVINOEngine(spec, weights, threads=1, cache=cache) for _ in range(2)]
+    engines = [OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache) for _ in range(2)]
     for lengths in BATCHES:
         ids = [dice.integers(0, encoder.vocab_size, length, np.int32) for length in lengths]
         batch = make_batch(ids)

@@ -19,6 +19,7 @@ from embedlib.engines.base import Lane
 from embedlib.engines.openvino import compiling
 from embedlib.engines.openvino.compiling import trial_batch
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import MAX_DEATHS, UNUSED_SECONDS, ModelCache
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
@@ -52,7 +53,7 @@ def vectors(
 ) -> NDArray[np.float32]:
     """Return the vectors that an engine with a cache gives, on both lanes."""
     weights = load_weights(files) if weights is None else weights
-    engine = OpenVINOEngine(files.spec, weights, threads=2, cache=ModelCache(folder, key))
+    engine = OpenVINOEngine(files.spec, weights, Layout(threads=2), cache=ModelCache(folder, key))
     rows = []
     for lane in Lane:
         done = threading.Event()
@@ -140,9 +141,8 @@ def test_each_precision_is_compiled_for_itself(
         OpenVINOEngine(
             files.spec,
             load_weights(files),
-            threads=1,
+            Layout(threads=1, precision=precision),  # type: ignore[arg-type]
             cache=ModelCache(tmp_path, "these weights"),
-            precision=precision,  # type: ignore[arg-type]
         ).close()
     assert calls == COLD * 2 + WARM * 2
     stored = [json.loads(path.read_bytes()) for path in tmp_path.glob("*/entry.json")]

@@ -12,6 +12,7 @@ from embedlib.engines.base import Lane
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.lanes import Lanes
+from embedlib.engines.openvino.layout import Layout
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
@@ -37,7 +38,7 @@ def test_a_graph_is_cut_between_layers(max_stages: int, num_stages: int, files: 
 
 
 def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) -> None:
-    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, shares_lanes=True)
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, shares_lanes=True))
     waits, done = threading.Event(), threading.Event()
     give_way = engine._lanes.give_way
 
@@ -60,7 +61,7 @@ def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) ->
 
 
 def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:
-    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, shares_lanes=True)
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, shares_lanes=True))
     waits, done = threading.Event(), threading.Event()
     engine._lanes.give_way = waits.wait  # type: ignore[method-assign, assignment]
     pending = engine.submit(make_batch(IDS), done.set)

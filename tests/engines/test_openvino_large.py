@@ -15,6 +15,7 @@ import pytest
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino import matrices
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import matrix, parts_packed_once
 from embedlib.models.compiled.int8_file import Int8Weights, write_int8
@@ -47,8 +48,8 @@ def test_a_large_model_gives_the_vectors_of_a_small_one(
     weights: Any = load_weights(files)
     if precision == "int8":
         weights = ChainMap(int8_weights(files, tmp_path), weights)  # type: ignore[arg-type]
-    small = OpenVINOEngine(files.spec, weights, threads=2)
-    large = OpenVINOEngine(files.spec, weights, threads=2, shares_lanes=True, is_large=True)
+    small = OpenVINOEngine(files.spec, weights, Layout(threads=2))
+    large = OpenVINOEngine(files.spec, weights, Layout(threads=2, shares_lanes=True, is_large=True))
     expected = small.compute(make_batch(IDS, Lane.QUERY))
     together = large.compute(make_batch(IDS, Lane.QUERY))
     assert relative_errors(together, expected).max() < 2e-5
@@ -99,7 +100,7 @@ def test_padding_of_a_short_text_gives_no_row(tiny_folder: Callable[[str], Path]
     files = read_model_files(tiny_folder("bert"))
     spec = replace(files.spec, modules=())
     engines = [
-        OpenVINOEngine(spec, load_weights(files), threads=2, is_large=is_large)
+        OpenVINOEngine(spec, load_weights(files), Layout(threads=2, is_large=is_large))
         for is_large in (False, True)
     ]
     small, large = (engine.compute(make_batch([[5, 6], [7]], Lane.QUERY)) for engine in engines)

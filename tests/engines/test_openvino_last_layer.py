@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino import graph as graph_module
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.models.spec import Pooling, PoolingMode
 from embedlib.testing import fake_spec, make_batch
@@ -43,10 +44,10 @@ def test_vectors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.Mon
         weights, floats = in_int8(weights)
     with monkeypatch.context() as patched:
         patched.setattr(graph_module.Pooler, "only_place", lambda pooler, pooling: None)
-        whole = OpenVINOEngine(spec, floats, threads=1)
+        whole = OpenVINOEngine(spec, floats, Layout(threads=1))
     # The second comes from the cache; OpenVINO's has lost parts of a graph before.
     cache = ModelCache(tmp_path, "these weights")
-    engines = [OpenVINOEngine(spec, weights, threads=1, cache=cache) for _ in range(2)]
+    engines = [OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache) for _ in range(2)]
     for lengths in BATCHES:
         ids = [dice.integers(0, encoder.vocab_size, length, np.int32) for length in lengths]
         ids[0][-1] = SKIPPED
@@ -67,7 +68,7 @@ def test_cls_takes_the_first_token_behind_the_prompt(modes: tuple[PoolingMode, .
     batch = make_batch(ids, num_prompt_tokens=[0, 2, 3])
     pooling = Pooling(modes=modes, include_prompt=False)
     vectors, tokens = (
-        computed(OpenVINOEngine(replace(spec, modules=modules), weights, threads=1), batch)
+        computed(OpenVINOEngine(replace(spec, modules=modules), weights, Layout(threads=1)), batch)
         for modules in ((pooling,), ())
     )
     first, last = tokens[[0, 5 + 2, 9]], tokens[[4, 8, 11]]

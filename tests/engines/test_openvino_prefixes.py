@@ -16,6 +16,7 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import attention, kept_prefixes
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
@@ -67,13 +68,13 @@ def engines(
             patched.setattr(attention, "MAX_WHOLE_TOKENS", 2)
             patched.setattr(attention, "BLOCK_SCORES", 3 * MAX_TOKENS)
             patched.setattr(attention, "MIN_BLOCK_QUERIES", 2)
-        OpenVINOEngine(spec, weights, threads=1, cache=cache).close()
+        OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache).close()
         # From the cache; OpenVINO's has lost parts of a graph before.
         if request.param == "in stages":
-            keeping = OpenVINOEngine(spec, weights, threads=1, shares_lanes=True)
+            keeping = OpenVINOEngine(spec, weights, Layout(threads=1, shares_lanes=True))
         else:
-            keeping = OpenVINOEngine(spec, weights, threads=1, cache=cache)
-    forgetting = OpenVINOEngine(spec, weights, threads=1)
+            keeping = OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache)
+    forgetting = OpenVINOEngine(spec, weights, Layout(threads=1))
     yield keeping, without_prefixes(forgetting)
     keeping.close()
     forgetting.close()
@@ -158,7 +159,7 @@ def test_what_was_used_longest_ago_is_dropped_within_its_lane() -> None:
 def test_what_the_plan_counts_is_what_is_kept() -> None:
     encoder = FAMILIES["rope-int8"]
     spec = spec_of(encoder)
-    engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), threads=1)
+    engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), Layout(threads=1))
     for tail in (1, 2):
         computed(engine, make_batch([[*PREFIX, tail]]))
     (prefix,) = prefixes_of(engine)._prefixes
@@ -171,6 +172,6 @@ def test_what_the_plan_counts_is_what_is_kept() -> None:
 @pytest.mark.parametrize("pooling", [Pooling(modes=("mean",)), Pooling(modes=("cls",))])
 def test_models_whose_vectors_need_every_token_keep_none(pooling: Pooling) -> None:
     spec = spec_of(FAMILIES["cap"], pooling)
-    engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), threads=1)
+    engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), Layout(threads=1))
     assert engine._models._prefixes is None
     engine.close()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.errors import ModelNotFoundError, SourceError
 from embedlib.fidelity import (
     FidelityReport,
@@ -228,4 +229,4 @@ def test_minilm_in_int8_keeps_the_promises_of_an_engine(config: Config) -> None:
     files = real_model(config).files
     weights = int8_weights(compile_model(files, "int8", (), config))
     # Of an element of a unit vector; docs/fidelity.md tells why it is more than in float32.
-    check_engine(OpenVINOEngine(files.spec, weights, threads=2), files.spec, tolerance=1e-2)
+    check_engine(OpenVINOEngine(files.spec, weights, Layout(threads=2)), files.spec, tolerance=1e-2)

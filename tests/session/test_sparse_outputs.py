@@ -17,6 +17,7 @@ from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import splade
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.registry import OWN_KINDS, find_kind
 from embedlib.engines.select import check_sparse
 from embedlib.errors import (
@@ -103,7 +104,7 @@ def test_blocks_of_the_vocabulary_change_nothing(
     rows = []
     for size in (64, 2048):
         monkeypatch.setattr(splade, "BLOCK_TOKENS", size)
-        engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
+        engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1))
         rows.append(engine.compute(batch))
         engine.close()
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)

@@ -33,32 +33,43 @@ class CompiledModels:
     the engine. Nothing depends on the order in which Python destroys objects.
     """
 
-    def __init__(self, loaded: Loaded, *, is_per_token: bool, min_rows: int = 1) -> None:
-        """Own compiled models and what they read; requests are added.
+    def __init__(
+        self,
+        loaded: Loaded,
+        requests: Sequence[int],
+        *,
+        is_per_token: bool,
+        min_rows: int = 1,
+    ) -> None:
+        """Own compiled models, what they read, and requests of them.
 
         Args:
             loaded: the compiled models.
+            requests: the compiled model of each request, by its index.
             is_per_token: whether a result has one row per token.
             min_rows: batches are padded to so many tokens.
+
+        Raises:
+            RuntimeError: a request could not be made; everything is freed.
         """
         self._compiled = loaded.models
         self._reads = loaded.reads
         self._files: Sequence[Any] = loaded.mapped_files
         self._min_rows = min_rows
         self._most_rows = 0
-        self._requests: dict[int, Request] = {}
+        self._requests: list[Request] = []
         self._num_users = 1
         """The engine, and every thread."""
         self._changing = threading.Lock()
         self._is_per_token = is_per_token
         self._prefixes = KeptPrefixes.of(loaded.models[0])
         """None: the graph takes no prefix."""
-
-    def add_request(self, index: int) -> int:
-        """Make a request of a compiled model and return its number."""
-        number = len(self._requests)
-        self._requests[number] = Request(self._compiled[index])
-        return number
+        try:
+            for index in requests:
+                self._requests.append(Request(self._compiled[index]))
+        except RuntimeError:
+            self.free()
+            raise
 
     def enter(self) -> None:
         """Add a user, who leaves when it computes no more."""

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +27,21 @@ from numpy.typing import NDArray
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.openvino.compiled import CompiledModels
-from embedlib.engines.openvino.compiling import MIN_ROWS, load_models
+from embedlib.engines.openvino.compiling import MIN_ROWS, Loaded, load_models
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.lanes import Lanes
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
-from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
-from embedlib.engines.openvino.weighted import Multiplier
-from embedlib.engines.profile import Library
 from embedlib.errors import EngineBuildError, EngineRunError
-from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
-MAX_INFLIGHT_QUERIES = 2
-"""One computing, one ready."""
-PREPARED_PER_LAYER = 30
-"""Operators that OpenVINO keeps ready for sizes of batches it has met, for each layer: those of
-about three sizes. More cost memory and save no time that could be measured.
-
-Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
-docs/benchmarks.md, memory of the CPU engine.
-"""
+CALLERS_REQUEST: Final = 0
+"""The request of queries that are computed on their callers' threads; then those of our threads."""
 
 
 class OpenVINOEngine:
@@ -61,90 +51,43 @@ class OpenVINOEngine:
         self,
         spec: ModelSpec,
         weights: ArraysByRole,
-        *,
-        threads: int,
-        max_batch_tokens: int | None = None,
-        max_inflight_bulk: int | None = None,
+        layout: Layout,
         cache: ModelCache | None = None,
-        shares_lanes: bool = False,
-        precision: Literal["float32", "bf16"] = "float32",
-        is_large: bool = False,
-        num_streams: int | None = None,
-        library: Library = "auto",
     ) -> None:
         """Build and compile the graph.
 
         Args:
             spec: the model.
             weights: its weights; float32 ones are used in place, so their file must not change.
-            threads: cores to use.
-            max_batch_tokens: token budget of a batch; None: the measured best.
-            max_inflight_bulk: bulk batches taken at once; None: one per core and one ready.
+            layout: how they are laid out.
             cache: where compiled models are kept; None: nowhere.
-            shares_lanes: whether both lanes use one compiled model, to save memory.
-            precision: of everything that is not int8.
-            is_large: whether the weights are too large for copies that can be saved otherwise: by
-                packing a matrix once for any number of rows, and by letting mapped pages go.
-            num_streams: bulk batches computed at the same time; None: one per core, or one where
-                the lanes share a compiled model.
-            library: what multiplies.
 
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
         """
-        streams = 1 if shares_lanes else min(num_streams or threads, threads)
-        num_bulk = streams + 1 if max_inflight_bulk is None else max_inflight_bulk
-        self._limits = EngineLimits(
-            embedding_dim=spec.embedding_dim,
-            is_per_token=not spec.is_splade
-            and not any(isinstance(module, Pooling) for module in spec.modules),
-            is_sparse=spec.is_splade,
-            is_padded=True,
-            max_batch_tokens=max_batch_tokens
-            or (SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS),
-            num_parallel_batches=streams,
-            max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
-            max_inflight_bulk=num_bulk,
-        )
-        core = loaded_core()
-        product = multiplier(core, is_large=is_large) if library == "auto" else library
-        hints = _hints(spec, threads, streams, precision)[1 if shares_lanes else 0 :]
-        query_model = len(hints) - 1
-        num_stages = MAX_STAGES if shares_lanes and cache is None else 1
-        lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
-        models = None
+        self._limits = layout.limits(spec)
+        lanes = [Lane.BULK] * layout.streams + [Lane.QUERY]
         try:
-            loaded = load_models(
-                core,
-                spec,
-                lambda: (build_stages(spec, weights, product, num_stages), weights),
-                hints,
-                cache,
-                {"product": product},
-                is_large=is_large,
-            )
-            models = CompiledModels(
+            loaded = _load(spec, weights, layout, cache)
+            # The last compiled model is the one for queries; the first request is the callers'.
+            self._models = CompiledModels(
                 loaded,
+                [-1, *(0 if lane is Lane.BULK else -1 for lane in lanes)],
                 is_per_token=self._limits.is_per_token,
-                min_rows=MIN_ROWS if is_large else 1,
+                min_rows=MIN_ROWS if layout.is_large else 1,
             )
-            self._callers_request = models.add_request(query_model)
-            requests = [(lane, models.add_request(index)) for lane, index in lanes]
         except RuntimeError as error:
-            if models is not None:
-                models.free()
             raise EngineBuildError(
                 f"engine openvino: compiling failed: {last_line(error)}"
             ) from error
-        self._models = models
         self._jobs: dict[Lane, _BatchQueue] = {lane: SimpleQueue() for lane in Lane}
         self._lanes = Lanes()
         self._threads = [
             WorkerThread(
-                partial(_work, self._models, self._jobs[lane], request, self._lanes),
+                partial(_work, self._models, self._jobs[lane], number, self._lanes),
                 f"embedlib-openvino-{lane.value}",
             )
-            for lane, request in requests
+            for number, lane in enumerate(lanes, CALLERS_REQUEST + 1)
         ]
         # Not `self`: the engine must be free to be collected.
         self._end = weakref.finalize(
@@ -177,7 +120,7 @@ class OpenVINOEngine:
     def compute(self, batch: Batch) -> NDArray[np.float32]:
         """Compute a batch of the query lane on the calling thread, with the help of all cores."""
         with self._lanes.query():
-            return self._models.infer(self._models.request(self._callers_request), batch)
+            return self._models.infer(self._models.request(CALLERS_REQUEST), batch)
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight and free the compiled models and the weights.
@@ -190,25 +133,22 @@ class OpenVINOEngine:
         check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
 
 
-def _hints(
-    spec: ModelSpec, threads: int, streams: int, precision: str = "float32"
-) -> list[dict[str, Any]]:
-    """Return the properties of the two compiled models, by their index: bulk and query."""
-    shared = {
-        # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
-        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
-        "EXECUTION_MODE_HINT": "PERFORMANCE" if precision == "bf16" else "ACCURACY",
-        # Touches only what is multiplied with a matrix in int8.
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
-        "INFERENCE_NUM_THREADS": threads,
-        # Pinned threads of two models, or two Embedders, would sit on the same cores.
-        "ENABLE_CPU_PINNING": False,
-        # Without it memory grows with every new size of a batch, to 5,000 operators for a lane.
-        "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_PER_LAYER * (spec.encoder.num_layers + 1),
-    }
-    bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": streams}
-    query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    return [shared | bulk, shared | query]
+def _load(
+    spec: ModelSpec, weights: ArraysByRole, layout: Layout, cache: ModelCache | None
+) -> Loaded:
+    """Return the compiled models: one for each of the layout's settings."""
+    core = loaded_core()
+    product = layout.multiplier(core)
+    num_stages = MAX_STAGES if layout.shares_lanes and cache is None else 1
+    return load_models(
+        core,
+        spec,
+        lambda: (build_stages(spec, weights, product, num_stages), weights),
+        layout.settings(spec),
+        cache,
+        {"product": product},
+        is_large=layout.is_large,
+    )
 
 
 _BatchQueue: TypeAlias = "SimpleQueue[_BatchInFlight | None]"
@@ -309,15 +249,3 @@ def loaded_core() -> ov.Core:
     with ThreadPoolExecutor(1, "embedlib-openvino-load") as passing:
         passing.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
     return core
-
-
-def multiplier(core: ov.Core, *, is_large: bool) -> Multiplier:
-    """Return which library shall multiply on this CPU.
-
-    A large model is multiplied by MLAS, which packs a matrix once. For the few tokens of a query of
-    a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md, single queries and memory of
-    the CPU engine; CPUs of other vendors were not measured.
-    """
-    if is_large:
-        return "mlas"
-    return "onednn" if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME") else "any"

@@ -149,6 +149,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
+    from embedlib.engines.openvino.layout import Layout
     from embedlib.engines.openvino.model_cache import ModelCache
 
     needs = _needs(plan, files, config)
@@ -156,18 +157,20 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     return OpenVINOEngine(
         files.spec,
         _weights(plan.precision.folder, files),
-        threads=config.num_threads,
-        max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
-        max_inflight_bulk=config.max_inflight_batches,
+        Layout(
+            threads=config.num_threads,
+            max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
+            max_inflight_bulk=config.max_inflight_batches,
+            shares_lanes=profile.shares_lanes,
+            precision=_computed(plan.precision),
+            is_large=needs.is_large,
+            num_streams=profile.num_streams,
+            library=profile.library,
+        ),
         # What is kept of a large model would be one more copy, and as slow to load.
-        cache=None
+        None
         if needs.is_large
         else ModelCache(config.engine_cache_path / NAME, weights_key(plan, files, config)),
-        shares_lanes=profile.shares_lanes,
-        precision=_computed(plan.precision),
-        is_large=needs.is_large,
-        num_streams=profile.num_streams,
-        library=profile.library,
     )
 
 
@@ -278,17 +281,20 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
     Laid out in memory as the plan says; one that was not asked for is for a model of any size.
     """
     from embedlib.engines.openvino.engine import OpenVINOEngine
+    from embedlib.engines.openvino.layout import Layout
     from embedlib.engines.openvino.memory import MemoryNeeds
 
     needs = plan.needs if isinstance(plan.needs, MemoryNeeds) else None
     return OpenVINOEngine(
         spec,
         weights,
-        threads=config.num_threads,
-        max_batch_tokens=config.max_batch_tokens,
-        shares_lanes=needs is not None and _shares_lanes(plan, needs),
-        precision=_computed(plan.precision),
-        is_large=needs is not None and needs.is_large,
+        Layout(
+            threads=config.num_threads,
+            max_batch_tokens=config.max_batch_tokens,
+            shares_lanes=needs is not None and _shares_lanes(plan, needs),
+            precision=_computed(plan.precision),
+            is_large=needs is not None and needs.is_large,
+        ),
     )
 
 

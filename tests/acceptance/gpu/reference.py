@@ -52,9 +52,10 @@ class ReferenceCalls:
 
     def _by_openvino(self, files: ModelFiles) -> Vectors:
         from embedlib.engines.openvino.engine import OpenVINOEngine
+        from embedlib.engines.openvino.layout import Layout
 
         threads = Config().num_threads
-        engine = OpenVINOEngine(files.spec, load_weights(files), threads=threads)
+        engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=threads))
         vectors = alone(engine, gate_texts(files.spec.encoder.vocab_size))
         engine.close()
         return vectors

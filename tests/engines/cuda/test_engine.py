@@ -19,6 +19,7 @@ from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.reference import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.errors import (
     CloseTimeoutError,
     EngineBuildError,
@@ -166,7 +167,7 @@ def test_without_pooling_there_is_a_row_for_every_token(files: ModelFiles) -> No
         engine = CudaEngine(
             spec, load_weights(files), precision="float32", device="cpu", max_batch_tokens=64
         )
-        theirs = OpenVINOEngine(spec, load_weights(files), threads=1)
+        theirs = OpenVINOEngine(spec, load_weights(files), Layout(threads=1))
         vectors = run(engine, batch)
         assert engine.limits.is_per_token
         assert vectors.shape == (len(batch.token_ids), 32)

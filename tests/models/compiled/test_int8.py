@@ -24,6 +24,7 @@ from openvino import opset15 as op
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP, matrix
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.compiled import cache as cache_module
@@ -189,7 +190,7 @@ def compile_int8(files: ModelFiles, config: Config, excluded: tuple[str, ...] = 
 
 def run(files: ModelFiles, weights: Any) -> Floats:
     """Return the vectors of the texts, each computed alone."""
-    engine = OpenVINOEngine(files.spec, weights, threads=1)
+    engine = OpenVINOEngine(files.spec, weights, Layout(threads=1))
     with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
         vectors: Floats = np.array([embedder.encode(text, prompt="") for text in TEXTS])
     return vectors
@@ -248,7 +249,9 @@ def test_the_engine_keeps_its_promises(
     variant: str, tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
     files = read_model_files(tiny_folder(variant))
-    engine = OpenVINOEngine(files.spec, int8_weights(compile_int8(files, config)), threads=2)
+    engine = OpenVINOEngine(
+        files.spec, int8_weights(compile_int8(files, config)), Layout(threads=2)
+    )
     # Per element; docs/fidelity.md explains why it is larger than in float32.
     check_engine(engine, files.spec, tolerance=3e-2)
 

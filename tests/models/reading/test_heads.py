@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
@@ -70,7 +71,7 @@ def run(
 
 
 def _run_engine(spec: ModelSpec, weights: Mapping[str, Array], batch: Batch) -> Array:
-    engine = OpenVINOEngine(spec, weights, threads=1)
+    engine = OpenVINOEngine(spec, weights, Layout(threads=1))
     done = threading.Event()
     pending = engine.submit(batch, done.set)
     assert done.wait(30)
@@ -148,7 +149,7 @@ def test_every_variant_has_stored_scores() -> None:
 @pytest.mark.parametrize("variant", ["bert-reranker", "llama-reward"])
 def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:
     files = _read(tiny_folder(variant), variant)
-    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1))
     # Unlike vectors of unit length, scores may be large.
     check_engine(engine, files.spec, tolerance=1e-4)
 
@@ -161,7 +162,7 @@ def test_without_pooling_every_token_has_a_vector(
     weights = load_weights(files)
     dim = files.spec.encoder.hidden_size
     spec = replace(files.spec, modules=(Normalize(),), embedding_dim=dim)
-    engine = OpenVINOEngine(spec, weights, threads=1)
+    engine = OpenVINOEngine(spec, weights, Layout(threads=1))
     assert engine.limits.is_per_token
     check_engine(engine, spec)
 

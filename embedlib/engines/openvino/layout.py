@@ -1,0 +1,106 @@
+"""How a model is laid out on the CPU: threads and streams, lanes, budget, precision, library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from embedlib.engines.base import EngineLimits
+from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
+from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
+from embedlib.engines.openvino.weighted import Multiplier
+from embedlib.engines.profile import Library
+from embedlib.models.spec import ModelSpec, Pooling
+
+MAX_INFLIGHT_QUERIES: Final = 2
+"""One computing, one ready."""
+PREPARED_PER_LAYER: Final = 30
+"""Operators that OpenVINO keeps ready for sizes of batches it has met, for each layer: those of
+about three sizes. More cost memory and save no time that could be measured.
+
+Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
+docs/benchmarks.md, memory of the CPU engine.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What is decided about an engine before its graph is built; the spec and weights are given."""
+
+    threads: int
+    """Cores to use."""
+    max_batch_tokens: int | None = None
+    """Token budget of a batch; None: the measured best."""
+    max_inflight_bulk: int | None = None
+    """Bulk batches taken at once; None: one per core and one ready."""
+    shares_lanes: bool = False
+    """Whether both lanes use one compiled model, to save memory."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Of everything that is not int8."""
+    is_large: bool = False
+    """Whether the weights are too large for copies that can be saved otherwise: by packing a matrix
+    once for any number of rows, and by letting mapped pages go."""
+    num_streams: int | None = None
+    """Bulk batches computed at the same time; None: one per core, or one where the lanes share a
+    compiled model."""
+    library: Library = "auto"
+    """What multiplies."""
+
+    @property
+    def streams(self) -> int:
+        """How many bulk batches are computed at the same time."""
+        return 1 if self.shares_lanes else min(self.num_streams or self.threads, self.threads)
+
+    def limits(self, spec: ModelSpec) -> EngineLimits:
+        """Return what the scheduler must know."""
+        num_bulk = self.max_inflight_bulk
+        if num_bulk is None:
+            num_bulk = self.streams + 1
+        return EngineLimits(
+            embedding_dim=spec.embedding_dim,
+            is_per_token=not spec.is_splade
+            and not any(isinstance(module, Pooling) for module in spec.modules),
+            is_sparse=spec.is_splade,
+            is_padded=True,
+            max_batch_tokens=self.max_batch_tokens
+            or (SHARED_BATCH_TOKENS if self.shares_lanes else MAX_BATCH_TOKENS),
+            num_parallel_batches=self.streams,
+            max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
+            max_inflight_bulk=num_bulk,
+        )
+
+    def settings(self, spec: ModelSpec) -> list[dict[str, Any]]:
+        """Return the properties of the compiled models: of bulk unless they are shared, of queries.
+
+        The one for queries is the last.
+        """
+        is_bf16 = self.precision == "bf16"
+        both = {
+            # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
+            "INFERENCE_PRECISION_HINT": "bf16" if is_bf16 else "f32",
+            "EXECUTION_MODE_HINT": "PERFORMANCE" if is_bf16 else "ACCURACY",
+            # Touches only what is multiplied with a matrix in int8.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
+            "INFERENCE_NUM_THREADS": self.threads,
+            # Pinned threads of two models, or two Embedders, would sit on the same cores.
+            "ENABLE_CPU_PINNING": False,
+            # Without it memory grows with every new size of a batch, to 5,000 operators for a lane.
+            "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_PER_LAYER * (spec.encoder.num_layers + 1),
+        }
+        bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": self.streams}
+        query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+        return [both | lane for lane in ([query] if self.shares_lanes else [bulk, query])]
+
+    def multiplier(self, core: ov.Core) -> Multiplier:
+        """Return which library shall multiply on this CPU.
+
+        A large model is multiplied by MLAS, which packs a matrix once. For the few tokens of a
+        query of a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md, single queries
+        and memory of the CPU engine; CPUs of other vendors were not measured.
+        """
+        if self.library != "auto":
+            return self.library
+        if self.is_large:
+            return "mlas"
+        return "onednn" if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME") else "any"
