@@ -52,7 +52,7 @@ def test_a_wrong_cluster(
     address: str, running: dict[str, tuple[Path, subprocess.Popen[str]]]
 ) -> None:
     folder, process = running[address]
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     [line] = [line for line in errors.splitlines() if line.startswith("Error")]
     assert TOLD[address] in line

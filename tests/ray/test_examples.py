@@ -41,6 +41,6 @@ def running(
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example(name: str, running: dict[str, subprocess.Popen[str]]) -> None:
-    said, errors = running[name].communicate(timeout=120)
+    said, errors = running[name].communicate(timeout=240)
     assert running[name].returncode == 0, errors
     assert EXPECTED[name] in said
