@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -75,19 +75,14 @@ async def embed(client: httpx.AsyncClient, texts: list[str], **fields: Any) -> h
     return await client.post("/v1/embeddings", json=body)
 
 
-async def keep_asking(
-    url: str,
-    until: Callable[[], bool],
-    num_clients: int = 4,
-    requests: Sequence[list[str]] = (["a query"], BULK),
-) -> list[int]:
+async def keep_asking(url: str, until: Callable[[], bool], num_clients: int = 4) -> list[int]:
     """Ask without a pause until something has happened; returns the statuses."""
     statuses: list[int] = []
 
     async def ask(client: httpx.AsyncClient) -> None:
         while not await asyncio.to_thread(until):
-            for texts in requests:
-                statuses.append((await embed(client, texts)).status_code)
+            statuses.append((await embed(client, ["a query"])).status_code)
+            statuses.append((await embed(client, BULK)).status_code)
 
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
         await asyncio.gather(*(ask(client) for _ in range(num_clients)))
@@ -181,12 +176,9 @@ def replica_pid(name: str) -> int:
     return next(int(each.pid) for each in found if title in " ".join(each.info["cmdline"]))
 
 
-def test_to_zero_and_up_again_with_every_request_held_then_as_many_as_the_work_needs(
-    serving: Callable[..., str],
-) -> None:
-    fleet = {"min_replicas": 0, "max_replicas": 4, "downscale_seconds": 2.0}
-    url = serving({"one": paced_embedder(50)}, bulk_wait_seconds=2.0, **fleet)
-    wait_until(lambda: num_replicas("one-query") == num_replicas("one-bulk") == 0)
+def test_to_zero_and_up_again_with_every_request_held(serving: Callable[..., str]) -> None:
+    url = serving({"one": paced_embedder(FAST)}, min_replicas=0, downscale_seconds=0.5)
+    wait_until(lambda: num_replicas("one-query") == 0)
 
     async def ask() -> list[int]:
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
@@ -194,10 +186,14 @@ def test_to_zero_and_up_again_with_every_request_held_then_as_many_as_the_work_n
             return [answer.status_code for answer in answers]
 
     assert asyncio.run(ask()) == [200] * 20
-    assert num_replicas("one-bulk") == 0
-    follow = keep_asking(url, lambda: num_replicas("one-bulk") >= 3, 12, requests=[BULK])
-    statuses = asyncio.run(follow)
+
+
+def test_replicas_follow_the_seconds_of_work(serving: Callable[..., str]) -> None:
+    url = serving({"one": paced_embedder(50)}, max_replicas=4, bulk_wait_seconds=2.0)
+    assert num_replicas("one-bulk") == 1
+    statuses = asyncio.run(keep_asking(url, lambda: num_replicas("one-bulk") >= 3, 12))
     assert set(statuses) == {200}
+    assert num_replicas("one-query") >= 1
 
 
 def test_many_models_share_replicas(serving: Callable[..., str]) -> None:
