@@ -11,6 +11,7 @@ from functools import partial
 from time import perf_counter, time
 from types import MappingProxyType
 
+from embedlib.errors import EmbedlibError
 from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve.access_log import AccessLog, line_of
 from embedlib.serve.asgi import Receive, Request, Response, Scope, Send, new_id
@@ -64,8 +65,10 @@ class Application:
         self.options = options
         self.destinations = Destinations(searched, options.max_query_texts)
         self.metrics = Metrics(self.catalog, [each.name for each in self.destinations])
-        self.on_misfit: Callable[[], None] | None = None
-        """Called if a destination has no model here; a server ends then."""
+        self.end_server: Callable[[], None] | None = None
+        """Ends the server; None: it is not the application's own."""
+        self.failure: EmbedlibError | None = None
+        """Why this cannot serve; known when the models are loaded. Its own server ends then."""
         self._keys = Keys(options.api_keys)
         self._log = log
         self._tracing = tracing
@@ -114,8 +117,9 @@ class Application:
     async def _load(self) -> None:
         await self.catalog.load()
         await self.destinations.find_models(self.catalog)
-        if self.destinations.misfit and self.on_misfit is not None:
-            self.on_misfit()  # the server tells why it ends
+        self.failure = self.catalog.failure or self.destinations.failure
+        if self.failure is not None and self.end_server is not None:
+            self.end_server()  # it tells why
             return
         for destination in self.destinations:
             if destination.error:

@@ -180,6 +180,14 @@ class Catalog:
         """Whether every model is loaded."""
         return all(model.state == "ready" for model in self)
 
+    @property
+    def failure(self) -> EmbedlibError | None:
+        """Why the server must not go on: none of its models could be loaded; None: it may."""
+        if any(model.state != "failed" for model in self):
+            return None
+        errors = [f"{model.name} could not be loaded: {model.error}" for model in self]
+        return EmbedlibError("; ".join(errors)) if errors else None
+
     async def load(self) -> None:
         """Load the models one after the other; one that fails leaves the others usable."""
         loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.errors import ConfigError, EmbedlibError, shown
+from embedlib.errors import ConfigError, EmbedlibError, SinkError, shown
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.hybrid import Asked, Hybrid, has_made
 from embedlib.indexing.searching import find_fused, find_rows, held_state
@@ -217,13 +217,13 @@ class Destinations:
         return iter(self._by_name.values())
 
     @property
-    def misfit(self) -> str:
-        """Why the server must not go on: rows of a model that is not here; empty: it may.
+    def failure(self) -> SinkError | None:
+        """Why the server must not go on: rows of a model that is not here; None: it may.
 
         It may go on, too, where a model could not be loaded: the others serve.
         """
         errors = [each.error for each in self if each.error]
-        return errors[0] if errors and self._has_all_models else ""
+        return SinkError(errors[0]) if errors and self._has_all_models else None
 
     def find(self, name: str | None) -> Destination:
         """Return the destination of a request; the only one needs no name.

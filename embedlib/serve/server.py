@@ -19,7 +19,7 @@ from typing import Any
 
 import uvicorn
 
-from embedlib.errors import ConfigError, SinkError
+from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
 from embedlib.serve.asgi import GONE
 from embedlib.serve.slow_readers import ReadLimitedProtocol
@@ -58,6 +58,7 @@ def serve(application: Application, listen: Listen) -> None:
 
     Raises:
         ConfigError: the address cannot be listened on.
+        EmbedlibError: no model could be loaded.
         SinkError: a destination has rows of a model that is not served.
     """
     _allow_connections()
@@ -91,8 +92,8 @@ def serve(application: Application, listen: Listen) -> None:
             ) from error
         except KeyboardInterrupt:
             pass
-    if application.destinations.misfit:
-        raise SinkError(application.destinations.misfit)
+    if application.failure is not None:
+        raise application.failure
     if not server.started:
         raise ConfigError(f"{listen} cannot be listened on; another program may, take another port")
 
@@ -103,7 +104,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, application: Application) -> None:
         super().__init__(config)
         self._application = application
-        application.on_misfit = self._exit
+        application.end_server = self._exit
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

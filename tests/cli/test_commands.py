@@ -161,7 +161,7 @@ def test_help_groups_the_options(name: str, run: Run) -> None:
     assert groups[0] == "Options:" or name == "inspect"
     assert groups[-2:] == ["Model files:", "General:"]
     own = lines[: lines.index("Model files:")]
-    assert not any("--token" in line or "--quiet" in line for line in own)
+    assert not any("--token " in line or "--quiet" in line for line in own)
 
 
 def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,10 @@ def test_a_setting_has_no_part_in_another_option_of_its_name(
     [
         ("EMBEDLIB_THREADS", "Error: EMBEDLIB_THREADS = 'x'; it must be a whole number"),
         ("EMBEDLIB_ENGINE", "Error: EMBEDLIB_ENGINE: 'x' is not one of 'auto'"),
-        ("EMBEDLIB_ENCODE_THREADS", "for EMBEDLIB_ENCODE_THREADS, which sets '--threads': 'x' is"),
+        (
+            "EMBEDLIB_ENCODE_THREADS",
+            "for EMBEDLIB_ENCODE_THREADS, which sets '--threads': 'x'; give",
+        ),
     ],
 )
 def test_a_wrong_value_names_its_variable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -184,19 +185,17 @@ def test_killed_anywhere_a_rerun_ends_with_exactly_the_rows(
     store, whole = FakeStore(), FakeStore()
     with two_engines(PER_TOKEN, fake_spec(max_seq_tokens=ROOM)) as (embedder, _):
         run(whole, embedder, texts)
-        num_windows, num_killed = embedder.stats().num_texts - 1, 0
+        num_embedded = embedder.stats().num_texts
         for after in kills:
             sink = FakeSink(store)
             sink.fail(*[None] * after, Killed())
             source = [Document(id=id_, text=text) for id_, text in texts.items()]
             options: dict[str, Any] = {"late_chunking": True, "chunk_tokens": 22}
-            try:
+            with suppress(Killed):
                 index(source, sink, embedder=embedder, batch_rows=batch_rows, **options)
-            except Killed:
-                num_killed += 1
-        before = embedder.stats().num_texts
+    with two_engines(PER_TOKEN, fake_spec(max_seq_tokens=ROOM)) as (embedder, _):  # another process
         run(store, embedder, texts, batch_rows=batch_rows)
-        assert embedder.stats().num_texts - before <= num_windows + 1
+        assert embedder.stats().num_texts <= num_embedded
     assert vectors_of(store) == vectors_of(whole)
     assert max(rows for name, rows in store.calls if name == "write") <= max(batch_rows, 6)
 

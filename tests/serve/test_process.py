@@ -22,6 +22,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
+from embedlib.errors import EmbedlibError
 from embedlib.serve import create_app
 from embedlib.serve.server import Listen, serve
 from embedlib.serve.slow_readers import ReadLimitedProtocol
@@ -292,8 +293,8 @@ def test_tls(tmp_path: Path) -> None:
         except httpx.ConnectError as error:
             answers.append(error)
         finally:
-            assert application.on_misfit is not None
-            application.on_misfit()  # ends the server
+            assert application.end_server is not None
+            application.end_server()  # ends the server
 
     client = threading.Thread(target=ask)
     client.start()
@@ -303,6 +304,17 @@ def test_tls(tmp_path: Path) -> None:
     assert isinstance(answered, httpx.Response)
     assert answered.status_code == 200
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused)
+
+
+def test_a_server_without_any_model_ends_and_says_why(tmp_path: Path) -> None:
+    application = create_app({"a": str(tmp_path / "nowhere")})
+    give_up = threading.Timer(SECONDS, lambda: application.end_server and application.end_server())
+    give_up.start()
+    try:
+        with pytest.raises(EmbedlibError, match=r"a could not be loaded: no model folder '.*nowhere'"):
+            serve(application, Listen(port=0))
+    finally:
+        give_up.cancel()
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: Fake
 
 def test_a_destination_that_does_not_fit_ends_the_server(store: FakeStore) -> None:
     app = create_app({"other": other_embedder()}, search={"docs": FakeSink(store)})
-    give_up = threading.Timer(20, lambda: app.on_misfit and app.on_misfit())  # it would serve on
+    give_up = threading.Timer(20, lambda: app.end_server and app.end_server())  # it would serve on
     give_up.start()
     try:
         with pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other"):
