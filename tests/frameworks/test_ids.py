@@ -88,6 +88,7 @@ def kinds() -> Iterator[str]:
 def compare(folder: Path, texts: list[str], *, from_file: bool = False) -> None:
     files = read_folder(folder)
     ours = load_tokenizer(files)
+    forget_classes(folder)
     if from_file:
         path = str(files.transformer_dir / "tokenizer.json")
         peer = transformers.PreTrainedTokenizerFast(tokenizer_file=path)
@@ -100,14 +101,17 @@ def compare(folder: Path, texts: list[str], *, from_file: bool = False) -> None:
     assert not wrong, f"{len(wrong)} of {len(texts)}: {told:.2000}"
 
 
+def forget_classes(folder: Path) -> None:
+    """Remove what names a class of a tiny model's own code, which transformers does not have."""
+    for path in folder.glob("**/config.json"):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config.pop("auto_map", None):
+            path.write_text(json.dumps(config), encoding="utf-8")
+
+
 @pytest.mark.parametrize("variant", kinds())
 def test_ids_of_tiny_models(variant: str, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, variant)
-    for path in folder.glob("**/config.json"):
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if config.pop("auto_map", None):  # the class is known here, and not in transformers
-            config["is_causal"] = False
-            path.write_text(json.dumps(config), encoding="utf-8")
     compare(folder, strings(), from_file=variant in OF_TOKENIZER_JSON)
 
 

@@ -311,7 +311,9 @@ def test_a_server_without_any_model_ends_and_says_why(tmp_path: Path) -> None:
     give_up = threading.Timer(SECONDS, lambda: application.end_server and application.end_server())
     give_up.start()
     try:
-        with pytest.raises(EmbedlibError, match=r"a could not be loaded: no model folder '.*nowhere'"):
+        with pytest.raises(
+            EmbedlibError, match=r"a could not be loaded: no model folder '.*nowhere'"
+        ):
             serve(application, Listen(port=0))
     finally:
         give_up.cancel()
