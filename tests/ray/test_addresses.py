@@ -22,7 +22,7 @@ TOLD = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def running(
     cluster: object, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[Path, subprocess.Popen[str]]]]:
