@@ -9,7 +9,7 @@ import pytest
 
 from tests.ray.kills import Killer, check, load_alone
 
-NUM_DOCUMENTS = 6_000
+NUM_DOCUMENTS = 4_000
 
 
 @pytest.mark.parametrize(
