@@ -1,4 +1,4 @@
-"""Queries of one turn of the event loop, queued together, and answers, fetched together."""
+"""Queries that arrive together, queued together, and answers, fetched together."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import TokenizedText
 from embedlib.errors import EmbedlibError
 
+MAX_GATHERED = 16
+"""So many queries wait for no more of them: an engine that could start is kept idle meanwhile."""
+
 
 class Gathering:
-    """Wakes a model's batch manager once for all queries of a turn, and the loop once for a batch.
+    """Wakes a model's batch manager when no more queries arrive, and the loop once for a batch.
 
     Waking a thread for each costs more than all else that the server does for a query: two threads
     that want the interpreter take it from each other all the time, and most batches have one query.
-    Runs on the event loop, except where it says so.
+    So queries are queued after the first turn of the loop that brought no other one: then it has
+    nothing to do, and the manager gets the interpreter at once. Runs on the event loop, except
+    where it says so.
     """
 
     def __init__(self) -> None:
@@ -30,12 +35,17 @@ class Gathering:
         """Whether the loop was called to empty it."""
 
     def add(self, pipeline: Pipeline, sequences: Sequence[TokenizedText]) -> None:
-        """Queue the queries of a job when the turn is over; if that fails, so does its future."""
+        """Queue the queries of a job with others; if that fails, so does its future."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._queue, pipeline)
+            asyncio.get_running_loop().call_soon(self._queue, pipeline, 0)
         self._waiting += sequences
 
-    def _queue(self, pipeline: Pipeline) -> None:
+    def _queue(self, pipeline: Pipeline, num_before: int) -> None:
+        """Queue what waits, unless more of it came since the turn before."""
+        num_waiting = len(self._waiting)
+        if num_before < num_waiting < MAX_GATHERED:
+            asyncio.get_running_loop().call_soon(self._queue, pipeline, num_waiting)
+            return
         sequences, self._waiting = self._waiting, []
         try:
             pipeline.queue_queries(sequences)

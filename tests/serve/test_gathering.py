@@ -15,7 +15,7 @@ from embedlib.batching.usage import Usage
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
-from embedlib.serve.gathering import Gathering
+from embedlib.serve.gathering import MAX_GATHERED, Gathering
 from embedlib.serve.sessions import MAX_FORMS, EmbeddingForms
 from embedlib.session.call import PromptArguments, VectorArguments
 from embedlib.testing import fake_embedder
@@ -54,10 +54,13 @@ def run(pipeline: Any, turns: list[int]) -> list[Job]:
     return jobs
 
 
-def test_the_queries_of_a_turn_are_one_call() -> None:
+def test_queries_are_queued_when_no_more_arrive_or_they_are_many() -> None:
     pipeline = Pipeline()
-    run(pipeline, [3, 0, 1])
-    assert pipeline.calls == [3, 1]
+    run(pipeline, [3, 0, 0, 1, 2, 1, 0, 0])
+    assert pipeline.calls == [3, 4]
+    pipeline = Pipeline()
+    run(pipeline, [MAX_GATHERED - 1, 1, 1, 0, 0])
+    assert pipeline.calls == [MAX_GATHERED, 1]
 
 
 def test_a_refusal_reaches_every_future() -> None:
