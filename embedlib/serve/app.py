@@ -199,13 +199,13 @@ class Application:
         if route.method == "GET":
             return await route.handle(exchange)
         if route.takes_parts:
-            exchange.parts = self._bodies.parts(receive)
+            exchange.parts = self._bodies.parts(exchange.request, receive)
             return await route.handle(exchange)
         with Endable() as block:
             exchange.body = body = await self._bodies.read(exchange.request, receive, block)
             try:
                 # Whichever comes first ends the handler; it drops its texts before it ends.
-                block.end_without_client(exchange.request.gone, receive)
+                block.end_without_client(exchange.request.direct, receive)
                 limit = seconds_left(exchange.request.headers, time())
                 if limit is not None:
                     block.end_after(limit, partial(_too_late, limit))
@@ -214,15 +214,18 @@ class Application:
                 self._bodies.release(body)
 
     async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
-        headers = [("x-request-id", exchange.request_id)]
+        request_id = exchange.request_id.encode()
+        headers = [(b"x-request-id", request_id)]
         if BASETEN_ID in exchange.request.headers:
-            headers.append(("x-baseten-request-id", exchange.request_id))
+            headers.append((b"x-baseten-request-id", request_id))
         if exchange.work.usage.truncated:
-            headers.append(("x-embedlib-truncated", str(len(exchange.work.usage.truncated))))
+            headers.append((b"x-embedlib-truncated", b"%d" % len(exchange.work.usage.truncated)))
         if response.status == 401:
-            headers.append(("www-authenticate", "Bearer"))
-        with suppress(OSError):  # the client has left meanwhile
-            await response.send(send, headers)
+            headers.append((b"www-authenticate", b"Bearer"))
+        try:
+            await response.send(send, headers, exchange.request.direct)
+        except OSError:
+            return  # the client has left meanwhile
 
     def _count(
         self, exchange: Exchange, response: Response, error: HTTPError | None, seconds: float

@@ -6,9 +6,9 @@ Source: the ASGI specification 3.0, HTTP & WebSocket message format 2.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from random import getrandbits
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -20,9 +20,29 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
-Headers = Sequence[tuple[str, str]]
-GONE = "embedlib.gone"
-"""The extension of a scope whose `future` is done when the client has left."""
+Headers = Iterable[tuple[bytes, bytes]]
+DIRECT = "embedlib.direct"
+"""The extension of a scope whose `connection` is a `Direct`."""
+
+
+class Direct(Protocol):
+    """The connection of a request, of a server that offers it beside the messages of ASGI.
+
+    What is there at once takes one call in place of several messages and a time limit.
+    """
+
+    @property
+    def gone(self) -> asyncio.Future[None]:
+        """Done when the client has left."""
+        ...
+
+    def take_body(self) -> bytes | None:
+        """Return the body, or what is left of it, if all of it is there; None: `receive` waits."""
+        ...
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Send a whole answer, unless that is not so simple; False: `send` must do it."""
+        ...
 
 
 class Request(msgspec.Struct):
@@ -39,8 +59,8 @@ class Request(msgspec.Struct):
     """By name in lower case; of a header that was sent twice the last value."""
     client: str
     """The address of the client; empty for a unix socket."""
-    gone: asyncio.Future[None] | None = None
-    """Done when the client has left; None: the server does not tell, `receive` does."""
+    direct: Direct | None = None
+    """The connection; None: there are only messages."""
 
     @classmethod
     def from_scope(cls, scope: Scope) -> Request:
@@ -57,7 +77,8 @@ class Request(msgspec.Struct):
                 for name, value in scope["headers"]
             },
             client=client[0] if client else "",
-            gone=scope.get("extensions", {}).get(GONE, {}).get("future"),
+            # Taken out of the scope, which it refers to: else only the garbage collector ends both.
+            direct=scope.get("extensions", {}).pop(DIRECT, {}).get("connection"),
         )
 
     def parameters(self) -> dict[str, str]:
@@ -78,19 +99,33 @@ class Response(msgspec.Struct):
         """The size of the body."""
         return len(self.body)
 
-    async def send(self, send: Send, more_headers: Headers = ()) -> None:
-        """Send head and body."""
-        await send(self._head(more_headers))
+    async def send(
+        self, send: Send, more_headers: Headers = (), direct: Direct | None = None
+    ) -> None:
+        """Send head and body.
+
+        Args:
+            send: of the connection.
+            more_headers: beside its own.
+            direct: the connection, if there is more than messages.
+        """
+        headers = self._all_headers(more_headers)
+        if direct is not None and direct.answer(self.status, headers, self.body):
+            return
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
-    def _head(self, more_headers: Headers) -> Message:
-        headers = [
+    def _all_headers(self, more_headers: Headers) -> list[tuple[bytes, bytes]]:
+        own = [
+            (name.encode("latin-1"), value.encode("latin-1", "replace"))
+            for name, value in self.headers
+        ]
+        return [
             (b"content-type", self.content_type.encode("latin-1")),
             (b"content-length", b"%d" % self.num_bytes),
+            *own,
+            *more_headers,
         ]
-        for name, value in (*self.headers, *more_headers):
-            headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
-        return {"type": "http.response.start", "status": self.status, "headers": headers}
 
 
 class PartsResponse(Response, kw_only=True):
@@ -106,9 +141,12 @@ class PartsResponse(Response, kw_only=True):
         """The size of the body."""
         return self.size
 
-    async def send(self, send: Send, more_headers: Headers = ()) -> None:
+    async def send(
+        self, send: Send, more_headers: Headers = (), direct: Direct | None = None
+    ) -> None:
         """Send head and parts."""
-        await send(self._head(more_headers))
+        headers = self._all_headers(more_headers)
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         async for part in self.parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

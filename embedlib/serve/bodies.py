@@ -46,7 +46,7 @@ class BodyReader:
         try:
             is_whole = False
             while not is_whole:
-                part, is_whole = await self._next(receive, block)
+                part, is_whole = await self._next(request, receive, block)
                 size += len(part)
                 self.held_bytes += len(part)
                 if size > self._max_bytes:
@@ -63,7 +63,7 @@ class BodyReader:
             raise
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def parts(self, receive: Receive) -> AsyncIterator[bytes]:
+    async def parts(self, request: Request, receive: Receive) -> AsyncIterator[bytes]:
         """Yield the parts of a body as they arrive; nothing is held.
 
         Raises:
@@ -73,11 +73,14 @@ class BodyReader:
         is_whole = False
         while not is_whole:
             with Endable() as block:
-                part, is_whole = await self._next(receive, block)
+                part, is_whole = await self._next(request, receive, block)
             yield part
 
-    async def _next(self, receive: Receive, block: Endable) -> tuple[bytes, bool]:
+    async def _next(self, request: Request, receive: Receive, block: Endable) -> tuple[bytes, bool]:
         """Return the next part of a body, and whether it is the last."""
+        rest = None if request.direct is None else request.direct.take_body()
+        if rest is not None:
+            return rest, True
         limit = block.end_after(self._seconds, self._late)
         message = await receive()
         limit.cancel()

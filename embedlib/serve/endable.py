@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
-from embedlib.serve.asgi import Receive
+from embedlib.serve.asgi import Direct, Receive
 from embedlib.serve.errors import ClientGoneError
 
 
@@ -48,15 +48,18 @@ class Endable:
     def _end_late(self, make_error: Callable[[], Exception]) -> None:
         self.end(make_error())
 
-    def end_without_client(self, gone: asyncio.Future[None] | None, receive: Receive) -> None:
+    def end_without_client(self, direct: Direct | None, receive: Receive) -> None:
         """End the block with `ClientGoneError` when the client closes the connection.
 
         Args:
-            gone: done then; None: the server does not tell, and a task watches the connection.
+            direct: the connection; None: there are only messages, and a task waits for the last.
             receive: of the connection.
         """
-        if gone is None:
+        gone: asyncio.Future[None]
+        if direct is None:
             gone = self._watching = self._loop.create_task(_until_gone(receive))
+        else:
+            gone = direct.gone
         self._gone = gone
         gone.add_done_callback(self._leave)
 

@@ -21,7 +21,8 @@ import uvicorn
 
 from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
-from embedlib.serve.asgi import GONE
+from embedlib.serve.asgi import DIRECT
+from embedlib.serve.direct import DirectRequest
 from embedlib.serve.slow_readers import ReadLimitedProtocol
 
 MAX_OPEN_FILES = 65_536
@@ -139,7 +140,7 @@ def _allow_connections() -> None:
 
 
 def _protocol(head_seconds: float, read_seconds: float) -> type[ReadLimitedProtocol]:
-    """Return uvicorn's protocol, which tells requests when their client leaves.
+    """Return uvicorn's protocol, which gives requests their connection as a `Direct`.
 
     It closes connections whose request head comes too late. A head that arrives in one piece, as
     nearly all do, costs no timer.
@@ -153,7 +154,6 @@ def _protocol(head_seconds: float, read_seconds: float) -> type[ReadLimitedProto
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._gone: asyncio.Future[None] = self.loop.create_future()
-            self._extensions: dict[str, dict[object, object]] = {GONE: {"future": self._gone}}
             self._arm()
 
         def data_received(self, data: bytes) -> None:
@@ -165,12 +165,13 @@ def _protocol(head_seconds: float, read_seconds: float) -> type[ReadLimitedProto
             self._disarm()
             self._awaits_head = True
             super().on_message_begin()
-            self.scope["extensions"] = self._extensions
 
         def on_headers_complete(self) -> None:
             self._disarm()
             self._awaits_head = False
             super().on_headers_complete()
+            connection = DirectRequest(self.cycle, self._gone)
+            self.scope["extensions"] = {DIRECT: {"connection": connection}}
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()

@@ -136,7 +136,7 @@ class Gateway:
             if route.method == "POST":
                 body = await self._bodies.read(request, receive, block)
             try:
-                block.end_without_client(request.gone, receive)
+                block.end_without_client(request.direct, receive)
                 limit = seconds_left(request.headers, time())
                 if limit is not None:
                     block.end_after(limit, partial(_too_late, limit))

@@ -19,7 +19,7 @@ from embedlib.errors import ConfigError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.admission import Admission, Load
-from embedlib.serve.asgi import GONE
+from embedlib.serve.asgi import DIRECT
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
@@ -245,7 +245,17 @@ def test_the_earliest_deadline_counts() -> None:
         assert seconds_left({"request-timeout-ms": wrong}, 100.0) is None
 
 
-@pytest.mark.parametrize("tells", [False, True], ids=["by receive", "by the extension"])
+class Connection:
+    """A connection whose server offers more than messages; no body is there yet."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.get_running_loop().create_future()
+
+    def take_body(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("tells", [False, True], ids=["by receive", "by the connection"])
 def test_a_client_that_leaves_costs_nothing_more(
     client: Client, engine: FakeEngine, tells: bool
 ) -> None:
@@ -267,19 +277,19 @@ def test_a_client_that_leaves_costs_nothing_more(
 
     async def work() -> None:
         engine.hold()
-        told = asyncio.get_running_loop().create_future()
+        connection = Connection()
         scope: dict[str, Any] = {
             "type": "http",
             "method": "POST",
             "path": "/v1/embeddings",
             "headers": [],
             "client": None,
-            "extensions": {GONE: {"future": told}} if tells else {},
+            "extensions": {DIRECT: {"connection": connection}} if tells else {},
         }
         answering = asyncio.ensure_future(application(scope, receive, send))
         await until(lambda: len(engine.batches) == 2)
         gone.set()
-        told.set_result(None)
+        connection.gone.set_result(None)
         await answering
         engine.release()
 

@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import httpx
+import msgspec
 import pytest
 
 from embedlib.errors import EmbedlibError
@@ -180,6 +181,35 @@ def test_who_stalls_is_cut_off(server: Server, sent: bytes, answer: bytes) -> No
                 break
     assert received.startswith(answer)
     assert bool(received) == bool(answer)
+
+
+def test_one_connection_carries_requests_of_every_form(server: Server) -> None:
+    """Answers are whole and in order, whether their requests come at once or in pieces."""
+    body = b'{"input": "a"}'
+
+    def head(method: str, request_id: int, *more: str) -> bytes:
+        path, size = ("/v1/embeddings", len(body)) if method == "POST" else ("/ping", 0)
+        lines = (f"{method} {path} HTTP/1.1", "Host: x", f"X-Request-Id: {request_id}", *more)
+        return "\r\n".join([*lines, f"Content-Length: {size}", "", ""]).encode()
+
+    with server.connect() as client:
+        client.sendall(head("POST", 1) + body + head("GET", 2) + head("HEAD", 3))
+        received = b""
+        while b"x-request-id: 3" not in received:
+            received += client.recv(65536)
+        client.sendall(head("POST", 4) + body[:5])
+        server.get("/health")
+        client.sendall(body[5:] + head("POST", 5, "Expect: 100-continue") + body)
+        client.sendall(head("POST", 6, "Connection: close") + body)
+        while chunk := client.recv(65536):
+            received += chunk
+    found = re.findall(rb"(?s)HTTP/1.1 (\d+) .*?\r\n\r\n([^H]*)", received)
+    assert [status for status, _ in found] == [b"200"] * 4 + [b"100"] + [b"200"] * 2
+    assert [bool(sent) for _, sent in found] == [True, True, False, True, False, True, True]
+    assert all("object" in msgspec.json.decode(sent) for _, sent in found[3:] if sent)
+    assert received.count(b"connection: close") == 1
+    ids = re.findall(rb"x-request-id: (\d+)", received)
+    assert ids == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 def test_who_does_not_read_is_cut_off(start: Callable[..., Server], tmp_path: Path) -> None:
