@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotInTimeError  # of its own before Python 3.11
 from contextlib import suppress
 from threading import Lock
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Outcome(Generic[T]):
                 raise error
             finally:
                 del error, self  # or the frame in its traceback would hold it
-        return cast(T, result)
+        return result  # type: ignore[return-value]  # None only where T is
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error and return it; None: there is a result.

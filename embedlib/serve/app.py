@@ -35,6 +35,7 @@ from embedlib.serve.tracing import Tracing
 
 BASETEN_ID = "x-baseten-customer-request-id"
 """The header in which Baseten's client sends the id of a request."""
+_IDS = ("x-request-id", BASETEN_ID)
 
 
 class Application:
@@ -263,7 +264,7 @@ def _too_late(limit: float) -> HTTPError:
 
 def _request_id(request: Request) -> str:
     """Return the id of a request: the client's, or a new one."""
-    for name in ("x-request-id", BASETEN_ID):
+    for name in _IDS:
         given = request.headers.get(name)
         if given and len(given) <= 128 and given.isascii() and given.isprintable():
             return given

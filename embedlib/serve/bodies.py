@@ -38,6 +38,10 @@ class BodyReader:
             HTTPError: it is too large, or late, or too much is held already.
             ClientGoneError: the client has left.
         """
+        whole = None if request.direct is None else request.direct.take_body()
+        if whole is not None:
+            self._hold(len(whole), len(whole))
+            return whole
         declared = request.headers.get("content-length", "0")
         if declared.isdigit() and int(declared) > self._max_bytes:
             raise self._too_large(int(declared))
@@ -47,21 +51,29 @@ class BodyReader:
             is_whole = False
             while not is_whole:
                 part, is_whole = await self._next(request, receive, block)
+                self._hold(len(part), size + len(part))
                 size += len(part)
-                self.held_bytes += len(part)
-                if size > self._max_bytes:
-                    raise self._too_large(size)
-                if self.held_bytes > self._max_held_bytes:
-                    raise HTTPError.overloaded(
-                        f"{self.held_bytes:,} bytes of requests wait for an answer, the limit is "
-                        f"{self._max_held_bytes:,}; send fewer at a time",
-                        seconds=1,
-                    )
                 parts.append(part)
         except BaseException:
             self.held_bytes -= size
             raise
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _hold(self, num_bytes: int, size: int) -> None:
+        """Hold bytes of a body that has so many by now.
+
+        Raises:
+            HTTPError: it is too large, or too much is held already.
+        """
+        if size > self._max_bytes:
+            raise self._too_large(size)
+        if self.held_bytes + num_bytes > self._max_held_bytes:
+            raise HTTPError.overloaded(
+                f"{self.held_bytes + num_bytes:,} bytes of requests wait for an answer, the limit "
+                f"is {self._max_held_bytes:,}; send fewer at a time",
+                seconds=1,
+            )
+        self.held_bytes += num_bytes
 
     async def parts(self, request: Request, receive: Receive) -> AsyncIterator[bytes]:
         """Yield the parts of a body as they arrive; nothing is held.

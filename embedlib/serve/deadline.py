@@ -11,6 +11,7 @@ _TIMEOUTS: Final = {"request-timeout-ms": 1000, "x-stainless-read-timeout": 1}
 """Headers, and how many of their units are a second. Source: the first, and the deadline in Unix
 time, are of Baseten's client, the other of openai-python."""
 _DEADLINE: Final = "request-deadline-ms"
+_ALL: Final = frozenset((*_TIMEOUTS, _DEADLINE))
 
 
 def seconds_left(headers: Mapping[str, str], now: float) -> float | None:
@@ -20,6 +21,8 @@ def seconds_left(headers: Mapping[str, str], now: float) -> float | None:
         headers: of the request.
         now: Unix time.
     """
+    if _ALL.isdisjoint(headers):
+        return None
     limits = []
     for name, per_second in _TIMEOUTS.items():
         if name in headers and (timeout := _number(headers[name])) is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -152,11 +153,9 @@ class Exchange(msgspec.Struct):
             content: what it says, or a function that makes it there.
             num_rows: of it.
         """
-
-        def write() -> bytes:
-            return msgspec.json.encode(content() if callable(content) else content)
-
-        return Response(await self.make(write, num_rows))
+        if num_rows <= MAX_ROWS_IN_LOOP:
+            return Response(_written(content))
+        return Response(await self.in_thread(partial(_written, content)))
 
     async def make(self, make: Callable[[], T], num_rows: int) -> T:
         """Return what a function makes of rows; of many by a thread."""
@@ -182,6 +181,10 @@ class Exchange(msgspec.Struct):
             raise HTTPError(
                 400, f"lane = {wanted!r:.40}; it must be query or bulk", param="lane"
             ) from None
+
+
+def _written(content: Any) -> bytes:
+    return msgspec.json.encode(content() if callable(content) else content)
 
 
 def ranked(scores: NDArray[np.float32], top_k: int | None) -> list[int]:

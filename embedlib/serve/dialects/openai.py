@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from time import time
 from typing import Any, Literal
 
@@ -130,14 +131,15 @@ async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, mode
     if encoding in ("bytes", "bytes_only") or (encoding is None and OCTETS in exchange.accepts):
         return await exchange.make(lambda: _respond_bytes(exchange, rows, body), len(rows))
     is_msgpack = encoding is None and MSGPACK in exchange.accepts
+    encoded: Iterable[bytes]
     if is_msgpack:
-        encoded = [msgspec.Raw(row) for row in await exchange.in_thread(lambda: as_msgpack(rows))]
+        encoded = await exchange.in_thread(lambda: as_msgpack(rows))
     else:
         encode_row = as_base64 if encoding == "base64" else as_decimals
         stored: NDArray[Any] = rows
         if encoding == "base64" and (body.embed_dtype or body.endianness):
             stored, encode_row = _stored(rows, body), as_stored_base64
-        encoded = await exchange.encode_rows(stored, encode_row)
+        encoded = map(encode_row, stored)  # one by one, where the content is made
 
     def content() -> dict[str, Any]:
         return {
@@ -146,7 +148,7 @@ async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, mode
             "created": int(time()),
             "model": model,
             "data": [
-                {"object": "embedding", "index": index, "embedding": row}
+                {"object": "embedding", "index": index, "embedding": msgspec.Raw(row)}
                 for index, row in enumerate(encoded)
             ],
             "usage": usage_of(exchange),
