@@ -12,7 +12,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from embedlib.batching.outcome import Outcome
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.results import check_shape, fail, resolve
 from embedlib.batching.scheduler import Scheduler
@@ -55,9 +54,9 @@ class _Cancelled:
 
     is_in_inbox = False
 
-    def notify(self, inbox: SimpleQueue[Any], future: Outcome[Any]) -> None:
-        """Put this into the inbox if a query was cancelled."""
-        if future.cancelled() and not self.is_in_inbox:
+    def notify(self, inbox: SimpleQueue[Any]) -> None:
+        """Put this into the inbox: a query was cancelled."""
+        if not self.is_in_inbox:
             self.is_in_inbox = True
             inbox.put(self)
 
@@ -130,8 +129,8 @@ class BatchManager:
         """
         # Without a reference to the manager: callers may keep futures.
         notify = partial(self._cancelled.notify, self._inbox)
-        for future in {sequence.job.future for sequence in sequences}:
-            future.add_done_callback(notify)
+        for sequence in sequences:
+            sequence.job.future.if_cancelled(notify)
         # Last, since it wakes the manager, which wants the interpreter from this thread then.
         with self._changed:
             num_queued = self._num_queued(Lane.QUERY)

@@ -23,13 +23,14 @@ class Outcome(Generic[T]):
     handler or the garbage collector may run, and close the model, anywhere in here.
     """
 
-    __slots__ = ("_callbacks", "_settled")
+    __slots__ = ("_callbacks", "_if_cancelled", "_settled")
 
     def __init__(self) -> None:
         """Start unsettled."""
         self._settled: dict[str, tuple[T | None, BaseException | None]] = {}
         """Empty, or a result and an error; one of them is None."""
         self._callbacks: list[Callable[[Outcome[T]], object]] = []
+        self._if_cancelled: Callable[[], object] | None = None
 
     def done(self) -> bool:
         """Return whether it is settled: there is a result or an error, or it was cancelled."""
@@ -51,6 +52,8 @@ class Outcome(Generic[T]):
         """Settle it as cancelled, unless it is settled; return whether it is cancelled."""
         if not self._settled:
             self._settle(None, CancelledError())
+            if self._if_cancelled is not None and self.cancelled():
+                self._if_cancelled()
         return self.cancelled()
 
     def result(self, timeout: float | None = None) -> T:
@@ -102,6 +105,15 @@ class Outcome(Generic[T]):
         self._callbacks.append(callback)
         if self._settled:
             self._call_back()
+
+    def if_cancelled(self, callback: Callable[[], object]) -> None:
+        """Call this if it is cancelled, on the thread that cancels it; at once if it is.
+
+        It has one such callback, the last one: nothing is called where it ends otherwise.
+        """
+        self._if_cancelled = callback
+        if self.cancelled():
+            callback()
 
     def _wait(self, timeout: float | None) -> None:
         gate = Lock()

@@ -48,6 +48,19 @@ def test_the_first_one_counts(first: str, second: str) -> None:
             outcome.result(0)
 
 
+@pytest.mark.parametrize("how", SETTLE)
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_cancellation_has_a_callback_of_its_own(how: str, is_early: bool) -> None:
+    outcome: Outcome[int] = Outcome()
+    told: list[str] = []
+    steps = [lambda: outcome.if_cancelled(lambda: told.append("cancelled"))]
+    steps.insert(1 if is_early else 0, lambda: SETTLE[how](outcome))
+    for step in steps:
+        step()
+    outcome.cancel()
+    assert told == (["cancelled"] if how == "cancelled" else [])
+
+
 def test_cancelling_tells_whether_it_is_cancelled() -> None:
     outcome: Outcome[int] = Outcome()
     assert outcome.cancel()
