@@ -66,7 +66,7 @@ ROUTES: tuple[Route, ...] = (
         needs_key=False,
     ),
 )
-_BY_PATH = {(route.method, route.path): route for route in ROUTES}
+_BY_PATH = {(route.method, route.path): route for route in ROUTES if not route.is_open}
 _OPEN = tuple(route for route in ROUTES if route.is_open)
 
 
@@ -77,6 +77,8 @@ def find_route(request: Request) -> tuple[Route, str]:
         HTTPError: there is none.
     """
     path = request.path
+    if (found := _BY_PATH.get((request.method, path))) is not None:
+        return found, ""
     if path.startswith("/sync/"):
         path = path.removeprefix("/sync")
     path = path.rstrip("/") or "/"

@@ -71,7 +71,7 @@ def serve(application: Application, listen: Listen) -> None:
         port=listen.port,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.private_key,
-        http=_protocol(options.head_seconds, options.answer_seconds),
+        http=_protocol(application),
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -139,15 +139,17 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _protocol(head_seconds: float, read_seconds: float) -> type[ReadLimitedProtocol]:
+def _protocol(application: Application) -> type[ReadLimitedProtocol]:
     """Return uvicorn's protocol, which gives requests their connection as a `Direct`.
 
     It closes connections whose request head comes too late. A head that arrives in one piece, as
-    nearly all do, costs no timer.
+    nearly all do, costs no timer. uvicorn's middleware finds the client of requests that came
+    through a proxy; only these pay for it.
     """
+    options = application.options
 
     class Protocol(ReadLimitedProtocol):
-        answer_seconds = read_seconds
+        answer_seconds = options.answer_seconds
         _head_limit: asyncio.TimerHandle | None = None
         _awaits_head = False
 
@@ -169,6 +171,8 @@ def _protocol(head_seconds: float, read_seconds: float) -> type[ReadLimitedProto
         def on_headers_complete(self) -> None:
             self._disarm()
             self._awaits_head = False
+            is_forwarded = b"x-forwarded-for" in dict(self.headers)
+            self.app = self.config.loaded_app if is_forwarded else application
             super().on_headers_complete()
             connection = DirectRequest(self.cycle, self._gone)
             self.scope["extensions"] = {DIRECT: {"connection": connection}}
@@ -179,7 +183,7 @@ def _protocol(head_seconds: float, read_seconds: float) -> type[ReadLimitedProto
             super().connection_lost(exc)
 
         def _arm(self) -> None:
-            self._head_limit = self.loop.call_later(head_seconds, self.transport.close)
+            self._head_limit = self.loop.call_later(options.head_seconds, self.transport.close)
 
         def _disarm(self) -> None:
             if self._head_limit is not None:

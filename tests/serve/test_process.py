@@ -33,6 +33,7 @@ SECONDS = 60.0
 SERVE = """
 import sys
 from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.access_log import AccessLog
 from embedlib.serve.server import Listen, serve
 from embedlib.testing import FakeEngine, fake_embedder
 
@@ -41,7 +42,8 @@ if "held" in sys.argv:
     engine.hold()
 seconds = {"head_seconds": 0.2, "body_seconds": 0.2, "answer_seconds": 0.2, "grace_seconds": 0.0}
 options = ServeOptions(data_dir=dict(enumerate(sys.argv)).get(3), **seconds)
-serve(create_app({"fake": fake_embedder(engine)}, options=options), Listen(port=int(sys.argv[1])))
+models, log = {"fake": fake_embedder(engine)}, AccessLog()
+serve(create_app(models, options=options, log=log), Listen(port=int(sys.argv[1])))
 print("ended in order", flush=True)
 """
 CLIENT = """
@@ -135,11 +137,15 @@ def start() -> Iterator[Callable[..., Server]]:
 
 def test_the_end_by_a_signal_answers_what_runs(start: Callable[..., Server]) -> None:
     server = start()
-    assert server.http.post("/embed", json={"inputs": "a"}).status_code == 200
+    for proxied in ({}, {"X-Forwarded-For": "203.0.113.9"}):
+        assert server.http.post("/embed", json={"inputs": "a"}, headers=proxied).is_success
     server.process.send_signal(signal.SIGTERM)
     code, output = server.end()
     assert code == 0, output
-    assert "ended in order" in output
+    lines = output.splitlines()
+    assert "ended in order" in lines
+    clients = [json.loads(line)["client"] for line in lines if '"/embed"' in line]
+    assert clients == ["127.0.0.1", "203.0.113.9"]
 
 
 def test_the_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
