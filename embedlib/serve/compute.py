@@ -27,11 +27,11 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import count_chars
 from embedlib.serve.sessions import (
     AnyModel,
+    Asked,
     pair_call,
     pipeline_of,
     text_call,
 )
-from embedlib.session.call import Call, PromptArguments, VectorArguments
 from embedlib.session.running import aconvert
 
 MAX_CHARS_IN_LOOP = 2000
@@ -83,16 +83,10 @@ async def embed(
     assert isinstance(session, Embedder), "the catalog finds models by their task"
     if dimensions is not None:
         _check_dimensions(model, dimensions, session.get_embedding_dimension())
-    call, finish = model.forms.call(
-        session,
-        texts,
-        PromptArguments(prompt_name, None, role, None, None),
-        VectorArguments(normalizes, dimensions),
-        work.usage,
-        work.on_truncate,
-        work.side,
+    asked, finish = model.forms.call(
+        session, texts, role, prompt_name, normalizes, dimensions, work.on_truncate, work.side
     )
-    rows = await aconvert(finish, await run(model, session, call, work))
+    rows = await aconvert(finish, await run(model, session, asked, work))
     work.dimensions = rows.shape[1]
     return rows
 
@@ -154,16 +148,15 @@ async def score_pairs(
     """
     session = model.open()
     assert isinstance(session, Reranker), "the catalog finds models by their task"
-    call, make_scores = pair_call(
+    asked, make_scores = pair_call(
         session,
         pairs,
-        work.usage,
         work.on_truncate,
         work.side,
         raw_scores=raw_scores,
         instruction=instruction,
     )
-    return make_scores(await run(model, session, call, work))
+    return make_scores(await run(model, session, asked, work))
 
 
 async def score_texts(
@@ -177,14 +170,16 @@ async def score_texts(
     """
     session = model.open()
     assert isinstance(session, Classifier), "the catalog finds models by their task"
-    call, make_scores = text_call(
-        session, texts, work.usage, work.on_truncate, work.side, raw_scores=raw_scores
+    asked, make_scores = text_call(
+        session, texts, work.on_truncate, work.side, raw_scores=raw_scores
     )
-    return make_scores(await run(model, session, call, work))
+    return make_scores(await run(model, session, asked, work))
 
 
-async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> NDArray[np.float32]:
-    """Run a call when the model has a place for it; return the engine's rows.
+async def run(
+    model: ServedModel, session: AnyModel, asked: Asked, work: Work
+) -> NDArray[np.float32]:
+    """Run what is asked when the model has a place for it; return the engine's rows.
 
     Cancelling the task drops what is not being computed yet.
 
@@ -192,21 +187,21 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
         HTTPError: the model has no place for it.
         what `encode` raises.
     """
-    work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or call.lane
-    num_chars = count_chars(call.texts)
-    load = model.estimate.load_of(call.texts, num_chars)
+    work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or asked.lane
+    num_chars = count_chars(asked.texts)
+    load = model.estimate.load_of(asked.texts, num_chars)
     await model.admission.take(lane, load)
     try:
         pipeline = pipeline_of(session)
         job = pipeline.open_job(load.texts, lane)
         try:
-            if lane is Lane.QUERY and not _needs_thread(model, call, num_chars):
-                model.gathering.add(pipeline, call.tokenize(job, 0, call.texts))
+            if lane is Lane.QUERY and not _needs_thread(model, asked, num_chars):
+                model.gathering.add(pipeline, asked.tokenize(job, 0, asked.texts))
             elif lane is Lane.QUERY:
-                model.feeders.submit(pipeline.feed_or_fail, job, call.texts, call.tokenize)
+                model.feeders.submit(pipeline.feed_or_fail, job, asked.texts, asked.tokenize)
             else:
                 await asyncio.get_running_loop().run_in_executor(
-                    model.feeders, pipeline.feed, job, call.texts, call.tokenize
+                    model.feeders, pipeline.feed, job, asked.texts, asked.tokenize
                 )
             await model.gathering.when_over(job.future)
             rows = job.future.result()
@@ -216,8 +211,8 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
     finally:
         model.admission.give_back(lane, load)
     num_tokens = work.usage.num_tokens
-    call.count(job)
-    model.estimate.learn(call.texts, num_chars, work.usage.num_tokens - num_tokens)
+    job.add_to(work.usage)
+    model.estimate.learn(asked.texts, num_chars, work.usage.num_tokens - num_tokens)
     model.note_answer()
     return rows
 
@@ -231,8 +226,8 @@ def _check_dimensions(model: ServedModel, dimensions: int, num_dims: int) -> Non
         )
 
 
-def _needs_thread(model: ServedModel, call: Call, num_chars: int) -> bool:
+def _needs_thread(model: ServedModel, asked: Asked, num_chars: int) -> bool:
     """Whether a thread should feed these queries: it computes a lone one, or tokenizes for long."""
-    if len(call.texts) == 1 and model.computes_on_callers:
+    if len(asked.texts) == 1 and model.computes_on_callers:
         return True
     return num_chars > MAX_CHARS_IN_LOOP

@@ -7,21 +7,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.stats import Stats
 from embedlib.batching.tokenizer import Side
-from embedlib.batching.usage import Usage
+from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError
-from embedlib.models.prompts import Prompt
+from embedlib.models.prompts import Prompt, Role
 from embedlib.reranker import MAX_QUERY_DOCUMENTS, Reranker
-from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
+from embedlib.session.call import EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.scoring import Scores, activate, lane_of
 from embedlib.vectors.arrays import Vectors
 
@@ -61,6 +62,15 @@ def tokens_per_second(session: AnyModel, stats: Stats) -> float:
     return stats.num_tokens * parallel / seconds if seconds else 0.0
 
 
+class Asked(msgspec.Struct):
+    """What a request asks of a model: a `Call` without what a server has of its own."""
+
+    texts: Sequence[Any]
+    """Texts, pairs, or the token ids of each."""
+    lane: Lane
+    tokenize: Tokenize
+
+
 class EmbeddingForms:
     """Makes the calls of one embedder; what the options of requests mean is found out once."""
 
@@ -72,12 +82,13 @@ class EmbeddingForms:
         self,
         embedder: Embedder,
         texts: Sequence[str] | Sequence[Sequence[int]],
-        prompt: PromptArguments,
-        vectors: VectorArguments,
-        usage: Usage,
-        on_truncate: OnTruncate,
-        side: Side,
-    ) -> tuple[Call, Finish]:
+        role: Role | None = None,
+        prompt_name: str | None = None,
+        normalizes: bool = False,
+        dimensions: int | None = None,
+        on_truncate: OnTruncate = "ignore",
+        side: Side = "right",
+    ) -> tuple[Asked, Finish]:
         """Return the call of `encode` with these arguments, which treats long texts in its own way.
 
         Token ids in the place of texts are taken as they are.
@@ -85,26 +96,30 @@ class EmbeddingForms:
         Raises:
             ConfigError: an argument is out of range, or asks for a prompt in front of token ids.
         """
-        key = (embedder._tokenizer, prompt, vectors, on_truncate, side)
+        tokenizer = embedder._tokenizer
+        key = (tokenizer, role, prompt_name, normalizes, dimensions, on_truncate, side)
         form = self._forms.get(key)
         if form is None:
-            form = embedder._calls.make([], embedder._tokenizer, prompt, vectors)
+            prompt = PromptArguments(prompt_name=prompt_name, role=role)
+            vectors = VectorArguments(normalizes, dimensions)
+            form = embedder._calls.make([], tokenizer, prompt, vectors)
             tokenizer = form.tokenizer.with_truncation(on_truncate, side)
             form = replace(form, tokenize=partial(tokenizer, prompt=form.prompt))
             if len(self._forms) >= MAX_FORMS:  # clients choose the options
                 self._forms.clear()
             self._forms[key] = form
-        lane = embedder._calls.lane_of(len(texts), prompt.role)
+        lane = embedder._calls.lane_of(len(texts), role)
         tokenize = form.tokenize
         if not isinstance(texts[0], str):
-            _check_no_prompt(form, prompt)
+            if role is not None or prompt_name is not None:
+                _check_no_prompt(form)
             tokenize = form.tokenizer.take_ids
-        return Call(texts=texts, lane=lane, tokenize=tokenize, usage=usage), form.finish
+        return Asked(texts, lane, tokenize), form.finish
 
 
-def _check_no_prompt(form: EmbeddingCall, asked: PromptArguments) -> None:
+def _check_no_prompt(form: EmbeddingCall) -> None:
     around = form.prompt.examples + form.prompt.prefix + form.prompt.suffix
-    if around and not asked.are_empty:
+    if around:
         raise ConfigError(
             f"token ids are embedded as they are, without the prompt {around!r:.60}; put its ids "
             "in front of them and leave input_type and prompt_name out, or send texts"
@@ -114,13 +129,12 @@ def _check_no_prompt(form: EmbeddingCall, asked: PromptArguments) -> None:
 def pair_call(
     reranker: Reranker,
     pairs: Sequence[tuple[str, str]],
-    usage: Usage,
     on_truncate: OnTruncate,
     side: Side,
     *,
     raw_scores: bool,
     instruction: str | None,
-) -> tuple[Call, MakeScores]:
+) -> tuple[Asked, MakeScores]:
     """Return the call of `predict` with these arguments, with the lane of `rank`.
 
     Raises:
@@ -130,30 +144,20 @@ def pair_call(
     assert isinstance(partial_tokenize, partial), "it binds the prompt; this is a bug in embedlib"
     tokenizer = reranker._tokenizer.with_truncation(on_truncate, side)
     limit = min(MAX_QUERY_DOCUMENTS, reranker.config.max_queued_texts)
-    call = Call(
-        texts=list(pairs),
-        lane=Lane.QUERY if len(pairs) <= limit else Lane.BULK,
-        tokenize=partial(tokenizer, **partial_tokenize.keywords),
-        usage=usage,
-    )
-    return call, partial(activate, activation=reranker._activation(None, raw_scores))
+    lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
+    asked = Asked(list(pairs), lane, partial(tokenizer, **partial_tokenize.keywords))
+    return asked, partial(activate, activation=reranker._activation(None, raw_scores))
 
 
 def text_call(
     classifier: Classifier,
     texts: Sequence[str],
-    usage: Usage,
     on_truncate: OnTruncate,
     side: Side,
     *,
     raw_scores: bool,
-) -> tuple[Call, MakeScores]:
+) -> tuple[Asked, MakeScores]:
     """Return the call of `predict` with these arguments."""
     tokenizer = classifier._tokenizer.with_truncation(on_truncate, side)
-    call = Call(
-        texts=list(texts),
-        lane=lane_of(len(texts) == 1),
-        tokenize=partial(tokenizer, prompt=Prompt()),
-        usage=usage,
-    )
-    return call, partial(activate, activation=classifier._activation(raw_scores))
+    asked = Asked(list(texts), lane_of(len(texts) == 1), partial(tokenizer, prompt=Prompt()))
+    return asked, partial(activate, activation=classifier._activation(raw_scores))

@@ -11,13 +11,11 @@ import pytest
 
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.batching.usage import Usage
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
 from embedlib.serve.gathering import MAX_GATHERED, Gathering
 from embedlib.serve.sessions import MAX_FORMS, EmbeddingForms
-from embedlib.session.call import PromptArguments, VectorArguments
 from embedlib.testing import fake_embedder
 
 
@@ -107,10 +105,7 @@ def test_options_are_understood_once_but_a_new_length_limit_counts() -> None:
     forms = EmbeddingForms()
 
     def tokenizes(dimensions: int | None = None, on_truncate: OnTruncate = "ignore") -> Any:
-        vectors = VectorArguments(truncate_dim=dimensions)
-        call, finish = forms.call(
-            embedder, ["abc"], PromptArguments(), vectors, Usage(), on_truncate, "right"
-        )
+        call, finish = forms.call(embedder, ["abc"], dimensions=dimensions, on_truncate=on_truncate)
         assert call.lane is Lane.QUERY
         assert finish(np.ones((1, 6), np.float32)).shape == (1, dimensions or 6)
         return call.tokenize
@@ -123,13 +118,5 @@ def test_options_are_understood_once_but_a_new_length_limit_counts() -> None:
         embedder.max_seq_length = 2
         assert len(tokenizes()(Job(1, 6, Lane.QUERY), 0, ["abc"])[0].token_ids) == 2
         for dimensions in range(1, MAX_FORMS + 9):
-            forms.call(
-                embedder,
-                ["abc"],
-                PromptArguments(),
-                VectorArguments(truncate_dim=dimensions),
-                Usage(),
-                "ignore",
-                "right",
-            )
+            forms.call(embedder, ["abc"], dimensions=dimensions)
         assert len(forms._forms) <= MAX_FORMS
