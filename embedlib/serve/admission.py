@@ -76,13 +76,10 @@ class Admission:
             HTTPError: there is no place, now or within `max_wait_seconds`.
         """
         if lane is Lane.QUERY:
-            if not self._has_place(lane, load, self._options.max_query_texts):
+            if not self._enters(lane, load, self._options.max_query_texts):
                 raise self._rejected("queries")
-            self._enter(lane, load)
-        elif self._waiting or not self._has_place(lane, load, self._options.max_bulk_texts):
+        elif self._waiting or not self._enters(lane, load, self._options.max_bulk_texts):
             await self._wait(load)
-        else:
-            self._enter(lane, load)
 
     def give_back(self, lane: Lane, load: Load) -> None:
         """Leave a place, and let in who waits for it."""
@@ -91,16 +88,15 @@ class Admission:
         if self._waiting:
             self._let_in()
 
-    def _has_place(self, lane: Lane, load: Load, max_texts: int) -> bool:
-        texts, tokens = self.inside[lane], self.tokens_inside[lane]
-        return not texts or (
-            texts + load.texts <= max_texts
-            and tokens + load.tokens <= self._options.max_queued_tokens
-        )
-
-    def _enter(self, lane: Lane, load: Load) -> None:
-        self.inside[lane] += load.texts
-        self.tokens_inside[lane] += load.tokens
+    def _enters(self, lane: Lane, load: Load, max_texts: int) -> bool:
+        """Take a place, if there is one."""
+        texts = self.inside[lane] + load.texts
+        tokens = self.tokens_inside[lane] + load.tokens
+        fits = texts <= max_texts and tokens <= self._options.max_queued_tokens
+        if not fits and self.inside[lane]:
+            return False
+        self.inside[lane], self.tokens_inside[lane] = texts, tokens
+        return True
 
     async def _wait(self, load: Load) -> None:
         if len(self._waiting) >= self._options.max_waiting_requests:
@@ -130,10 +126,10 @@ class Admission:
 
     def _let_in(self) -> None:
         bound = self._options.max_bulk_texts
-        while self._waiting and self._has_place(Lane.BULK, self._waiting[0].load, bound):
+        # Its place, until its task runs.
+        while self._waiting and self._enters(Lane.BULK, self._waiting[0].load, bound):
             first = self._waiting.popleft()
             self._count_waiting(first.load, -1)
-            self._enter(Lane.BULK, first.load)  # its place, until its task runs
             first.turn.set_result(None)
 
     def _rejected(self, what: str) -> HTTPError:

@@ -154,4 +154,4 @@ class PartsResponse(Response, kw_only=True):
 
 def new_id() -> str:
     """Return 32 hexadecimal digits; not by `uuid4`, which asks the system each time."""
-    return f"{getrandbits(128):032x}"
+    return getrandbits(128).to_bytes(16, "big").hex()
