@@ -112,8 +112,9 @@ def resolve_jobs(
         rows = _as_objects([weights_of(row) for row in vectors])
     elif any(sequence.share != 1 for sequence in sequences):
         rows = vectors * np.array([[sequence.share] for sequence in sequences], np.float32)
+    all_finite = bool(finite.all())
     for job, indices in by_job.items():
-        bad = [index for index in indices if not finite[index]]
+        bad = [] if all_finite else [index for index in indices if not finite[index]]
         if bad:
             job.fail(_not_finite(sequences[bad[0]]))
         elif len(indices) == 1:  # a slice costs less than a list of indices

@@ -39,7 +39,7 @@ class Scheduler:
         queries: list[TokenizedText] = []
         for sequence in sequences:
             (queries if sequence.job.lane is Lane.QUERY else self._bulk).append(sequence)
-        self._queries += sorted(queries, key=lambda query: query.num_tokens, reverse=True)
+        self._queries += sorted(queries, key=lambda query: len(query.token_ids), reverse=True)
 
     def num_waiting(self, lane: Lane) -> int:
         """Return the number of queued sequences of a lane, without retries."""
