@@ -31,7 +31,7 @@ from embedlib.fidelity.measure import compare_planned, reference_vectors, store_
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import OutOfReachError
-from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
+from embedlib.fidelity.texts import MAX_TOKENS, FidelityTexts, built_in_texts, quick_texts
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import CompiledPrecision
@@ -52,6 +52,8 @@ FIRST_TO_KILL: Final = "1000"
 """Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
 SHARE_OF_MEMORY: Final = 2
 """It takes at most one of so many parts of what is free."""
+MEASURED_TOKENS: Final = 2 * MAX_TOKENS
+"""No text that is measured is longer, so none counts in the memory plan."""
 
 
 def main(tasks: TextIO, answers: TextIO) -> None:
@@ -186,14 +188,17 @@ def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePl
         EngineUnavailableError: measuring would take more than its share of the free memory.
     """
     plans = {}
+    spec = measured.files.spec
+    shorter = replace(spec, max_seq_tokens=min(spec.max_seq_tokens, MEASURED_TOKENS))
+    files = replace(measured.files, spec=shorter)
     for name in ("float32", precision):
         config = replace(measured.config, precision=cast(PrecisionName, name))
-        plan = plan_engine(measured.files, config, machine=replace(machine))
+        plan = plan_engine(files, config, machine=replace(machine))
         half = plan.memory and plan.memory.for_each_of(SHARE_OF_MEMORY)
         plan = replace(plan, precision=ChosenPrecision(name=name), memory=half)
         choice = plan.kind.find(config, machine)
         if plan.kind.check_memory is not None:
-            plan.kind.check_memory(plan, choice, measured.files, config)
+            plan.kind.check_memory(plan, choice, files, config)
         plans[name] = plan
     return plans[precision]
 

@@ -168,14 +168,13 @@ def test_lanes_share_a_compiled_model_from_some_size_on(
     assert (needs.is_large, needs.may_be_separate) == (is_large, may_be_separate)
 
 
-def test_the_plan_for_long_batches_is_linear_in_their_tokens(files: ModelFiles) -> None:
+def test_the_plan_counts_the_longest_text_and_is_linear_in_its_tokens(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
-    big = replace(big, spec=replace(big.spec, max_seq_tokens=1 << 16))
     needs = [
         memory_needs(
-            big,
+            replace(big, spec=replace(big.spec, max_seq_tokens=num_tokens)),
             ChosenPrecision(name="float32"),
-            Config(threads=1, max_batch_tokens=num_tokens),
+            Config(threads=1),
         ).shared
         for num_tokens in (512, 1 << 13, 1 << 14, 1 << 15)
     ]
@@ -183,6 +182,30 @@ def test_the_plan_for_long_batches_is_linear_in_their_tokens(files: ModelFiles) 
     assert (steps > 0).all()
     # In one piece the last step would be four times the one before.
     assert steps[2] == pytest.approx(2 * steps[1], rel=0.05)
+
+
+def test_a_batch_of_short_texts_takes_what_its_tokens_take(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    short = replace(big, spec=replace(big.spec, max_seq_tokens=64))
+    float32 = ChosenPrecision(name="float32")
+    by_budget = [
+        memory_needs(short, float32, Config(threads=1, max_batch_tokens=num_tokens)).shared
+        for num_tokens in (1 << 14, 1 << 15)
+    ]
+    assert by_budget[1] - by_budget[0] > 4 * (1 << 14) * big.spec.encoder.hidden_size
+
+
+def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    long = replace(big, spec=replace(big.spec, max_seq_tokens=1 << 15))
+    for num_bytes, told in (
+        (5 * GIB, r"; precision='int8' needs about \d.\d GiB, max_seq_tokens=16384 needs about"),
+        (2 * GIB, r"; max_seq_tokens=2048 needs about 1\.\d GiB"),
+        (1 * GIB, r"; precision='int8' with max_seq_tokens=\d+ needs about 0\.\d GiB"),
+    ):
+        machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
+        with pytest.raises(EngineUnavailableError, match=told):
+            plan_engine(long, Config(threads=2), machine=machine)
 
 
 def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None:

@@ -84,24 +84,16 @@ def check_memory(
         EngineUnavailableError: the message says what is lacking, and which precision would do.
     """
     _check_instructions(plan.precision.name, choice.cpu_features)
+    from embedlib.engines.openvino.remedies import remedy
+
     needed = _needs(plan, files, config)
     limit = _room(plan).too_small(needed.shared, needed.files)
     if limit is None:
         return needed
-    needs = {plan.precision.name: needed}
-    for name in ("float32", "int8"):  # bf16 needs what float32 does, and not every CPU has it
-        if name not in needs:
-            other = replace(plan, precision=ChosenPrecision(name=name))
-            needs[name] = _needs(other, files, config)
-    fitting = [name for name, of in needs.items() if not _room(plan).too_small(of.shared, of.files)]
-    name = fitting[0] if fitting else min(needs, key=lambda name: needs[name].shared)
-    remedy = f"precision={name!r} needs about {gib(needs[name].shared)}"
-    if not fitting:
-        least = "no precision needs less" if name == plan.precision.name else f"{remedy}, the least"
-        remedy = f"{least}; use a machine with more memory, or a smaller model"
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
-        f"{plan.precision}, and this process can have {limit}; {remedy}"
+        f"{plan.precision}, and this process can have {limit}; "
+        f"{remedy(files, config, plan.precision, _room(plan))}"
     )
 
 

@@ -99,7 +99,8 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     Args:
         files: the model.
         precision: int8 takes one byte for each weight of a linear layer, float32 four.
-        config: says how many batches are computed at the same time, and their size.
+        config: says how many batches are computed at the same time, and their size. A text longer
+            than that is a batch of its own, so the longest one counts.
     """
     encoder = files.spec.encoder
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
@@ -123,14 +124,15 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
-    most_tokens = files.spec.max_seq_tokens
-    batch = _activation_bytes(encoder, min(batch_tokens, most_tokens))
+    longest = files.spec.max_seq_tokens
+    batch = _activation_bytes(encoder, max(batch_tokens, longest), longest)
     pages = min(packed, MAPPED_BYTES)
     both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
     computing = batch + max_kept_bytes(files.spec)
     # Of a large model each stage keeps what a short batch takes.
-    short = _activation_bytes(encoder, min(batch_tokens, MIN_TRIMMED_ROWS, most_tokens))
+    short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
+    short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest))
     num_stages = min(MAX_STAGES, encoder.num_layers)
     stages = (num_stages - 1) * short if is_large else 0
     # A large model lets the pages go before it computes.
@@ -176,12 +178,12 @@ def stores_16_bits(folder: Path) -> bool:
         return False  # the engine raises it again, when it loads the weights
 
 
-def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
+def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int) -> int:
+    """Return what a batch of so many tokens takes, in sequences as long as the longest one."""
     width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
     score_copies = 1
-    if batch_tokens > MAX_WHOLE_TOKENS:
+    if longest > MAX_WHOLE_TOKENS:
         width += BLOCK_ROWS * encoder.num_heads * encoder.head_dim
         score_copies = 4
-    # A sequence that fills the batch.
-    scores = score_copies * encoder.num_heads * num_scores(batch_tokens)
-    return 4 * (batch_tokens * width + scores)
+    scores = score_copies * encoder.num_heads * num_scores(longest) * -(-num_tokens // longest)
+    return 4 * (num_tokens * width + scores)

@@ -1,0 +1,64 @@
+"""What helps where a model needs more memory than there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, MemoryNeeds, memory_needs
+from embedlib.memory import Memory, gib
+from embedlib.models.reading.files import ModelFiles
+
+PRECISIONS: Final = ("float32", "int8")
+"""bf16 needs what float32 does, and not every CPU has it."""
+
+
+def remedy(files: ModelFiles, config: Config, precision: ChosenPrecision, room: Memory) -> str:
+    """Return what would fit, as the end of a message.
+
+    Args:
+        files: the model.
+        config: its options.
+        precision: the one in which it does not fit.
+        room: the memory that there is.
+    """
+    others = [ChosenPrecision(name=name) for name in PRECISIONS if name != precision.name]
+    needs = {other.name: memory_needs(files, other, config) for other in others}
+    found = [
+        f"precision={name!r} needs about {gib(of.shared)}"
+        for name, of in needs.items()
+        if _fits(of, room)
+    ]
+    found += _shorter(files, config, precision, room)
+    if found:
+        return ", ".join(found)
+    for other in others:
+        for shorter in _shorter(files, config, other, room):
+            return f"precision={other.name!r} with {shorter}"
+    needs[precision.name] = memory_needs(files, precision, config)
+    name = min(needs, key=lambda name: needs[name].shared)
+    least = f"precision={name!r} needs about {gib(needs[name].shared)}, the least"
+    if name == precision.name:
+        least = "no precision needs less"
+    return f"{least}; use a machine with more memory, or a smaller model"
+
+
+def _shorter(
+    files: ModelFiles, config: Config, precision: ChosenPrecision, room: Memory
+) -> list[str]:
+    """Return the longest limit of length that fits, a power of two; empty: none does."""
+    limit = files.spec.max_seq_tokens
+    lengths = (1 << exponent for exponent in range(limit.bit_length(), 0, -1))
+    for length in lengths:
+        if MAX_BATCH_TOKENS <= length < limit:  # a batch of short texts takes as much
+            spec = replace(files.spec, max_seq_tokens=length)
+            needs = memory_needs(replace(files, spec=spec), precision, config)
+            if _fits(needs, room):
+                return [f"max_seq_tokens={length} needs about {gib(needs.shared)}"]
+    return []
+
+
+def _fits(needs: MemoryNeeds, room: Memory) -> bool:
+    return room.too_small(needs.shared, needs.files) is None
