@@ -215,7 +215,7 @@ def test_a_compiled_model_with_other_vectors_is_dropped(
     assert padding >= 0 or abs(padding) < 4096
     blob.write_bytes(other)
     entry = blob.with_name("entry.json")
-    content = json.loads(entry.read_bytes()) | {"num_bytes": len(other)}
+    content = json.loads(entry.read_bytes()) | {"parts": [[0, len(other)]]}
     entry.write_text(json.dumps(content))
     assert (vectors(files, tmp_path / "this") == first).all()
     assert "its vectors are not those" in caplog.text
@@ -306,7 +306,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(
     first = vectors(files, tmp_path / "other")
     sink = compiling.CacheEntry.write.__globals__["_Sink"]
     monkeypatch.setitem(
-        compiling.CacheEntry.write.__globals__, "_Sink", lambda file: sink(FullDisk(file))
+        compiling.CacheEntry.write.__globals__, "_Sink", lambda file, at: sink(FullDisk(file), at)
     )
     calls.clear()
     assert (vectors(files, tmp_path / "full") == first).all()

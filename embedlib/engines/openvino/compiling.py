@@ -3,6 +3,9 @@
 A compiled model that is kept on disk holds the weights in the form that the CPU plugin reads, and
 is mapped once for all compiled models of an engine. So the first process, too, uses what it has
 kept, and frees the graph and the model's own weights: both starts need the same memory.
+
+Of a large model only the graph is kept, as the plugin has changed it, which takes it most of the
+time. The weights are read from the model's own file, and packed at every start.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.inputs import infer, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache
-from embedlib.engines.openvino.pages import letting_go
+from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache, WeightsFile
+from embedlib.engines.openvino.pages import MappedFile, let_all_go, letting_go, mapped_by
 from embedlib.engines.openvino.stages import Request, Stages
+from embedlib.engines.openvino.weightless import WITHOUT_WEIGHTS, refer
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.mapped import mapped_files
 from embedlib.version import __version__
 
 Settings = Mapping[str, Any]
 """Properties of a compiled model."""
+Build = Callable[[], tuple[Sequence[ov.Model], Any]]
+"""Returns the stages of a graph, and the weights that they read in place."""
 
 MAX_DIFFERENCE: Final = 1e-3
 """Between the vectors of a trial and those when the model was compiled, over the largest number.
@@ -60,14 +66,14 @@ class Loaded:
     models: list[Stages]
     reads: list[Any]
     """Freed after the models, in this order."""
-    mapped_files: Sequence[Any] = ()
+    mapped_files: Sequence[MappedFile] = ()
     """Of a large model; their pages are let go while matrices are packed."""
 
 
 def load_models(
     core: ov.Core,
     spec: ModelSpec,
-    build: Callable[[], tuple[Sequence[ov.Model], Any]],
+    build: Build,
     settings: Sequence[Settings],
     cache: ModelCache | None,
     graph_options: Mapping[str, object],
@@ -89,13 +95,16 @@ def load_models(
     Raises:
         RuntimeError: OpenVINO could not compile the graph.
     """
+    batch = trial_batch(spec, is_large=is_large)
     if cache is None:
-        return _compile(core, build, settings, is_large=is_large)
-    batch = trial_batch(spec)
+        return _compile(core, build, settings, batch if is_large else None)
     facts = _facts(core, spec, settings) | {"graph": dict(graph_options)}
     with cache.entry(facts) as entry:
         if entry is None:
-            return _compile(core, build, settings)
+            return _compile(core, build, settings, batch if is_large else None)
+        if cache.file is not None:
+            kept = _import(entry, core, settings, batch, cache.file)
+            return kept or _compile(core, build, settings, batch, entry)
         return (
             _import(entry, core, settings, batch)
             or _keep(entry, core, build, settings, batch)
@@ -104,60 +113,64 @@ def load_models(
         )
 
 
-def trial_batch(spec: ModelSpec) -> Batch:
-    """Return the batch that a compiled model is tried with: one long sequence and a short one."""
+def trial_batch(spec: ModelSpec, *, is_large: bool = False) -> Batch:
+    """Return the batch that a compiled model is tried with: one long sequence and a short one.
+
+    For a large model one sequence, as short as its batches are.
+    """
     num_weights = max(1, _num_linear_weights(spec.encoder))
     fewest, most = TRIAL_TOKENS
     long = min(max(TRIAL_PRODUCTS // (2 * num_weights), fewest), most, spec.max_seq_tokens)
-    short = max(1, long // 4)
-    ids = np.arange(long + short, dtype=np.int64) * 7919 % spec.encoder.vocab_size
-    seq_lens = np.array([long, short], np.int32)
+    lengths = [min(MIN_ROWS, long)] if is_large else [long, max(1, long // 4)]
+    ids = np.arange(sum(lengths), dtype=np.int64) * 7919 % spec.encoder.vocab_size
+    seq_lens = np.array(lengths, np.int32)
     return Batch(
         lane=Lane.QUERY,
         token_ids=ids.astype(np.int32),
-        cu_seqlens=np.array([0, long, long + short], np.int32),
-        num_prompt_tokens=np.zeros(2, np.int32),
+        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
+        num_prompt_tokens=np.zeros(len(lengths), np.int32),
         num_type0_tokens=seq_lens,
     )
 
 
 def _compile(
     core: ov.Core,
-    build: Callable[[], tuple[Sequence[ov.Model], Any]],
+    build: Build,
     settings: Sequence[Settings],
-    *,
-    is_large: bool = False,
+    batch: Batch | None = None,
+    entry: CacheEntry | None = None,
 ) -> Loaded:
+    """Compile a graph for each of the settings.
+
+    Args:
+        core: OpenVINO's.
+        build: returns the stages of the graph, and the weights.
+        settings: the properties of each compiled model.
+        batch: of a large model, the one that it is tried with: what is packed at first use is
+            packed while pages are let go.
+        entry: where a large model is kept, without weights.
+    """
     graphs, weights = build()
-    files = mapped_files(weights) if is_large else []
+    files = mapped_files(weights) if batch else []
+    known = refer(core, graphs, files[0]) if entry and files else None
+    extra = {} if known is None else WITHOUT_WEIGHTS
+    vectors = []
     with letting_go(files), ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile") as threads:
         models: list[Stages] = [
             list(threads.map(lambda graph, one=one: core.compile_model(graph, "CPU", one), graphs))
-            for one in map(dict, settings)
+            for one in ({**one, **extra} for one in settings)
         ]
-        if files:
-            # What the library packs at first use is packed while pages are let go.
-            for compiled in models:
-                _try(compiled, _one_token())
-    return Loaded(models, [*graphs, weights], files)
-
-
-def _one_token() -> Batch:
-    """Return a sequence of one token."""
-    one = np.ones(1, np.int32)
-    return Batch(
-        lane=Lane.QUERY,
-        token_ids=np.zeros(1, np.int32),
-        cu_seqlens=np.array([0, 1], np.int32),
-        num_prompt_tokens=np.zeros(1, np.int32),
-        num_type0_tokens=one,
-    )
+        if files and batch is not None:
+            vectors = [_try(stages, batch) for stages in models]
+    if entry is not None and known is not None and np.isfinite(vectors[-1]).all():
+        entry.write([stage.export_model for stage in models[-1]], vectors[-1])
+    return Loaded(models, [*graphs, weights, known], files)
 
 
 def _keep(
     entry: CacheEntry,
     core: ov.Core,
-    build: Callable[[], tuple[Sequence[ov.Model], Any]],
+    build: Build,
     settings: Sequence[Settings],
     batch: Batch,
 ) -> Loaded | None:
@@ -168,36 +181,84 @@ def _keep(
     (graph,), weights = build()
     compiled = core.compile_model(graph, "CPU", dict(settings[-1]))
     vectors = _try([compiled], batch)
-    if vectors.size and np.isfinite(vectors).all() and entry.write(compiled.export_model, vectors):
+    if (
+        vectors.size
+        and np.isfinite(vectors).all()
+        and entry.write([compiled.export_model], vectors)
+    ):
         return None
     others = [core.compile_model(graph, "CPU", dict(one)) for one in settings[:-1]]
     return Loaded([[one] for one in (*others, compiled)], [graph, weights])
 
 
 def _import(
-    entry: CacheEntry, core: ov.Core, settings: Sequence[Settings], batch: Batch
+    entry: CacheEntry,
+    core: ov.Core,
+    settings: Sequence[Settings],
+    batch: Batch,
+    file: WeightsFile | None = None,
 ) -> Loaded | None:
-    """Return what is kept; None if there is nothing, or if it does not stand its trial."""
-    expected = entry.tried()
-    if expected is None:
+    """Return what is kept; None if there is nothing, or if it does not stand its trial.
+
+    Args:
+        entry: where it is kept.
+        core: OpenVINO's.
+        settings: the properties of each compiled model.
+        batch: the one of the trial.
+        file: that of the weights, for a large model.
+    """
+    kept = entry.kept()
+    if kept is None:
         return None
     try:
         with entry.trying():
             # Writable for Python's sake: the pages are private and nobody writes.
             content = np.memmap(entry.blob, np.uint8, mode="c")
-            tensor = ov.Tensor(content, shared_memory=True)
-            models = [core.import_model(tensor, "CPU", dict(one)) for one in settings]
-            # Only the one that queries use: it would pack its weights at the first query anyway.
-            vectors = _try([models[-1]], batch)
+            parts = [ov.Tensor(content[start:end], shared_memory=True) for start, end in kept.parts]
+            models: list[Stages] = []
+            files: list[MappedFile] = []
+            for one in settings:
+                stages, mappings = _import_stages(core, parts, one, file)
+                models.append(stages)
+                files += mappings
+            with letting_go(files):
+                # Only the one that queries use, unless pages must be let go: it would pack its
+                # weights at the first query anyway.
+                tried = [_try(stages, batch) for stages in (models if file else models[-1:])]
     except (RuntimeError, OSError, ValueError) as error:
         entry.drop(f"it cannot be loaded: {last_line(error)}")
         return None
-    if not _agree(vectors, expected):
+    if not all(_agree(vectors, kept.vectors) for vectors in tried):
         entry.drop("its vectors are not those of the day when it was compiled")
         return None
     entry.use()
     logging.getLogger(__name__).info("the compiled model in %s is used", entry.path)
-    return Loaded([[one] for one in models], [tensor, content])
+    return Loaded(models, [*parts, content], files)
+
+
+def _import_stages(
+    core: ov.Core, parts: Sequence[ov.Tensor], settings: Settings, file: WeightsFile | None
+) -> tuple[Stages, list[MappedFile]]:
+    """Return the stages of a compiled model, and where the library has mapped the weights' file."""
+    if file is None:
+        return [core.import_model(part, "CPU", dict(settings)) for part in parts], []
+    known = {**settings, **WITHOUT_WEIGHTS, "WEIGHTS_PATH": str(file.path)}
+    # The pages of a stage stay in memory while it is imported.
+    at_once = 1 if file.is_packed_at_once else COMPILING_THREADS
+    stages: list[ov.CompiledModel] = []
+    files: list[MappedFile] = []
+    with ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile") as threads:
+
+        def load() -> list[ov.CompiledModel]:
+            some = parts[len(stages) : len(stages) + at_once]
+            return list(threads.map(lambda part: core.import_model(part, "CPU", known), some))
+
+        while len(stages) < len(parts):
+            new, mappings = mapped_by(file.path, load)
+            let_all_go(mappings)
+            stages += new
+            files += mappings
+    return stages, files
 
 
 def _try(stages: Stages, batch: Batch) -> NDArray[np.float32]:

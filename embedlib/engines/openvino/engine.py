@@ -139,14 +139,15 @@ def _load(
     """Return the compiled models: one for each of the layout's settings."""
     core = loaded_core()
     product = layout.multiplier(core)
-    num_stages = MAX_STAGES if layout.shares_lanes and cache is None else 1
+    is_whole = cache is not None and cache.file is None
+    num_stages = MAX_STAGES if layout.shares_lanes and not is_whole else 1
     return load_models(
         core,
         spec,
         lambda: (build_stages(spec, weights, product, num_stages), weights),
         layout.settings(spec),
         cache,
-        {"product": product},
+        {"product": product, "stages": num_stages},
         is_large=layout.is_large,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import ChainMap
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from embedlib.engines.kind import EnginePlan
     from embedlib.engines.machine import Machine
     from embedlib.engines.openvino.memory import MemoryNeeds
+    from embedlib.engines.openvino.model_cache import ModelCache
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import ModelSpec
 
@@ -142,13 +144,13 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.engines.openvino.layout import Layout
-    from embedlib.engines.openvino.model_cache import ModelCache
 
     needs = _needs(plan, files, config)
     profile = plan.profile or choose_profile(plan, files, config, None)
+    weights = _weights(plan.precision.folder, files)
     return OpenVINOEngine(
         files.spec,
-        _weights(plan.precision.folder, files),
+        weights,
         Layout(
             threads=config.num_threads,
             max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
@@ -159,11 +161,34 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             num_streams=profile.num_streams,
             library=profile.library,
         ),
-        # What is kept of a large model would be one more copy, and as slow to load.
-        None
-        if needs.is_large
-        else ModelCache(config.engine_cache_path / NAME, weights_key(plan, files, config)),
+        _cache(plan, files, config, weights),
     )
+
+
+def _cache(
+    plan: EnginePlan, files: ModelFiles, config: Config, weights: Mapping[str, Any]
+) -> ModelCache | None:
+    """Return where compiled models are kept.
+
+    Of a large model the graph alone, since a copy of its weights would be as slow to load; its
+    files are known by their states, since hashing them takes longer. What is stored in float32 is
+    packed by the import: if the graph has one stage, file and packed copy would be in memory.
+    """
+    from embedlib.engines.openvino.memory import stores_16_bits
+    from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
+    from embedlib.models.weights.file_hashes import file_state
+    from embedlib.models.weights.mapped import mapped_paths
+
+    folder = config.engine_cache_path / NAME
+    if not _needs(plan, files, config).is_large:
+        return ModelCache(folder, weights_key(plan, files, config))
+    is_float32 = plan.precision.folder is None and not stores_16_bits(files.transformer_dir)
+    profile = plan.profile or choose_profile(plan, files, config, None)
+    if is_float32 and not profile.shares_lanes:
+        return None
+    paths = mapped_paths(weights)
+    states = json.dumps([file_state(path) for path in paths])
+    return ModelCache(folder, states, WeightsFile(paths[0], is_float32))
 
 
 def profile_key(

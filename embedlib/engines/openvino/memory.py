@@ -126,14 +126,15 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
     longest = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest)
-    pages = min(packed, MAPPED_BYTES)
+    num_stages = min(MAX_STAGES, encoder.num_layers)
+    # A kept graph of float32 weights packs those of a stage before its pages are let go.
+    pages = min(packed, max(MAPPED_BYTES, by_mlas // num_stages))
     both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
     computing = batch + max_kept_bytes(files.spec)
     # Of a large model each stage keeps what a short batch takes.
     short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
     short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest))
-    num_stages = min(MAX_STAGES, encoder.num_layers)
     stages = (num_stages - 1) * short if is_large else 0
     # A large model lets the pages go before it computes.
     at_once = max if is_large else operator.add

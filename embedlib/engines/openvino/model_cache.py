@@ -6,7 +6,8 @@ everything that the compiled model depends on. A model from the cache is tried b
 (`compiling`), and a mark says that it is being tried: a process that finds the mark of another
 knows that the other one died of it.
 
-    KEY/model.blob    the compiled model
+    KEY/model.blob    the compiled model: its stages, one behind the other; of a large model without
+                      the weights, which are read from the model's own file
     KEY/tried.npy     the vectors that it gave when it was compiled
     KEY/entry.json    what KEY stands for; written last, its time says when the model was last used
     KEY/trying        it is being tried now
@@ -23,7 +24,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +34,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of these folders."""
 MAX_DEATHS: Final = 2
 """After so many a model is not cached again: it was compiled anew in between."""
 UNUSED_SECONDS: Final = 30 * 24 * 3600
 """A compiled model that nobody used for so long is removed."""
+PART_ALIGNMENT: Final = 4096
+"""Bytes; constants of a stage are read in place."""
 
 _BLOB, _TRIED, _ENTRY, _TRYING, _DEATHS = (
     "model.blob",
@@ -51,6 +54,16 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class WeightsFile:
+    """The file of a large model, whose graph is kept without weights."""
+
+    path: Path
+    is_packed_at_once: bool
+    """Whether matrices are packed when a model is imported, not when it first computes: those that
+    are stored in float32 are."""
+
+
+@dataclass(frozen=True)
 class ModelCache:
     """Where compiled models of one set of weights are kept."""
 
@@ -58,6 +71,8 @@ class ModelCache:
     """Of the compiled models of all models."""
     weights: str
     """Stands for the content of the weights."""
+    file: WeightsFile | None = None
+    """The file that has the weights of kept models; None: they have their own."""
 
     @contextmanager
     def entry(self, facts: Mapping[str, object]) -> Iterator[CacheEntry | None]:
@@ -96,6 +111,16 @@ class ModelCache:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What is kept of a compiled model."""
+
+    vectors: NDArray[np.float32]
+    """Those that it must give."""
+    parts: Sequence[tuple[int, int]]
+    """Of the file, where each stage of the model begins and ends."""
+
+
+@dataclass(frozen=True)
 class CacheEntry:
     """The place of one compiled model; only the process that holds its lock uses it."""
 
@@ -130,19 +155,20 @@ class CacheEntry:
             return False
         return True
 
-    def tried(self) -> NDArray[np.float32] | None:
-        """Return the vectors that the compiled model must give; None: there is no whole model."""
+    def kept(self) -> Kept | None:
+        """Return what must be true of the compiled model; None: there is no whole one."""
         try:
             stored = json.loads((self.path / _ENTRY).read_bytes())
-            if self.blob.stat().st_size != stored["num_bytes"]:
+            parts = [(int(start), int(end)) for start, end in stored["parts"]]
+            if self.blob.stat().st_size != parts[-1][1]:
                 raise ValueError("its size has changed")
             vectors: NDArray[np.float32] = np.load(self.path / _TRIED, allow_pickle=False)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+        except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
             self.drop(f"it is damaged ({error})")
             return None
-        return vectors
+        return Kept(vectors, parts)
 
     @contextmanager
     def trying(self) -> Iterator[None]:
@@ -163,23 +189,22 @@ class CacheEntry:
         with suppress(OSError):
             os.utime(self.path / _ENTRY)
 
-    def write(self, export: Callable[[io.BytesIO], object], vectors: NDArray[np.float32]) -> bool:
+    def write(
+        self, exports: Sequence[Callable[[io.BytesIO], object]], vectors: NDArray[np.float32]
+    ) -> bool:
         """Keep a compiled model; return False if that failed.
 
         Args:
-            export: writes the compiled model into a stream.
+            exports: each writes a stage of the compiled model into a stream.
             vectors: those that it gives.
         """
         part = self.path / f"{_BLOB}.part"
         try:
             with part.open("wb") as file:
-                sink = _Sink(file)
-                export(sink)
-                if sink.error is not None:
-                    raise sink.error
+                parts = [_export(export, file) for export in exports]
             part.replace(self.blob)
             np.save(self.path / _TRIED, vectors)
-            content = {"num_bytes": self.blob.stat().st_size, **self.facts}
+            content = {"parts": parts, **self.facts}
             (self.path / _ENTRY).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         except OSError as error:
             part.unlink(missing_ok=True)
@@ -195,6 +220,17 @@ class CacheEntry:
             (self.path / name).unlink(missing_ok=True)
 
 
+def _export(export: Callable[[io.BytesIO], object], file: io.BufferedWriter) -> tuple[int, int]:
+    """Write a stage behind the others; return where it begins and ends."""
+    start = -(-file.tell() // PART_ALIGNMENT) * PART_ALIGNMENT
+    file.seek(start)
+    sink = _Sink(file, start)
+    export(sink)
+    if sink.error is not None:
+        raise sink.error
+    return start, file.seek(0, io.SEEK_END)
+
+
 class _Sink(io.BytesIO):
     """Passes to a file what OpenVINO exports, so that it never lies in memory as a whole.
 
@@ -202,19 +238,21 @@ class _Sink(io.BytesIO):
     one, nothing more is written.
     """
 
-    def __init__(self, file: io.BufferedWriter) -> None:
+    def __init__(self, file: io.BufferedWriter, start: int) -> None:
         super().__init__()
         self._file = file
+        self._start = start
         self.error: OSError | None = None
 
     def write(self, content: Any) -> int:
         return self._do(lambda: self._file.write(content), len(content))
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        return self._do(lambda: self._file.seek(place, whence), 0)
+        place += self._start if whence == io.SEEK_SET else 0
+        return self._do(lambda: self._file.seek(place, whence) - self._start, 0)
 
     def tell(self) -> int:
-        return self._do(self._file.tell, 0)
+        return self._do(lambda: self._file.tell() - self._start, 0)
 
     def _do(self, act: Callable[[], int], otherwise: int) -> int:
         if self.error is None:

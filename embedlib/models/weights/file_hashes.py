@@ -44,6 +44,12 @@ def sha256(path: Path, report: ReportBytes = lambda num_bytes: None) -> str:
     return content.hexdigest()
 
 
+def file_state(path: Path, about: str = "") -> tuple[str, int, int, int, int]:
+    """Return what stays the same while a file is unchanged."""
+    stat = path.stat()
+    return f"{path}{about}", stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 class FileHashes:
     """Stores the SHA-256 of files until they change, in this object and in a folder.
 
@@ -80,7 +86,7 @@ class FileHashes:
             about: tells apart what is stored of one file.
         """
         stat = path.stat()
-        state = (f"{path}{about}", stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+        state = file_state(path, about)
         found = self._known.get(state) or self._read(state)
         if found is None:
             found = compute()

@@ -7,6 +7,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -46,6 +47,17 @@ def mapped_files(weights: Mapping[str, Any]) -> list[NDArray[np.uint8]]:
     """Return the mapped files of weights; empty for arrays in memory."""
     parts = [part for part in _parts(weights) if isinstance(part, MappedWeights)]
     return [file for part in parts for file in part.mapped_files]
+
+
+def mapped_paths(weights: Mapping[str, Any]) -> list[Path]:
+    """Return the paths of the mapped files of weights."""
+    return [_path(file) for file in mapped_files(weights)]
+
+
+def _path(array: Any) -> Path:
+    while not isinstance(array, np.memmap):
+        array = array.base
+    return Path(str(array.filename))
 
 
 def let_go(files: Iterable[NDArray[np.uint8]]) -> None:
