@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine
 from embedlib.models.compiled.int8 import quantize_rows
-from embedlib.models.encoder_parts import PositionBias, Rope
+from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
@@ -131,6 +131,15 @@ CASES: dict[str, tuple[Encoder, Pooling, bool]] = {
         False,
     ),
     "cap": (replace(PLAIN, is_causal=True, attention_cap=1.0), LAST, False),
+    "distances-int8": (
+        replace(
+            PLAIN,
+            relative_positions=RelativePositions(num_buckets=8, max_distance=MAX_TOKENS),
+            attention_scale=0.2,
+        ),
+        CLS_BEHIND_PROMPT,
+        True,
+    ),
 }
 
 

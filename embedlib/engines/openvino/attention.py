@@ -12,8 +12,9 @@ but in OpenVINO 2026.4 its output is wrong behind some graphs, as if its memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -82,21 +83,24 @@ class Attention:
         nodes = {"query": query, "key": key, "value": value, **self._places.nodes}
         if self._takes_long:
             return self._blocks(nodes, mask, window)
-        return self._whole(query, key, value, self._whole_mask(mask))
+        return self._whole(query, key, value, [self._whole_mask(mask)])
 
     def with_scores(
-        self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, added: ov.Node
+        self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, added: Sequence[ov.Node]
     ) -> ov.Node:
         """Return the same in one piece, with numbers of a layer added to its scores.
+
+        Each part is added to the scores themselves: the plugin fuses that with the attention, and
+        would write the sum of two parts to memory.
 
         Args:
             query: float32[B, heads, L, d], scaled.
             key: float32[B, heads, L, d].
             value: the same.
             mask: makes the mask.
-            added: float32[B, heads, L, L].
+            added: float32[B, heads, L, L] each.
         """
-        return self._whole(query, key, value, op.add(added, self._whole_mask(mask)))
+        return self._whole(query, key, value, [*added, self._whole_mask(mask)])
 
     def _whole_mask(self, mask: Mask) -> ov.Node:
         """Return the mask of all queries; layers with the same `mask` share it."""
@@ -111,7 +115,9 @@ class Attention:
         places = self._places
         return mask(op.unsqueeze(place, int_constants(2, 3)), places.keys, places.is_token)
 
-    def _whole(self, query: ov.Node, key: ov.Node, value: ov.Node, mask: ov.Node) -> ov.Node:
+    def _whole(
+        self, query: ov.Node, key: ov.Node, value: ov.Node, added: Sequence[ov.Node]
+    ) -> ov.Node:
         """Return attention in one piece.
 
         Built from single operators: the plugin fuses these into faster code than it has for its
@@ -119,7 +125,7 @@ class Attention:
         """
         key, value = self.for_queries(key), self.for_queries(value)
         scores = self.capped(op.matmul(query, key, False, True))
-        shares = op.softmax(op.add(scores, mask), -1)
+        shares = op.softmax(reduce(op.add, added, scores), -1)
         return self.joined(op.matmul(shares, value, False, False))
 
     def capped(self, scores: ov.Node) -> ov.Node:

@@ -105,8 +105,8 @@ class Layers:
         if self._convolutions is not None and self._convolutions.has(prefix):
             mixed = _take(self._convolutions.mixed(hidden, prefix), pooled)
             return self._weighted.linear(mixed, prefix + "conv_out")
-        if self._distances is not None:
-            mixed = _take(self._attend_by_distance(hidden, prefix, sight), pooled)
+        if self._distances is not None and pooled is None:
+            mixed = self._attend_by_distance(hidden, prefix, sight)
             return self._weighted.linear(mixed, prefix + "o")
         query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
         if sight.rotate_query:
@@ -123,10 +123,7 @@ class Layers:
         return self._weighted.linear(mixed, prefix + "o")
 
     def _attend_by_distance(self, hidden: ov.Node, prefix: str, sight: Sight) -> ov.Node:
-        """Return attention with relative positions: float32[B, L, heads * d].
-
-        All tokens are computed: a score depends on the keys themselves.
-        """
+        """Return attention of all tokens with relative positions: float32[B, L, heads * d]."""
         encoder, distances = self._encoder, self._distances
         assert distances is not None, "checked by the caller; a bug in embedlib"
         scale = float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
@@ -134,15 +131,18 @@ class Layers:
             self._heads(hidden, prefix + leaf, encoder.num_heads) for leaf in ("q", "k", "v")
         )
         query = op.multiply(query, scale)
-        asked, asking = (distances.projected(prefix + leaf) for leaf in ("k", "q"))
-        added = distances.scores(query, key, asked, op.multiply(asking, scale))
+        added = distances.scores(query, key, prefix)
         return self._attend.with_scores(query, key, value, sight.mask, added)
 
     def _attend_from_one(
         self, query: ov.Node, hidden: ov.Node, prefix: str, sight: Sight
     ) -> ov.Node:
         """Return the attention of one query per sequence: float32[B, 1, heads * d]."""
-        if self._has_plain_keys:
+        assert sight.place is not None, "pooled tokens have a place; this is a bug in embedlib"
+        if self._distances is not None:
+            key = self._weighted.linear(hidden, prefix + "k")
+            scores = self._distances.scores_of_one(query, key, prefix, sight.place)
+        elif self._has_plain_keys:
             hidden = self._behind_kept(hidden, prefix + "hidden", 1)
             scores = self._scores_without_keys(query, hidden, prefix)
         else:
@@ -150,7 +150,6 @@ class Layers:
             scores = op.matmul(query, key, False, True)
             hidden = self._behind_kept(hidden, prefix + "hidden", 1)
         scores = self._attend.capped(scores)
-        assert sight.place is not None, "pooled tokens have a place; this is a bug in embedlib"
         shares = op.softmax(op.add(scores, self._attend.mask_at(sight.place, sight.mask)), -1)
         if self._encoder.has_v_norm:
             value = self._attend.for_queries(self._values(hidden, prefix))

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from embedlib.engines.base import EngineLimits
+from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
-from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.models.spec import Encoder, ModelSpec, Pooling
 
 MAX_INFLIGHT_QUERIES: Final = 2
 """One computing, one ready."""
@@ -63,12 +64,18 @@ class Layout:
             and not any(isinstance(module, Pooling) for module in spec.modules),
             is_sparse=spec.is_splade,
             is_padded=True,
-            max_batch_tokens=self.max_batch_tokens
-            or (SHARED_BATCH_TOKENS if self.shares_lanes else MAX_BATCH_TOKENS),
+            max_batch_tokens=self._batch_tokens(spec.encoder),
             num_parallel_batches=self.streams,
             max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
             max_inflight_bulk=num_bulk,
         )
+
+    def _batch_tokens(self, encoder: Encoder) -> int:
+        """Return the token budget: the wanted one, unless the graph takes fewer."""
+        best = SHARED_BATCH_TOKENS if self.shares_lanes else MAX_BATCH_TOKENS
+        wanted = self.max_batch_tokens or best
+        has_distances = encoder.relative_positions is not None
+        return min(wanted, most_batch_tokens(encoder)) if has_distances else wanted
 
     def settings(self, spec: ModelSpec) -> list[dict[str, Any]]:
         """Return the properties of the compiled models: of bulk unless they are shared, of queries.
