@@ -84,6 +84,8 @@ class Look:
         parts = [f"{self.activity}: {self._amount()}{duration(self.seconds)}"]
         if self.unit and self.reading.done:
             parts.append(f"{self._number(self.rate, 1)}/s")
+        if self.reading.total is not None and self.rate and self.reading.done < self.reading.total:
+            parts.append(f"{duration((self.reading.total - self.reading.done) / self.rate)} left")
         if self.reading.note:
             parts.append(self.reading.note)
         return ", ".join(parts)

@@ -102,7 +102,7 @@ def test_a_log_gets_a_line_every_ten_seconds_and_none_in_the_first_ten(
         progress.tick()
     assert out.getvalue().splitlines() == [
         "Indexing: 1,000 docs in 10 s, 100.0 docs/s, 3 unchanged",
-        "Indexing: 2,000 of 9,000 docs in 20 s, 100.0 docs/s, 3 unchanged",
+        "Indexing: 2,000 of 9,000 docs in 20 s, 100.0 docs/s, 70 s left, 3 unchanged",
     ]
     with progress:
         pass
@@ -159,7 +159,7 @@ def test_bytes_are_megabytes(out: io.StringIO, clock: Clock, work: Work) -> None
         clock.now = 10.0
         progress.tick()
     line, bar = out.getvalue().splitlines()
-    assert line == "Compiling: 1.5 MB of 3.0 MB in 10 s, 0.1 MB/s"
+    assert line == "Compiling: 1.5 MB of 3.0 MB in 10 s, 0.1 MB/s, 10 s left"
     assert "1.50M/3.00M [00:10<00:10, 150kB/s]" in bar
 
 

@@ -24,18 +24,16 @@ class Watch:
         is_first, was_finishing = self._told is None, bool(self._told and self._told.is_finishing)
         self._told = told
         if is_first:
-            self._progress.watch("Indexing", "docs", self._read)
+            self._progress.watch("Indexing", "rows", self._read)
         if told.is_finishing and not was_finishing:
             self._progress.watch("Making the rows ready for search")
 
     def _read(self) -> Reading:
         told = self._told
         assert told is not None, "it is read after the first time; a bug in embedlib"
+        num_rows = told.num_vectors + told.num_unchanged + told.num_metadata
         return Reading(
-            done=told.num_documents_embedded,
-            total=told.total_documents,
-            note=f"{told.num_vectors:,} rows embedded, {told.num_unchanged:,} unchanged"
-            f"{_of_workers(told)}",
+            done=num_rows, total=_total_rows(told, num_rows), note=", ".join(_notes(told))
         )
 
     def kept(self) -> str:
@@ -84,12 +82,24 @@ def summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
         )
 
 
-def _of_workers(told: IndexProgress) -> str:
-    """Return how many workers are ready, and what failed once."""
-    if told.num_workers is None:
-        return ""
-    again = f", {told.num_retries:,} tried again" if told.num_retries else ""
-    return f", {_count(told.num_workers, 'worker')}{again}"
+def _total_rows(told: IndexProgress, num_rows: int) -> int | None:
+    """Return how many rows there will be if documents go on to have as many; None: unknown."""
+    num_documents, total = told.num_documents_embedded, told.total_documents
+    if not total or not 0 < num_documents <= total:
+        return None
+    return num_rows * total // num_documents
+
+
+def _notes(told: IndexProgress) -> Iterator[str]:
+    """Yield what stands behind the rate; a narrow terminal shows the first of it."""
+    if told.num_workers is not None:
+        yield _count(told.num_workers, "worker")
+    if told.num_retries:
+        yield f"{told.num_retries:,} tried again"
+    if told.num_unchanged:
+        yield f"{told.num_unchanged:,} unchanged"
+    of = "" if told.total_documents is None else f" of {told.total_documents:,}"
+    yield f"{told.num_documents_embedded:,}{of} docs"
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,6 +23,8 @@ class IndexProgress:
     """Rows embedded and written."""
     num_unchanged: int
     """Rows that were up to date."""
+    num_metadata: int = 0
+    """Rows of which only the metadata is written."""
     num_vectors: int = 0
     """Rows embedded, written or not: counted as batches end if the embedder's `stats()` have
     `num_texts`, else as they are written."""
@@ -145,6 +147,7 @@ class Tally:
                 total_documents=self._total_documents,
                 num_embedded=self._num_embedded,
                 num_unchanged=self._num_unchanged,
+                num_metadata=self._num_metadata,
                 num_vectors=self._num_embedded + num_ahead,
                 num_documents_embedded=self._count_documents(self._num_done + num_ahead),
                 num_workers=getattr(stats, "num_workers", None),

@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
+import pytest
+
 from embedlib.cli.index_lines import Watch
 from embedlib.indexing import IndexProgress
-from embedlib.progress import Look, Progress
+from embedlib.progress import Look, Progress, Reading
+
+
+def read(told: IndexProgress) -> Reading:
+    """What the line of a load is made of."""
+    with Progress(None) as progress:
+        watch = Watch(progress)
+        watch.told(told)
+        return watch._read()
 
 
 def test_a_cluster_tells_rows_rate_workers_retries_and_seconds_left() -> None:
-    with Progress(None) as progress:
-        watch = Watch(progress)
-        watch.told(
-            IndexProgress(
-                num_documents=90,
-                num_documents_embedded=100,
-                total_documents=400,
-                num_embedded=150,
-                num_vectors=1500,
-                num_unchanged=7,
-                num_workers=2,
-                num_retries=3,
-            )
+    reading = read(
+        IndexProgress(
+            num_documents=90,
+            num_documents_embedded=100,
+            total_documents=400,
+            num_embedded=150,
+            num_vectors=1500,
+            num_unchanged=5,
+            num_metadata=2,
+            num_workers=2,
+            num_retries=3,
         )
-        reading = watch._read()
-    look = Look(activity="Indexing", unit="docs", reading=reading, seconds=10.0, rate=20.0)
-    bar = look.as_bar(160)
-    for part in ("100/400", "00:10<00:15", "20.00 docs/s", "1,500 rows embedded, 7 unchanged"):
-        assert part in bar
-    assert bar.endswith("2 workers, 3 tried again]")
+    )
+    look = Look(activity="Indexing", unit="rows", reading=reading, seconds=10.0, rate=20.0)
+    assert "1507/6028 [00:10<03:46, 20.00 rows/s, 2 workers" in look.as_bar(79)
+    notes = "2 workers, 3 tried again, 5 unchanged, 100 of 400 docs"
+    assert look.as_bar(160).endswith(f"20.00 rows/s, {notes}]")
+    assert look.as_line() == (
+        f"Indexing: 1,507 of 6,028 rows in 10 s, 20.0 rows/s, 4 min left, {notes}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "total", "rows", "note"),
+    [
+        (10, 40, 80, "10 of 40 docs"),
+        (0, 40, None, "0 of 40 docs"),
+        (10, None, None, "10 docs"),
+        (41, 40, None, "41 of 40 docs"),  # there were more than estimated
+    ],
+)
+def test_rows_to_come_are_estimated_by_the_documents(
+    num_documents: int, total: int | None, rows: int | None, note: str
+) -> None:
+    reading = read(
+        IndexProgress(
+            num_documents=0,
+            num_documents_embedded=num_documents,
+            total_documents=total,
+            num_embedded=0,
+            num_vectors=20,
+            num_unchanged=0,
+        )
+    )
+    assert reading == Reading(done=20, total=rows, note=note)
