@@ -1,13 +1,16 @@
-"""`EmbedlibActor`: a model for `map_batches` of Ray Data, loaded once in each actor."""
+"""`EmbedlibActor`: a model for `map_batches` of Ray Data, loaded once on each machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import ray
 
 from embedlib.config import Config
 from embedlib.errors import InputError
+from embedlib.indexing import Vectors
+from embedlib_ray.shared_model import SharedModel
 from embedlib_ray.worker import MakeEmbedder, ModelPlan, Worker
 
 if TYPE_CHECKING:
@@ -24,7 +27,9 @@ class EmbedlibActor:
         fn_constructor_kwargs={"model": "BAAI/bge-small-en-v1.5", "text": "body"},
         batch_size=1024, num_cpus=3, compute=ray.data.ActorPoolStrategy(size=4))
 
-    `embed_dataset` chooses these numbers by the machines.
+    `embed_dataset` chooses these numbers by the machines. However many actors a machine has, its
+    memory holds the weights once: a process beside them computes. An actor with a GPU has them
+    there for itself.
     """
 
     def __init__(
@@ -33,7 +38,6 @@ class EmbedlibActor:
         *,
         text: str = "text",
         output: str = "embedding",
-        num_per_machine: int = 1,
         fingerprint: str | None = None,
         **options: Unpack[ConfigOptions],
     ) -> None:
@@ -44,7 +48,6 @@ class EmbedlibActor:
                 function that makes an embedder.
             text: the column with the texts.
             output: the column that gets the vectors.
-            num_per_machine: actors that share the cores of a machine.
             fingerprint: what the model must have; None: anything.
             **options: fields of `embedlib.Config`.
 
@@ -53,10 +56,10 @@ class EmbedlibActor:
         """
         self._text = text
         self._output = output
-        self._worker = Worker()
-        config = Config.from_options(options)
-        plan = ModelPlan(model=model, config=config, num_per_machine=num_per_machine)
-        self._worker.open(plan, fingerprint)
+        plan = ModelPlan(model=model, config=Config.from_options(options))
+        self._model: SharedModel | _OwnModel
+        has_neighbours = ray.is_initialized() and not ray.get_gpu_ids()
+        self._model = (SharedModel if has_neighbours else _OwnModel)(plan, fingerprint)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch with float32[N, D] in the output column.
@@ -68,5 +71,16 @@ class EmbedlibActor:
             columns = ", ".join(sorted(batch))
             raise InputError(f"the dataset has no column {self._text!r}; it has {columns}")
         texts = np.asarray(batch[self._text], object).tolist()
+        return {**batch, self._output: self._model.embed(texts)}
+
+
+class _OwnModel:
+    """A model in this process: on a GPU of its own, or outside of Ray."""
+
+    def __init__(self, plan: ModelPlan, fingerprint: str | None) -> None:
+        self._worker = Worker()
+        self._worker.open(plan, fingerprint)
+
+    def embed(self, texts: list[str]) -> Vectors:
         vectors, _ = self._worker.embed(texts)
-        return {**batch, self._output: vectors}
+        return vectors

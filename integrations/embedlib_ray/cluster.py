@@ -112,6 +112,7 @@ def machines() -> list[Machine]:
         raise ConfigError("this program is not connected to a Ray cluster; call ray.init first")
     return [
         Machine(
+            node=str(node["NodeID"]),
             address=str(node["NodeManagerAddress"]),
             num_cpus=float(node["Resources"].get("CPU", 0)),
             num_gpus=float(node["Resources"].get("GPU", 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import ray
@@ -40,7 +41,8 @@ def embed_dataset(
             embedder.
         text: the column with the texts.
         output: the column that gets the vectors, float32[D].
-        num_workers: actors; None: one for each GPU, or else for each machine.
+        num_workers: actors; None: one for each GPU, or else for each machine. Those of a machine
+            share its model.
         **options: fields of `embedlib.Config`.
 
     Raises:
@@ -49,6 +51,8 @@ def embed_dataset(
     """
     config = Config.from_options(options)
     plan = plan_for(config, num_workers)
+    if plan.num_gpus:
+        plan = replace(plan, shares=(1,) * len(plan.shares))  # a GPU takes one actor
     identity = describe_model(model, config, plan)
     check_one_vector(identity)
     return dataset.map_batches(
@@ -57,14 +61,13 @@ def embed_dataset(
             "model": name_for_workers(model),
             "text": text,
             "output": output,
-            "num_per_machine": plan.num_per_machine,
             "fingerprint": identity.fingerprint,
             **options,
         },
         batch_size=BATCH_ROWS,
         compute=ray.data.ActorPoolStrategy(size=plan.num_workers),
-        num_cpus=plan.num_cpus,
+        num_cpus=plan.actor_cpus,
         num_gpus=plan.num_gpus or None,
-        memory=plan.memory_for(identity.memory_bytes) or None,
+        memory=plan.memory_for(identity.memory_bytes) // max(plan.shares) or None,
         udf_modifying_row_count=False,
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,7 +18,13 @@ from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, ignore, 
 from embedlib_ray.cluster import connected
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.load import ShardedLoad
-from embedlib_ray.model import name_for_workers, open_first, plan_for, start_worker
+from embedlib_ray.model import (
+    name_for_workers,
+    open_first,
+    plan_for,
+    start_elsewhere,
+    start_worker,
+)
 from embedlib_ray.pool import WorkerPool
 from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
 
@@ -65,7 +72,8 @@ class RayEmbedder:
             model: a name, or a folder or pack that all machines see under this path; or a function
                 that makes an object with the members of `TextEmbedder`, in each worker.
             address: "auto", "local" or "HOST:PORT", see docs/scale.md.
-            num_workers: how many; None: one for each GPU, or else for each machine.
+            num_workers: how many; None: one for each GPU, or else for each machine. More share
+                these processes.
             config: options of the model.
             state: what a destination holds, for the precision; None: nothing that matters.
             destination: its name.
@@ -87,19 +95,19 @@ class RayEmbedder:
                 config=config,
                 state=state,
                 destination=destination,
-                num_per_machine=self._plan.num_per_machine,
             )
             first = start_worker(self._plan)
             self._identity: Identity | None = None
-            identity = self._identity = open_first(first, self._model, self._tell)
+            identity, node = open_first(first, self._model, self._tell)
+            self._identity = identity
             for note in identity.notes:
                 self._tell(note)
             memory_bytes = self._plan.memory_for(identity.memory_bytes)
             self._pool = WorkerPool(
-                lambda: start_worker(self._plan, memory_bytes), self._open, self._tell
+                partial(start_elsewhere, self._plan, memory_bytes), self._open, self._tell
             )
             stack.callback(self._pool.close)
-            self._pool.grow(first, self._plan.num_workers)
+            self._pool.grow(first, node, self._plan.shares)
             self._closing = stack.pop_all()
 
     def close(self) -> None:

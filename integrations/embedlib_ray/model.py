@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any, TypeVar, get_args
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from embedlib.config import Config, LateSimilarity
 from embedlib.errors import ConfigError, EmbedlibError
@@ -13,10 +15,12 @@ from embedlib.indexing import Tell
 from embedlib_ray.cluster import machines, own_version
 from embedlib_ray.pool import cause_of
 from embedlib_ray.sizing import Plan, plan_workers
-from embedlib_ray.worker import CONCURRENCY, Identity, MakeEmbedder, ModelPlan, Worker
+from embedlib_ray.worker import CALLS, Identity, MakeEmbedder, ModelPlan, Worker
 
 Named = TypeVar("Named")
 
+_SHORT_CALLS = 2
+"""Calls that Ray lets in beside shards."""
 _PATIENCE_SECONDS = 20.0
 """Before a line says what a load waits for."""
 
@@ -41,21 +45,40 @@ def plan_for(config: Config, num_workers: int | None) -> Plan:
     return plan_workers(machines(), num_workers, on_cpu=on_cpu)
 
 
-def start_worker(plan: Plan, memory_bytes: int = 0) -> Any:
-    """Start an actor, which Ray starts again, on any machine, as often as it dies."""
+def start_worker(plan: Plan, memory_bytes: int = 0, *, strategy: Any = "SPREAD") -> Any:
+    """Start an actor for the workers of a machine or GPU, on any one by default."""
     actor = ray.remote(Worker).options(
         num_cpus=plan.num_cpus,
         num_gpus=plan.num_gpus,
         memory=memory_bytes or None,
-        max_restarts=-1,
-        max_concurrency=CONCURRENCY,
-        scheduling_strategy="SPREAD",
+        max_concurrency=CALLS * max(plan.shares) + _SHORT_CALLS,
+        scheduling_strategy=strategy,
     )
     return actor.remote()
 
 
-def open_first(worker: Any, model: ModelPlan, tell: Tell) -> Identity:
-    """Wait for the first worker.
+def start_elsewhere(
+    plan: Plan, memory_bytes: int, taken: Collection[str]
+) -> tuple[Any, str] | None:
+    """Start an actor on a machine that has none, so that weights are nowhere in memory twice.
+
+    Each GPU has weights of its own, and there Ray chooses the machine.
+
+    Returns:
+        the actor and its machine; None: every machine has an actor.
+    """
+    if plan.num_gpus:
+        return start_worker(plan, memory_bytes), ""
+    for machine in machines():
+        has_room = machine.num_cpus >= plan.num_cpus and machine.memory_bytes >= memory_bytes
+        if has_room and machine.node not in taken:
+            here = NodeAffinitySchedulingStrategy(machine.node, soft=False)
+            return start_worker(plan, memory_bytes, strategy=here), machine.node
+    return None
+
+
+def open_first(worker: Any, model: ModelPlan, tell: Tell) -> tuple[Identity, str]:
+    """Wait for the first worker; return what it is and its machine.
 
     Raises:
         EmbedlibError: it cannot load the model, or is of another version.
@@ -70,10 +93,10 @@ def open_first(worker: Any, model: ModelPlan, tell: Tell) -> Identity:
                 f"the worker on {identity.machine} has embedlib {identity.version}, this is "
                 f"{own_version()}; install the same version on all machines"
             )
+        return identity, ray.get(worker.node.remote())
     except Exception as error:
         ray.kill(worker, no_restart=True)
         raise cause_of(error) from None
-    return identity
 
 
 def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Identity:
@@ -83,9 +106,8 @@ def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Ide
         EmbedlibError: it cannot be loaded there.
     """
     worker = start_worker(plan)
-    name = name_for_workers(model)
-    made = ModelPlan(model=name, config=config, num_per_machine=plan.num_per_machine)
-    identity = open_first(worker, made, lambda _: None)
+    made = ModelPlan(model=name_for_workers(model), config=config)
+    identity, _ = open_first(worker, made, lambda _: None)
     ray.kill(worker, no_restart=True)
     return identity
 

@@ -1,7 +1,7 @@
 """The workers of a load, and which of them takes the next call.
 
-Ray starts the workers, restarts them on another machine and moves what they are given. What is
-decided here is only that no worker has more calls than it can overlap, and what happens to a call
+Ray starts the workers and moves what they are given. What is decided here is only that no machine
+has the model twice, that no worker has more calls than it can overlap, and what happens to a call
 whose worker died: it is tried again, by itself, so that a text which kills workers takes no other
 shard with it.
 """
@@ -12,13 +12,20 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from embedlib.errors import (
     ClosedError,
@@ -35,11 +42,12 @@ ATTEMPTS = 3
 _FINAL = (ConfigError, InputError, EngineRunError)
 """What is wrong with a call itself: another worker would say the same."""
 _RETRY_SECONDS = 0.5
-"""Between two attempts to open a worker whose machine does not answer."""
+"""Between two attempts to reach a machine that does not answer, or to find another one."""
 _CLOSE_SECONDS = 30.0
 
-Start = Callable[[], Any]
-"""Starts an actor, and returns its handle."""
+Start = Callable[[Collection[str]], tuple[Any, str] | None]
+"""Starts an actor on a machine that is none of these, and returns its handle and its machine; None:
+there is no other one now."""
 OpenCall = Callable[[Any, int], Any]
 """Begins to open the actor of a place, from 0; returns what to wait for."""
 
@@ -54,13 +62,17 @@ class _Task:
 
 @dataclass(eq=False)
 class _Place:
-    """One worker, restarted as often as it dies."""
+    """A process with a model; started as often as it dies. Some workers share it."""
 
     number: int
-    handle: Any
-    """None: it was ended."""
+    num_workers: int
+    handle: Any = None
+    """None: it was ended, or waits for a machine."""
+    machine: str = ""
     is_ready: bool = False
     is_opening: bool = False
+    is_waiting: bool = False
+    """Whether it looks for a machine again in a moment."""
     is_lost: bool = False
     """Whether it is given up, until the next load."""
     num_failures: int = 0
@@ -68,6 +80,11 @@ class _Place:
     then: Future[None] | None = None
     """What waits for the first worker of a load."""
     tasks: list[_Task] = field(default_factory=list)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its workers can overlap one call more."""
+        return len(self.tasks) < CALLS * self.num_workers
 
 
 class WorkerPool:
@@ -96,13 +113,19 @@ class WorkerPool:
         self._thread = threading.Thread(target=self._run, name="embedlib-ray", daemon=True)
         self._thread.start()
 
-    def grow(self, first: Any, num_workers: int) -> None:
-        """Take an actor that is open already, and start others up to this number."""
-        self._places.append(_Place(0, first, is_ready=True))
-        for number in range(1, num_workers):
-            place = _Place(number, self._start())
-            self._places.append(place)
-            self._inbox.put(lambda place=place: self._open(place))  # type: ignore[misc]
+    def grow(self, first: Any, machine: str, shares: Sequence[int]) -> None:
+        """Take an actor that is open already, and start the others.
+
+        Args:
+            first: the actor.
+            machine: where it is.
+            shares: of each actor, how many workers share it.
+        """
+        self._places = [_Place(number, share) for number, share in enumerate(shares)]
+        begun = self._places[0]
+        begun.handle, begun.machine, begun.is_ready = first, machine, True
+        for place in self._places[1:]:
+            self._inbox.put(partial(self._open, place))
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Call a method of any worker, which returns its result and its counts."""
@@ -143,7 +166,7 @@ class WorkerPool:
     @property
     def num_ready(self) -> int:
         """Workers that take calls now."""
-        return sum(place.is_ready for place in self._places)
+        return sum(place.num_workers for place in self._places if place.is_ready)
 
     def totals(self) -> tuple[int, int, int]:
         """Return the texts, tokens and truncated texts of all workers."""
@@ -195,10 +218,10 @@ class WorkerPool:
         alone = ready[0] if self._suspects and ready else None
         if alone is not None and not alone.tasks:
             self._call(alone, self._suspects.popleft())
-        for _ in range(CALLS):
-            for place in sorted(ready, key=lambda place: len(place.tasks)):
+        for _ in range(CALLS * max((place.num_workers for place in ready), default=0)):
+            for place in sorted(ready, key=lambda place: len(place.tasks) / place.num_workers):
                 has_suspect = any(task.attempts for task in place.tasks)
-                if place is alone or has_suspect or len(place.tasks) >= CALLS:
+                if place is alone or has_suspect or not place.has_room:
                     continue
                 while self._waiting:
                     task = self._waiting.popleft()
@@ -224,7 +247,7 @@ class WorkerPool:
             if not task.future.done():  # the pool may have broken meanwhile
                 task.future.set_result(result)
             return
-        if isinstance(error, RayActorError):
+        if _is_ray_itself(error):
             place.is_ready = False
             self._open(place)
         self._try_again(task, error)
@@ -240,14 +263,34 @@ class WorkerPool:
             task.future.set_exception(cause)
 
     def _open(self, place: _Place, then: Future[None] | None = None) -> None:
+        """Open the actor of a place; start it first, if it has none and a machine is free."""
         place.then = then or place.then
         if place.is_opening or place.is_lost:
             return
+        if place.handle is None:
+            started = self._start({each.machine for each in self._places if each.handle})
+            if started is None:
+                self._open_later(place)
+                return
+            place.handle, place.machine = started
         place.is_opening, place.opened_for = True, self._purpose
         self._when_done(
             self._open_call(place.handle, place.number),
             lambda done: self._opened(place, done),
         )
+
+    def _open_later(self, place: _Place) -> None:
+        if place.is_waiting:
+            return
+
+        def again() -> None:
+            place.is_waiting = False
+            self._open(place)
+
+        place.is_waiting = True
+        timer = threading.Timer(_RETRY_SECONDS, lambda: self._inbox.put(again))
+        timer.daemon = True
+        timer.start()
 
     def _opened(self, place: _Place, done: Future[Any]) -> None:
         place.is_opening = False
@@ -262,24 +305,20 @@ class WorkerPool:
             if then is not None and not then.done():
                 then.set_result(None)
             return
-        cause = cause_of(error)
-        place.num_failures += 1
-        is_dead = isinstance(error, ActorDiedError)
-        if isinstance(error, RayActorError) and not is_dead:
-            timer = threading.Timer(
-                _RETRY_SECONDS, lambda: self._inbox.put(lambda: self._open(place))
-            )
-            timer.daemon = True
-            timer.start()
+        is_dead = _is_ray_itself(error) and not isinstance(error, ActorUnavailableError)
+        if is_dead:
+            place.handle = None
+        if isinstance(error, ActorUnavailableError | ActorUnschedulableError):
+            self._open_later(place)  # its machine does not answer, or has gone
             return
-        if place.num_failures < ATTEMPTS and then is None:
-            if is_dead:
-                place.handle = self._start()
+        place.num_failures += 1
+        if place.num_failures < ATTEMPTS and (is_dead or then is None):
             self._open(place)
             return
+        cause = cause_of(error)
         place.is_lost = True
         self._tell(f"a worker is lost: {cause}")
-        if all(each.is_lost for each in self._places):
+        if all(each.is_lost or each.handle is None for each in self._places):
             self._break(cause)
             if then is not None and not then.done():
                 then.set_exception(cause)
@@ -288,8 +327,6 @@ class WorkerPool:
         self._purpose += 1
         self._broken = None
         for place in self._places:
-            if place.handle is None:
-                place.handle = self._start()
             place.is_ready, place.is_lost, place.num_failures = False, False, 0
             self._open(place, first)
 
@@ -301,6 +338,11 @@ class WorkerPool:
                 task.future.set_exception(self._broken)
         self._waiting.clear()
         self._suspects.clear()
+
+
+def _is_ray_itself(error: BaseException) -> bool:
+    """Whether a call failed for what Ray tells of its actor, and not by what it did."""
+    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
 
 
 def cause_of(error: BaseException) -> EmbedlibError:

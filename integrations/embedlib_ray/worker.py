@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -39,13 +40,10 @@ from embedlib.indexing.workers import (
     open_embedder,
     precision_to_store,
 )
-from embedlib_ray.sizing import threads_for
 
 CALLS = 2
 """Shards that a worker takes at the same time: one is embedded while another is looked up or
 written."""
-CONCURRENCY = CALLS + 2
-"""Calls that Ray lets in: those, and short ones beside them."""
 
 MakeEmbedder = Callable[[], TextEmbedder]
 
@@ -59,14 +57,12 @@ class ModelPlan:
         config: options of the model.
         state: what the destination holds, for the precision.
         destination: its name.
-        num_per_machine: workers that share a machine.
     """
 
     model: str | MakeEmbedder
     config: Config = field(default_factory=Config)
     state: SinkState | None = None
     destination: str = ""
-    num_per_machine: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +111,14 @@ class Loaded:
 
 
 class Worker:
-    """The actor: one model, and one connection to the destination. Several threads may call it."""
+    """The actor: one model, and one connection to the destination. Several threads may call it.
+
+    All workers of a machine, or of a GPU, are calls of one such process: the weights are there
+    once.
+    """
 
     def __init__(self) -> None:
+        self._opening = threading.Lock()
         self._name = str(uuid4())
         self._embedder: TextEmbedder | None = None
         self._sink: Sink | None = None
@@ -137,7 +138,8 @@ class Worker:
         machine = socket.gethostname()
         notes: list[str] = []
         try:
-            embedder = self._embedder = self._embedder or _make_embedder(plan, notes.append)
+            with self._opening:
+                embedder = self._embedder = self._embedder or _make_embedder(plan, notes.append)
         except EmbedlibError as error:
             raise _on(machine, error) from None
         if fingerprint is not None and embedder.fingerprint != fingerprint:
@@ -163,6 +165,12 @@ class Worker:
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             notes=tuple(notes),
         )
+
+    def node(self) -> str:
+        """Return Ray's id of the machine."""
+        import ray  # tests call a worker without it
+
+        return str(ray.get_runtime_context().get_node_id())
 
     def open_sink(self, url: str, target: Target, _opened: Identity) -> None:
         """Become a writer of the destination, after `open`; of another one no more.
@@ -258,11 +266,7 @@ class Worker:
 def _make_embedder(plan: ModelPlan, tell: Callable[[str], None]) -> TextEmbedder:
     if not isinstance(plan.model, str):
         return plan.model()
-    config = plan.config
-    threads = threads_for(config.num_threads, plan.num_per_machine)
-    if config.threads is None and threads is not None:
-        config = replace(config, threads=threads)
-    return open_embedder(plan.model, config, plan.state, plan.destination, tell)
+    return open_embedder(plan.model, plan.config, plan.state, plan.destination, tell)
 
 
 def _on(machine: str, error: EmbedlibError) -> EmbedlibError:

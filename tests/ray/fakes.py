@@ -42,9 +42,14 @@ def logging_embedder(log: Path, deadly: int | None = None) -> Callable[[], Embed
     return make
 
 
+def all_pids(log: Path) -> list[int]:
+    """The processes that have made an embedder, each once for each time."""
+    return [int(pid) for pid in log.with_suffix(".pids").read_text().split()]
+
+
 def worker_pids(log: Path) -> list[int]:
     """The processes of workers, those that live if any does."""
-    pids = [int(pid) for pid in log.with_suffix(".pids").read_text().split()]
+    pids = all_pids(log)
     return [pid for pid in pids if os.path.exists(f"/proc/{pid}")] or pids
 
 

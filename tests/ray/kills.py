@@ -31,8 +31,8 @@ BATCH_ROWS = 1024
 NUM_WORKERS = 2
 STORE_BYTES = 200 << 20
 _WAIT_SECONDS = 180.0
-_LOST = {"worker": 1, "node": NUM_WORKERS, "driver": NUM_WORKERS}
-"""Workers that lose what they have in flight. Both workers may be on the node."""
+_LOST = {"worker": 1, "node": 1, "driver": NUM_WORKERS}
+"""Workers that lose what they have in flight; each node has one."""
 
 Row = tuple[str, str, str, bytes]
 
@@ -100,7 +100,7 @@ class Killer:
             os.kill(self.dice.choice(worker_pids(self.log)), 9)
 
     def kill_node(self) -> None:
-        """Kill the node beside the head, which takes the workers until there is another one."""
+        """Kill the node beside the head; its worker waits until there is another one."""
         self.restore_node()
         self.cluster.remove_node(self.cluster.list_all_nodes()[-1], allow_graceful=False)
 

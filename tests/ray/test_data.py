@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -16,12 +18,12 @@ import ray
 from pyarrow import parquet
 
 import embedlib
-from embedlib.errors import ConfigError, EmbedlibError, SinkError
+from embedlib.errors import ConfigError, EmbedlibError, InputError, SinkError
 from embedlib.indexing import Target, open_sink
-from embedlib.testing import fake_embedder, write_tiny_model
-from embedlib_ray import EmbedlibDatasink, embed_dataset
+from embedlib.testing import fake_embedder, fake_vector, write_tiny_model
+from embedlib_ray import EmbedlibActor, EmbedlibDatasink, embed_dataset
 from embedlib_ray.datasink import BlockWriter, rows_of
-from tests.ray.fakes import documents, logging_embedder, num_embedded
+from tests.ray.fakes import all_pids, documents, logging_embedder, num_embedded
 
 NUM_ROWS = 1000
 
@@ -57,28 +59,45 @@ def test_a_dataset_gets_vectors_and_is_stored_once(
     model = logging_embedder(log)
     urls = (f"jsonl:{tmp_path}/out.jsonl", f"{postgres}&table=data")
     file, table = (EmbedlibDatasink(url, model) for url in urls)
-    embedded = embed_dataset(dataset, model, num_workers=1)
+    embedded = embed_dataset(dataset, model, num_workers=3)
+    num_before = len(all_pids(log))
     embedded.write_datasink(file)
     assert num_embedded(log) == NUM_ROWS
-    stored = embedded.materialize()
+    assert len(all_pids(log)) - num_before <= 2  # three actors, and the model once on each machine
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    assert sorted(line["source_id"] for line in lines) == sorted(row["id"] for row in make_rows())
+    for line in lines:
+        number = int(line["source_id"][1:])
+        assert line["metadata"] == {"source": f"d{number}", "page": number % 7}
+        assert line["embedding"] == fake_vector(f"text {number}".encode()).tolist()
+    with_vectors = [{**row, "embedding": fake_vector(row["text"].encode())} for row in make_rows()]
+    for _ in range(2):
+        ray.data.from_items(with_vectors).write_datasink(table)
     with fake_embedder() as embedder:
-        expected = embedder.encode_document([f"text {n}" for n in range(NUM_ROWS)])
-        found = {row["id"]: row["embedding"] for row in stored.take_all()}
-        assert all((found[f"d{n}"] == expected[n]).all() for n in range(NUM_ROWS))
-        for sink in (file, table, table):
-            stored.write_datasink(sink)
         for url in urls:
             # The rows are those of a load: it finds nothing to do.
             report = embedlib.index(make_rows(), url, embedder=embedder, chunk=False)
             assert (report.num_unchanged, report.num_embedded) == (NUM_ROWS, 0)
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == NUM_ROWS
-    first = json.loads(lines[0])
-    assert first["metadata"] == {
-        "source": first["source_id"],
-        "page": int(first["source_id"][1:]) % 7,
-    }
-    assert np.array_equal(found[first["source_id"]], np.float32(first["embedding"]))
+
+
+def test_actors_of_a_machine_share_a_process_and_start_another_if_it_dies(
+    driver: str, log: Path
+) -> None:
+    options: dict[str, Any] = {"model": logging_embedder(log), "output": "vector"}
+    actors = [EmbedlibActor(**options) for _ in range(2)]
+    [pid] = all_pids(log)
+    batch = {"text": ["one", "two"]}
+    first = [actor(batch)["vector"] for actor in actors]
+    os.kill(pid, signal.SIGKILL)
+    second = [actor(batch)["vector"] for actor in reversed(actors)]
+    with fake_embedder() as embedder:
+        for vectors in (*first, *second):
+            np.testing.assert_array_equal(vectors, embedder.encode_document(batch["text"]))
+    assert len(all_pids(log)) == 2
+    with pytest.raises(EmbedlibError, match="on the first worker; give all machines the same"):
+        EmbedlibActor(**options, fingerprint="sha256:other")
+    with pytest.raises(InputError, match="no column 'text'; it has body"):
+        actors[0]({"body": ["one"]})
 
 
 @pytest.mark.parametrize("url", ["edge:{}", "qdrant+local:{}", "npy:{}/out", "parquet:{}/out"])

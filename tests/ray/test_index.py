@@ -31,25 +31,25 @@ from embedlib.indexing.sources.sql import open_sql_source
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, write_tiny_model
 from embedlib_ray import RayEmbedder, destination
 from embedlib_ray.destination import SharedSink
-from tests.ray.fakes import documents, logging_embedder, num_embedded
+from tests.ray.fakes import all_pids, documents, logging_embedder, num_embedded
 
 DEADLY = ord("~")
 
 
 class Workers:
-    """Two workers that all tests share, and what they have embedded since a test began."""
+    """Three workers that all tests share, and what they have embedded since a test began."""
 
     def __init__(self, log: Path) -> None:
-        self._log = log
+        self.log = log
         self._before = 0
-        self.embedder = RayEmbedder(logging_embedder(log, DEADLY), num_workers=2)
+        self.embedder = RayEmbedder(logging_embedder(log, DEADLY), num_workers=3)
 
     @property
     def num_embedded(self) -> int:
-        return num_embedded(self._log) - self._before
+        return num_embedded(self.log) - self._before
 
     def begin(self) -> None:
-        self._before = num_embedded(self._log)
+        self._before = num_embedded(self.log)
 
     def load(self, sink: Any, source: Any = None, **options: Any) -> Any:
         source = documents(1500) if source is None else source
@@ -80,6 +80,7 @@ def test_rows_counts_and_file_are_those_of_one_process(workers: Workers, tmp_pat
     assert workers.num_embedded == 1500
     fields = ("num_documents", "num_rows", "num_embedded", "num_tokens", "num_bad", "num_other")
     assert [getattr(alone, name) for name in fields] == [getattr(shared, name) for name in fields]
+    assert len(all_pids(workers.log)) <= 2  # three workers, and the model once on each machine
 
 
 def test_a_second_load_embeds_what_changed_and_deletes_what_is_gone(workers: Workers) -> None:
@@ -96,7 +97,7 @@ def test_a_second_load_embeds_what_changed_and_deletes_what_is_gone(workers: Wor
     assert (report.num_embedded, report.num_unchanged, report.num_deleted) == (10, 1390, 100)
     assert workers.num_embedded == 1510
     assert len(store.rows) == 1400
-    assert progress[-1].num_workers in (1, 2)
+    assert progress[-1].num_workers in (1, 2, 3)
 
 
 def test_bad_rows_and_metadata_are_counted_as_in_one_process(workers: Workers) -> None:
@@ -216,9 +217,11 @@ def test_a_command_loads_a_vector_per_token(driver: str, tmp_path: Path) -> None
     assert hit.score == pytest.approx(scores.max(), rel=1e-4)
 
 
-def test_aindex_takes_the_name_of_a_model_and_embeds_late_chunks(
+def test_aindex_takes_a_pack_and_embeds_late_chunks(
     driver: str, tiny: Path, tmp_path: Path
 ) -> None:
+    pack = tmp_path / "tiny.embedlib"
+    assert CliRunner().invoke(main, ["pack", str(tiny), "-o", str(pack)]).exit_code == 0
     rows = [
         {"id": str(number), "text": " ".join(f"word {number} {n}" for n in range(60))}
         for number in range(20)
@@ -226,7 +229,7 @@ def test_aindex_takes_the_name_of_a_model_and_embeds_late_chunks(
     late: Any = {"late_chunking": True, "chunk_tokens": 6}
     url = f"jsonl:{tmp_path}/shared.jsonl"
     report = asyncio.run(
-        embedlib.aindex(rows, url, embedder=str(tiny), ray="auto", ray_workers=1, **late)
+        embedlib.aindex(rows, url, embedder=str(pack), ray="auto", ray_workers=1, **late)
     )
     assert report.num_embedded > len(rows)
     with embedlib.Embedder(tiny) as embedder:
