@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import embedlib
 from embedlib import Document, SourceOptions
@@ -22,7 +23,6 @@ from embedlib.cli import main
 from embedlib.errors import (
     ConfigError,
     EmbedlibError,
-    EngineRunError,
     ModelNotFoundError,
     SinkError,
 )
@@ -113,15 +113,72 @@ def test_bad_rows_and_metadata_are_counted_as_in_one_process(workers: Workers) -
     assert report.num_other == 1
 
 
-def test_a_text_that_kills_workers_takes_only_its_shard(workers: Workers) -> None:
-    store = FakeStore()
-    rows = [*documents(700), Document(id="deadly", text="a ~ here"), *documents(700, first=700)]
-    with pytest.raises(EngineRunError, match=r"'d\d+' to 'd\d+'\): the worker died.*run the same"):
-        workers.load(FakeSink(store), rows, delete_missing=True)
-    lost = 1401 - len(store.rows)
-    assert 0 < lost <= 512
-    assert store.calls[-1][0] == "finish"
-    assert "delete" not in {name for name, _ in store.calls}
+@pytest.fixture
+def command(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`embedlib index ... --ray` with workers that are there already."""
+
+    def run(*arguments: Any) -> Result:
+        given = ("index", *arguments, "--model", "./fake", "--ray", "--json")
+        return CliRunner().invoke(main, [str(each) for each in given])
+
+    monkeypatch.setattr(
+        "embedlib.indexing.workers.find_workers", lambda _: lambda *_, **__: workers.embedder
+    )
+    monkeypatch.setattr(workers.embedder, "close", lambda: None)
+    return run
+
+
+def test_a_text_that_kills_workers_takes_only_its_shard(
+    command: Callable[..., Result], tmp_path: Path
+) -> None:
+    source, url = tmp_path / "docs.jsonl", f"jsonl:{tmp_path}/out.jsonl"
+    with fake_embedder() as embedder:
+        embedlib.index([Document(id="gone", text="gone")], url, embedder=embedder)
+    texts = [f"text {number}" for number in range(1400)]
+    texts.insert(700, "a ~ here")
+    lines = ({"id": f"d{number}", "text": text} for number, text in enumerate(texts))
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = command(source, "--to", url, "--delete-missing")
+    assert done.exit_code == 1
+    [told] = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    named = re.search(r"'d(\d+)' to 'd(\d+)'\): the worker died.*run the same command", told)
+    assert named is not None, told
+    assert int(named[1]) <= 700 <= int(named[2])
+    lost = int(named[2]) - int(named[1]) + 1
+    with closing(open_sink(url)) as sink:
+        # The others are stored, and nothing was deleted.
+        assert sink.inspect().num_rows == 1401 - lost + 1
+
+
+def test_a_command_counts_beforehand_and_embeds_headings(
+    command: Callable[..., Result], workers: Workers, postgres: str, tmp_path: Path
+) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for number in range(30):
+        words = " ".join(f"{word}" for word in range(60))
+        (docs / f"{number}.md").write_text(
+            f"# Guide {number}\n\n{words}\n\n## Install\n\n{words}\n"
+        )
+    url = f"{postgres}&table=headed"
+    load = (docs, "--to", url, "--with-headings")
+    with fake_embedder() as embedder:
+        alone = embedlib.index(
+            docs, f"{postgres}&table=headed_alone", embedder=embedder, with_headings=True
+        )
+    dry = json.loads(command(*load, "--dry-run").stdout)
+    assert (dry["num_embedded"], dry["num_unchanged"]) == (alone.num_embedded, 0)
+    assert dry["estimated_seconds"] > 0
+    with closing(open_sink(url)) as sink:
+        assert sink.inspect() is None
+    parts = [json.loads(command(*load, "--shard", f"{part}/2").stdout) for part in (1, 2)]
+    assert all(part["num_embedded"] for part in parts)
+    assert sum(part["num_embedded"] for part in parts) == alone.num_embedded
+    assert stored(postgres, "headed") == stored(postgres, "headed_alone")
+    before = workers.num_embedded
+    again = json.loads(command(*load, "--dry-run").stdout)
+    assert (again["num_embedded"], again["num_unchanged"]) == (0, alone.num_embedded)
+    assert workers.num_embedded == before
 
 
 def test_postgres_workers_write_themselves(workers: Workers, postgres: str, tmp_path: Path) -> None:
