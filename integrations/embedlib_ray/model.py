@@ -62,14 +62,16 @@ def start_elsewhere(
 ) -> tuple[Any, str] | None:
     """Start an actor on a machine that has none, so that weights are nowhere in memory twice.
 
-    Each GPU has weights of its own, and there Ray chooses the machine.
+    Each GPU has weights of its own. There, and where no machine has room for two, Ray chooses the
+    machine; an autoscaler sees what waits for one.
 
     Returns:
-        the actor and its machine; None: every machine has an actor.
+        the actor, and its machine if that was chosen here; None: every machine has an actor.
     """
-    if plan.num_gpus:
+    found = machines()
+    if plan.num_gpus or plan.fits_once(found):
         return start_worker(plan, memory_bytes), ""
-    for machine in machines():
+    for machine in found:
         has_room = machine.num_cpus >= plan.num_cpus and machine.memory_bytes >= memory_bytes
         if has_room and machine.node not in taken:
             here = NodeAffinitySchedulingStrategy(machine.node, soft=False)

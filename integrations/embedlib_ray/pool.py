@@ -46,8 +46,8 @@ _RETRY_SECONDS = 0.5
 _CLOSE_SECONDS = 30.0
 
 Start = Callable[[Collection[str]], tuple[Any, str] | None]
-"""Starts an actor on a machine that is none of these, and returns its handle and its machine; None:
-there is no other one now."""
+"""Starts an actor on a machine that is none of these, and returns its handle, and its machine or ""
+where Ray chooses; None: there is no other one now."""
 OpenCall = Callable[[Any, int], Any]
 """Begins to open the actor of a place, from 0; returns what to wait for."""
 

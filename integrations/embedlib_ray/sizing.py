@@ -50,6 +50,10 @@ class Plan:
         share = self.num_cpus / max(self.shares)
         return float(int(share)) if share >= 1 else share  # Ray takes no 1.5
 
+    def fits_once(self, machines: Sequence[Machine]) -> bool:
+        """Whether no machine has CPUs for two processes; then Ray puts no two on one."""
+        return all(2 * self.num_cpus > machine.num_cpus for machine in machines)
+
     def memory_for(self, taken_bytes: int) -> int:
         """Return what a process reserves, by what the first one took to load.
 

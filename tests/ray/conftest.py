@@ -24,8 +24,14 @@ STORE_BYTES = 200 << 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Its commands start with the first test: Ray waits for 20 seconds with a wrong token.
-    items.sort(key=lambda item: item.name.startswith("test_a_wrong_cluster"))
+    # Kills come late: Ray sends work to a node that it has not yet found dead. The commands with a
+    # wrong cluster start with the first test and end last: Ray tries a wrong token for 20 seconds.
+    items.sort(
+        key=lambda item: (
+            item.name.startswith("test_a_wrong_cluster"),
+            item.path.name == "test_kill.py",
+        )
+    )
     if not IS_ALONE:
         reason = "Ray listens on all addresses, and this process has a network; run .ci/ray"
         for item in items:

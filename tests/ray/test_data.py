@@ -34,7 +34,8 @@ def make_rows() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def dataset(driver: str, tmp_path_factory: pytest.TempPathFactory) -> ray.data.Dataset:
-    """The rows, brought together by three readers of Ray Data."""
+    """The rows, brought together by three readers of Ray Data in few processes."""
+    ray.data.DataContext.get_current().scheduling_strategy = "DEFAULT"
     folder = tmp_path_factory.mktemp("dataset")
     rows = make_rows()
     parquet.write_table(pyarrow.Table.from_pylist(rows[:400]), folder / "rows.parquet")

@@ -28,6 +28,7 @@ from tests.ray.fakes import paced_embedder
 FAST = 2000.0
 """Texts a second."""
 WAIT_SECONDS = 60.0
+NUM_CLIENTS = 12
 BULK = [f"bulk {number}" for number in range(40)]
 
 
@@ -75,22 +76,27 @@ async def embed(client: httpx.AsyncClient, texts: list[str], **fields: Any) -> h
     return await client.post("/v1/embeddings", json=body)
 
 
-async def keep_asking(url: str, until: Callable[[], bool], num_clients: int = 4) -> list[int]:
-    """Ask without a pause until something has happened; returns the statuses."""
-    statuses: list[int] = []
+async def keep_asking(url: str, work: Callable[[], None], statuses: list[int]) -> None:
+    """Ask without a pause while something is done, and note the statuses."""
+    done = asyncio.Event()
 
     async def ask(client: httpx.AsyncClient) -> None:
-        while not await asyncio.to_thread(until):
+        while not done.is_set():
             statuses.append((await embed(client, ["a query"])).status_code)
             statuses.append((await embed(client, BULK)).status_code)
 
+    async def do() -> None:
+        try:
+            await asyncio.to_thread(work)
+        finally:
+            done.set()
+
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
-        await asyncio.gather(*(ask(client) for _ in range(num_clients)))
-    return statuses
+        await asyncio.gather(do(), *(ask(client) for _ in range(NUM_CLIENTS)))
 
 
 def test_a_command_answers_as_one_server_does_until_it_is_told_to_end(port: int) -> None:
-    models: Any = {"one": paced_embedder(FAST), "two": paced_embedder(FAST)}
+    models: Any = {"one": paced_embedder(FAST)}
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(ask_and_end, f"http://127.0.0.1:{port}")
@@ -110,7 +116,7 @@ def test_a_command_answers_as_one_server_does_until_it_is_told_to_end(port: int)
 
 
 def ask_and_end(url: str) -> None:
-    """Ask two models for all that a server answers, then send the signal."""
+    """Ask for all that a server answers, then send the signal."""
     try:
         wait_until(lambda: is_up(url))
         check_answers(url)
@@ -134,39 +140,37 @@ def check_answers(url: str) -> None:
         assert client.get("/health").json()["status"] == "ok"
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 401
         client.headers["authorization"] = "Bearer secret"
-        found = client.post("/v1/embeddings", json={"model": "two", "input": ["a", "text"]})
+        found = client.post("/v1/embeddings", json={"model": "one", "input": ["a", "text"]})
         assert [row["embedding"] for row in found.json()["data"]] == expected
         bulk = client.post("/embed", json={"inputs": ["a", "text"] * 30})
         assert bulk.json() == [pytest.approx(row, abs=1e-6) for row in unit] * 30
-        assert [row["id"] for row in client.get("/v1/models").json()["data"]] == ["one", "two"]
-        wrong = client.post("/v1/embeddings", json={"model": "three", "input": "a"})
-        assert wrong.status_code == 404
-        assert wrong.json()["error"]["message"].startswith("no model 'three' here; there is one")
         assert client.get("/nowhere").status_code == 404
         assert client.post("/v1/embeddings", content=b"{").status_code == 400
 
 
-def test_a_rolling_update_and_a_killed_replica_lose_no_request(
+def test_replicas_follow_the_work_and_no_request_is_lost_by_a_kill_or_an_update(
     serving: Callable[..., str],
 ) -> None:
-    models = {"one": paced_embedder(FAST)}
-    url = serving(models, min_replicas=2)
-    wait_until(lambda: num_replicas("one-query") == 2)
-    state = {"step": 0}
+    slow: Any = {"one": paced_embedder(50)}
+    url = serving(slow, max_replicas=4, bulk_wait_seconds=2.0)
+    assert num_replicas("one-bulk") == 1
+    num_answers = []
 
-    def update() -> bool:
-        """Kill a replica, then deploy another version; one of the threads does it."""
-        step, state["step"] = state["step"], state["step"] + 1
-        if step == 20:
-            os.kill(replica_pid("one-query"), 9)
-            os.kill(replica_pid("one-bulk"), 9)
-        if step == 60:
-            serving(models, ServeOptions(max_texts=100), min_replicas=2)
-        return step > 120
+    def work() -> None:
+        wait_until(lambda: num_replicas("one-bulk") >= 3)
+        for lane in ("query", "bulk"):
+            os.kill(replica_pid(f"one-{lane}"), signal.SIGKILL)
+        faster: Any = {"one": paced_embedder(400)}
+        num_answers.append(len(statuses))
+        serving(faster, ServeOptions(max_texts=100), max_replicas=1)
+        num_answers.append(len(statuses))
 
-    statuses = asyncio.run(keep_asking(url, update))
+    statuses: list[int] = []
+    asyncio.run(keep_asking(url, work, statuses))
     assert set(statuses) == {200}
-    assert len(statuses) > 100
+    assert num_answers[1] - num_answers[0] > NUM_CLIENTS
+    too_many = httpx.post(f"{url}/v1/embeddings", json={"input": ["a"] * 101})
+    assert too_many.status_code == 413  # of the new version
 
 
 def replica_pid(name: str) -> int:
@@ -176,35 +180,26 @@ def replica_pid(name: str) -> int:
     return next(int(each.pid) for each in found if title in " ".join(each.info["cmdline"]))
 
 
-def test_to_zero_and_up_again_with_every_request_held(serving: Callable[..., str]) -> None:
-    url = serving({"one": paced_embedder(FAST)}, min_replicas=0, downscale_seconds=0.5)
-    wait_until(lambda: num_replicas("one-query") == 0)
+def test_many_models_share_replicas_which_end_and_come_again_with_every_request_held(
+    serving: Callable[..., str],
+) -> None:
+    models = {f"m{number}": paced_embedder(FAST) for number in range(5)}
+    url = serving(models, models_per_replica=2, min_replicas=0, downscale_seconds=0.5)
+    wait_until(lambda: num_replicas("shared-query") == 0)
 
     async def ask() -> list[int]:
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
-            answers = await asyncio.gather(*(embed(client, [f"text {n}"]) for n in range(20)))
-            return [answer.status_code for answer in answers]
+            names = [name for name in models for _ in range(4)]
+            asked = (embed(client, [f"text for {name}"], model=name) for name in names)
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
 
-    assert asyncio.run(ask()) == [200] * 20
-
-
-def test_replicas_follow_the_seconds_of_work(serving: Callable[..., str]) -> None:
-    url = serving({"one": paced_embedder(50)}, max_replicas=4, bulk_wait_seconds=2.0)
-    assert num_replicas("one-bulk") == 1
-    statuses = asyncio.run(keep_asking(url, lambda: num_replicas("one-bulk") >= 3, 12))
-    assert set(statuses) == {200}
-    assert num_replicas("one-query") >= 1
-
-
-def test_many_models_share_replicas(serving: Callable[..., str]) -> None:
-    models = {f"m{number}": paced_embedder(FAST) for number in range(5)}
-    url = serving(models, models_per_replica=2)
-    with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
-        for _ in range(2):
-            for name in models:
-                found = client.post("/v1/embeddings", json={"model": name, "input": "a"})
-                assert found.status_code == 200, found.text
-    assert num_replicas("shared-query") == 1
+    for _ in range(2):
+        assert asyncio.run(ask()) == [200] * 20
+    listed = httpx.get(f"{url}/v1/models").json()["data"]
+    assert [row["id"] for row in listed] == list(models)
+    wrong = httpx.post(f"{url}/v1/embeddings", json={"model": "m5", "input": "a"})
+    assert wrong.status_code == 404
+    assert wrong.json()["error"]["message"].startswith("no model 'm5' here; there is m0")
 
 
 def test_what_cannot_be_served_is_told(serving: Callable[..., str], port: int) -> None:

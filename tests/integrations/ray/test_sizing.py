@@ -43,6 +43,16 @@ def test_a_machine_has_one_process_and_keeps_a_part_for_others(
     assert plan.actor_cpus * max(shares) <= plan.num_cpus
 
 
+@pytest.mark.parametrize(
+    ("cpus", "fits_once"), [((16, 16), True), ((3,), True), ((2, 2), False), ((16, 4), False)]
+)
+def test_ray_itself_keeps_processes_apart_where_they_take_most_cpus(
+    cpus: tuple[float, ...], fits_once: bool
+) -> None:
+    machines = [machine(each) for each in cpus]
+    assert plan_workers(machines, None, on_cpu=True).fits_once(machines) == fits_once
+
+
 def test_a_worker_for_each_gpu_unless_the_model_runs_on_cpus() -> None:
     machines = [machine(16, 4), machine(16, 2), machine(8)]
     plan = plan_workers(machines, None, on_cpu=False)
