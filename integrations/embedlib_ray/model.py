@@ -13,7 +13,7 @@ from embedlib.config import Config, LateSimilarity
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.indexing import Tell
 from embedlib_ray.cluster import machines, own_version
-from embedlib_ray.pool import cause_of
+from embedlib_ray.failures import cause_of
 from embedlib_ray.sizing import Plan, plan_workers
 from embedlib_ray.worker import CALLS, Identity, MakeEmbedder, ModelPlan, Worker
 

@@ -8,7 +8,6 @@ shard with it.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections import deque
@@ -19,13 +18,7 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import (
-    ActorUnavailableError,
-    ActorUnschedulableError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-)
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError
 
 from embedlib.errors import (
     ClosedError,
@@ -35,6 +28,7 @@ from embedlib.errors import (
     InputError,
     first_line,
 )
+from embedlib_ray.failures import cause_of, is_ray_itself
 from embedlib_ray.worker import CALLS, Counts
 
 ATTEMPTS = 3
@@ -247,7 +241,7 @@ class WorkerPool:
             if not task.future.done():  # the pool may have broken meanwhile
                 task.future.set_result(result)
             return
-        if _is_ray_itself(error):
+        if is_ray_itself(error):
             place.is_ready = False
             self._open(place)
         self._try_again(task, error)
@@ -305,7 +299,7 @@ class WorkerPool:
             if then is not None and not then.done():
                 then.set_result(None)
             return
-        is_dead = _is_ray_itself(error) and not isinstance(error, ActorUnavailableError)
+        is_dead = is_ray_itself(error) and not isinstance(error, ActorUnavailableError)
         if is_dead:
             place.handle = None
         if isinstance(error, ActorUnavailableError | ActorUnschedulableError):
@@ -338,34 +332,3 @@ class WorkerPool:
                 task.future.set_exception(self._broken)
         self._waiting.clear()
         self._suspects.clear()
-
-
-def _is_ray_itself(error: BaseException) -> bool:
-    """Whether a call failed for what Ray tells of its actor, and not by what it did."""
-    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
-
-
-def cause_of(error: BaseException) -> EmbedlibError:
-    """Return what failed in a worker, as an error of embedlib with one line."""
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        if isinstance(cause, EmbedlibError):
-            return cause
-        logging.getLogger(__name__).debug("in a worker", exc_info=error)
-        if cause is not None:
-            return EmbedlibError(f"a worker failed: {type(cause).__name__}: {first_line(cause)}")
-    if isinstance(error, RayActorError):
-        return EmbedlibError(f"the worker died: {_why_died(error)}")
-    if isinstance(error, EmbedlibError):
-        return error
-    return EmbedlibError(f"a worker failed: {type(error).__name__}: {first_line(error)}")
-
-
-def _why_died(error: RayActorError) -> str:
-    """Return the line of Ray's report that says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for line in lines:
-        if "OOM" in line or "memory" in line or "ModuleNotFoundError" in line:
-            return line
-    said = [line for line in lines if ":" in line and "exit" in line.lower()]
-    return (said or lines or [type(error).__name__])[0][:300]

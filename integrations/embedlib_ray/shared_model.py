@@ -12,7 +12,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from embedlib.errors import EmbedlibError
 from embedlib.indexing import Vectors
-from embedlib_ray.pool import ATTEMPTS, cause_of
+from embedlib_ray.failures import cause_of
+from embedlib_ray.pool import ATTEMPTS
 from embedlib_ray.worker import ModelPlan, Worker
 
 Answer = TypeVar("Answer")
