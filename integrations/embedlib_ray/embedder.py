@@ -18,13 +18,7 @@ from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, ignore, 
 from embedlib_ray.cluster import connected
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.load import ShardedLoad
-from embedlib_ray.model import (
-    name_for_workers,
-    open_first,
-    plan_for,
-    start_elsewhere,
-    start_worker,
-)
+from embedlib_ray.model import name_for_workers, open_first, plan_for, start_elsewhere
 from embedlib_ray.pool import WorkerPool
 from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
 
@@ -96,10 +90,9 @@ class RayEmbedder:
                 state=state,
                 destination=destination,
             )
-            first = start_worker(self._plan)
             self._identity: Identity | None = None
-            identity, node = open_first(first, self._model, self._tell)
-            self._identity = identity
+            first = open_first(self._plan, self._model, self._tell)
+            identity = self._identity = first.identity
             for note in identity.notes:
                 self._tell(note)
             memory_bytes = self._plan.memory_for(identity.memory_bytes)
@@ -107,7 +100,7 @@ class RayEmbedder:
                 partial(start_elsewhere, self._plan, memory_bytes), self._open, self._tell
             )
             stack.callback(self._pool.close)
-            self._pool.grow(first, node, self._plan.shares)
+            self._pool.grow(first.worker, first.node, self._plan.shares)
             self._closing = stack.pop_all()
 
     def close(self) -> None:

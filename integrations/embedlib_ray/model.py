@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 import ray
@@ -13,7 +14,8 @@ from embedlib.config import Config, LateSimilarity
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.indexing import Tell
 from embedlib_ray.cluster import machines, own_version
-from embedlib_ray.failures import cause_of
+from embedlib_ray.failures import cause_of, is_ray_itself
+from embedlib_ray.pool import ATTEMPTS
 from embedlib_ray.sizing import Plan, plan_workers
 from embedlib_ray.worker import CALLS, Identity, MakeEmbedder, ModelPlan, Worker
 
@@ -79,26 +81,46 @@ def start_elsewhere(
     return None
 
 
-def open_first(worker: Any, model: ModelPlan, tell: Tell) -> tuple[Identity, str]:
-    """Wait for the first worker; return what it is and its machine.
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """The first worker, which is open."""
+
+    worker: Any
+    identity: Identity
+    node: str
+    """Ray's id of its machine."""
+
+
+def open_first(plan: Plan, model: ModelPlan, tell: Tell) -> First:
+    """Start the first worker and wait until it is open; on another machine, if the first one died.
 
     Raises:
         EmbedlibError: it cannot load the model, or is of another version.
     """
+    failure = EmbedlibError("no worker was started")
+    for _ in range(ATTEMPTS):
+        worker = start_worker(plan)
+        try:
+            return _wait_for(worker, model, tell)
+        except Exception as error:
+            ray.kill(worker, no_restart=True)
+            failure = cause_of(error)
+            if not is_ray_itself(error):
+                break
+    raise failure
+
+
+def _wait_for(worker: Any, model: ModelPlan, tell: Tell) -> First:
     opened = worker.open.remote(model, None)
     if not ray.wait([opened], timeout=_PATIENCE_SECONDS)[0]:
         tell("waiting for the cluster to start a worker and to load the model")
-    try:
-        identity: Identity = ray.get(opened)
-        if identity.version != own_version():
-            raise EmbedlibError(
-                f"the worker on {identity.machine} has embedlib {identity.version}, this is "
-                f"{own_version()}; install the same version on all machines"
-            )
-        return identity, ray.get(worker.node.remote())
-    except Exception as error:
-        ray.kill(worker, no_restart=True)
-        raise cause_of(error) from None
+    identity: Identity = ray.get(opened)
+    if identity.version != own_version():
+        raise EmbedlibError(
+            f"the worker on {identity.machine} has embedlib {identity.version}, this is "
+            f"{own_version()}; install the same version on all machines"
+        )
+    return First(worker=worker, identity=identity, node=ray.get(worker.node.remote()))
 
 
 def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Identity:
@@ -107,11 +129,10 @@ def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Ide
     Raises:
         EmbedlibError: it cannot be loaded there.
     """
-    worker = start_worker(plan)
     made = ModelPlan(model=name_for_workers(model), config=config)
-    identity, _ = open_first(worker, made, lambda _: None)
-    ray.kill(worker, no_restart=True)
-    return identity
+    first = open_first(plan, made, lambda _: None)
+    ray.kill(first.worker, no_restart=True)
+    return first.identity
 
 
 def check_one_vector(identity: Identity) -> None:

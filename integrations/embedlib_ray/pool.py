@@ -69,7 +69,10 @@ class _Place:
     """Whether it looks for a machine again in a moment."""
     is_lost: bool = False
     """Whether it is given up, until the next load."""
+    has_worked: bool = False
+    """Whether its actor was ready."""
     num_failures: int = 0
+    """How often it could not be opened, one after the other."""
     opened_for: int = 0
     then: Future[None] | None = None
     """What waits for the first worker of a load."""
@@ -117,7 +120,7 @@ class WorkerPool:
         """
         self._places = [_Place(number, share) for number, share in enumerate(shares)]
         begun = self._places[0]
-        begun.handle, begun.machine, begun.is_ready = first, machine, True
+        begun.handle, begun.machine, begun.is_ready, begun.has_worked = first, machine, True, True
         for place in self._places[1:]:
             self._inbox.put(partial(self._open, place))
 
@@ -295,7 +298,8 @@ class WorkerPool:
             self._open(place)
             return
         if error is None:
-            place.is_ready, place.num_failures, place.then = True, 0, None
+            place.is_ready = place.has_worked = True
+            place.num_failures, place.then = 0, None
             if then is not None and not then.done():
                 then.set_result(None)
             return
@@ -305,7 +309,9 @@ class WorkerPool:
         if isinstance(error, ActorUnavailableError | ActorUnschedulableError):
             self._open_later(place)  # its machine does not answer, or has gone
             return
-        place.num_failures += 1
+        if not (is_dead and place.has_worked):
+            place.num_failures += 1
+        place.has_worked = place.has_worked and not is_dead
         if place.num_failures < ATTEMPTS and (is_dead or then is None):
             self._open(place)
             return

@@ -42,6 +42,18 @@ def logging_embedder(log: Path, deadly: int | None = None) -> Callable[[], Embed
     return make
 
 
+def dying_once(make: Callable[[], Embedder], mark: Path) -> Callable[[], Embedder]:
+    """Return a function that ends its process when it is called first; it leaves a mark."""
+
+    def die_or_make() -> Embedder:
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9)
+        return make()
+
+    return die_or_make
+
+
 def all_pids(log: Path) -> list[int]:
     """The processes that have made an embedder, each once for each time."""
     return [int(pid) for pid in log.with_suffix(".pids").read_text().split()]

@@ -23,7 +23,7 @@ from embedlib.indexing import Target, open_sink
 from embedlib.testing import fake_embedder, fake_vector, write_tiny_model
 from embedlib_ray import EmbedlibActor, EmbedlibDatasink, embed_dataset
 from embedlib_ray.datasink import BlockWriter, rows_of
-from tests.ray.fakes import all_pids, documents, logging_embedder, num_embedded
+from tests.ray.fakes import all_pids, documents, dying_once, logging_embedder, num_embedded
 
 NUM_ROWS = 1000
 
@@ -57,7 +57,7 @@ def dataset(driver: str, tmp_path_factory: pytest.TempPathFactory) -> ray.data.D
 def test_a_dataset_gets_vectors_and_is_stored_once(
     dataset: ray.data.Dataset, log: Path, tmp_path: Path, postgres: str
 ) -> None:
-    model = logging_embedder(log)
+    model = dying_once(logging_embedder(log), tmp_path / "died")  # the first worker of all
     urls = (f"jsonl:{tmp_path}/out.jsonl", f"{postgres}&table=data")
     file, table = (EmbedlibDatasink(url, model) for url in urls)
     embedded = embed_dataset(dataset, model, num_workers=3)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 from click.testing import CliRunner, Result
 
 import embedlib
@@ -198,6 +199,8 @@ def test_postgres_workers_write_themselves(workers: Workers, postgres: str, tmp_
     dropped = workers.load(f"{postgres}&table=shared", documents(50), recreate=True)
     assert dropped.num_embedded == 50
     assert len(stored(postgres, "shared")) == 50
+    # Workers reserve what the model took, besides the first one, which has told it.
+    assert ray.available_resources()["memory"] < ray.cluster_resources()["memory"]
 
 
 def test_one_load_of_a_destination_at_a_time(workers: Workers, postgres: str) -> None:
