@@ -61,25 +61,24 @@ class AccessLog:
         """Take the stream; None: standard output. The first line starts the thread."""
         self._stream = stream or sys.stdout
         self._lines: deque[bytes] = deque()
-        self._lock = threading.Lock()
+        """One thread appends, the log's own takes: neither needs a lock."""
         self._has_lines = threading.Event()
         self._closed = threading.Event()
         self._num_dropped = 0
+        """The writer's; only ever more."""
         self._thread: WorkerThread | None = None
 
     def write(self, facts: dict[str, Any]) -> None:
-        """Add a line; never blocks."""
-        line = msgspec.json.encode(facts)
-        with self._lock:
-            if len(self._lines) >= MAX_LINES:
-                self._num_dropped += 1
-                return
-            self._lines.append(line)
+        """Add a line; never blocks. One thread may call it."""
+        if len(self._lines) >= MAX_LINES:
+            self._num_dropped += 1
+            return
+        self._lines.append(msgspec.json.encode(facts))
+        if not self._has_lines.is_set():
+            self._has_lines.set()
             if self._thread is None:
                 self._thread = WorkerThread(self._run, "embedlib-serve-log")
                 self._thread.start()
-        if not self._has_lines.is_set():
-            self._has_lines.set()
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what is left and end the thread, within some seconds."""
@@ -89,14 +88,14 @@ class AccessLog:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        num_told = 0
         while True:
             self._has_lines.wait()
             is_closed = self._closed.wait(GATHER_SECONDS)
             self._has_lines.clear()
-            with self._lock:
-                lines, self._lines = list(self._lines), deque()
-                dropped, self._num_dropped = self._num_dropped, 0
-            if dropped:
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            if dropped := self._num_dropped - num_told:
+                num_told += dropped
                 lines.append(msgspec.json.encode({"dropped_lines": dropped}))
             try:
                 if lines:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -472,6 +474,30 @@ def test_a_line_for_each_request_without_its_texts(engine: FakeEngine, tmp_path:
     assert '"status":200' in line
     assert '"lane":"query"' in line
     assert '"tokens":6' in line
+
+
+def test_lines_are_dropped_and_counted_while_their_reader_stalls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("embedlib.serve.access_log.MAX_LINES", 2)
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    class Stalled(io.StringIO):
+        def write(self, text: str) -> int:
+            has_begun.set()
+            assert may_go_on.wait(30)
+            return super().write(text)
+
+    stream = Stalled()
+    log = AccessLog(stream)
+    log.write({"n": 0})
+    assert has_begun.wait(30)
+    for number in range(1, 6):
+        log.write({"n": number})
+    may_go_on.set()
+    log.close(30)
+    lines = stream.getvalue().splitlines()
+    assert lines == ['{"n":0}', '{"n":1}', '{"n":2}', '{"dropped_lines":3}']
 
 
 def test_options_are_checked() -> None:
