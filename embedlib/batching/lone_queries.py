@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from embedlib.batching.results import check_shape, fail, resolve
-from embedlib.batching.sequence import TokenizedText, pack
+from embedlib.batching.direct import compute_here
+from embedlib.batching.sequence import TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CallerEngine, Engine, Lane
 
@@ -38,24 +38,10 @@ class LoneQueries:
                 return False
             self._is_computing = True
             try:
-                self._compute(self._engine, sequences)
+                compute_here(self._engine, sequences, Lane.QUERY, self._meter)
             finally:
                 self._is_computing = False
         return True
-
-    def _compute(self, engine: CallerEngine, sequences: Sequence[TokenizedText]) -> None:
-        started = self._meter.clock()
-        sequences[0].job.note_submitted(started)
-        self._meter.batch_submitted(started - sequences[0].queued_at, is_query=True)
-        try:
-            vectors = engine.compute(pack(sequences, Lane.QUERY))
-            check_shape(vectors, sequences, engine.limits)
-        except Exception as error:
-            fail(sequences, error, self._meter)
-        else:
-            resolve(sequences, vectors, engine.limits, self._meter)
-        finally:
-            self._meter.batch_over(self._meter.clock() - started)
 
     def stop(self) -> None:
         """Refuse every query from now on; never blocks."""

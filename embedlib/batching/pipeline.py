@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from embedlib.batching.callers import Callers, counted
+from embedlib.batching.direct import InstantBulk
 from embedlib.batching.futures import CallerFuture, check_may_wait
 from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
@@ -22,7 +23,7 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
 from embedlib.closing import CLOSE_SECONDS, Deadline, join, timeout_error
-from embedlib.engines.base import Engine, Lane
+from embedlib.engines.base import CallerEngine, Engine, Lane
 from embedlib.errors import ClosedError
 
 
@@ -59,9 +60,10 @@ class Pipeline:
         self._manager = BatchManager(
             engine, meter, max_queued_texts=max_queued_texts, policy=policy, at_end=self._free
         )
-        self._tokenizer_thread = TokenizerThread(
-            self._manager.add_bulk, max_queued_texts=max_queued_texts
-        )
+        send = self._manager.add_bulk
+        if engine.limits.is_instant and isinstance(engine, CallerEngine):
+            send = InstantBulk(engine, meter)
+        self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
 
     @counted
     def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:

@@ -97,7 +97,9 @@ def resolve_jobs(
     by_job: dict[Job, list[int]] = {}
     for index, sequence in enumerate(sequences):
         by_job.setdefault(sequence.job, []).append(index)
-    finite = np.isfinite(vectors).min(axis=1, initial=True)
+    finite: NDArray[np.bool_] | None = None
+    if not np.isfinite(vectors).all():
+        finite = np.isfinite(vectors).min(axis=1, initial=True)
     rows: NDArray[Any] = vectors
     if is_per_token:
         ends = list(accumulate(sequence.num_tokens for sequence in sequences))
@@ -107,16 +109,18 @@ def resolve_jobs(
                 for sequence, tokens in zip(sequences, np.split(vectors, ends[:-1]), strict=True)
             ]
         )
-        finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
+        if finite is not None:
+            finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
     elif is_sparse:
         rows = _as_objects([weights_of(row) for row in vectors])
     elif any(sequence.share != 1 for sequence in sequences):
         rows = vectors * np.array([[sequence.share] for sequence in sequences], np.float32)
-    all_finite = bool(finite.all())
     for job, indices in by_job.items():
-        bad = [] if all_finite else [index for index in indices if not finite[index]]
+        bad = [] if finite is None else [index for index in indices if not finite[index]]
         if bad:
             job.fail(_not_finite(sequences[bad[0]]))
+        elif len(by_job) == 1:
+            job.resolve(sequences, rows, now)
         elif len(indices) == 1:  # a slice costs less than a list of indices
             index = indices[0]
             job.resolve([sequences[index]], rows[index : index + 1], now)

@@ -198,6 +198,7 @@ def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
     """Pack B sequences, one behind the other."""
     lens = [len(sequence.token_ids) for sequence in sequences]
     token_ids = chain.from_iterable([sequence.token_ids for sequence in sequences])
+    whole = np.array(lens, np.int32)
     type0 = [sequence.num_type0_tokens for sequence in sequences]
     attended = [sequence.num_attended for sequence in sequences]
     return Batch(
@@ -205,11 +206,14 @@ def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
         token_ids=np.fromiter(token_ids, np.int32, sum(lens)),
         cu_seqlens=np.array([0, *accumulate(lens)], np.int32),
         num_prompt_tokens=np.array([item.num_prompt_tokens for item in sequences], np.int32),
-        num_type0_tokens=np.array(_or_all(type0, lens), np.int32),
-        num_attended=np.array(_or_all(attended, lens), np.int32),
+        num_type0_tokens=_or_all(type0, whole),
+        num_attended=_or_all(attended, whole),
     )
 
 
-def _or_all(nums: Sequence[int | None], lens: Sequence[int]) -> list[int]:
+def _or_all(nums: Sequence[int | None], whole: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return numbers of tokens, with the whole length where there is none."""
-    return [whole if num is None else num for num, whole in zip(nums, lens, strict=True)]
+    if nums.count(None) == len(nums):
+        return whole
+    pairs = zip(nums, whole.tolist(), strict=True)
+    return np.array([all_ if num is None else num for num, all_ in pairs], np.int32)

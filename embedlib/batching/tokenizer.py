@@ -14,15 +14,14 @@ from embedlib.batching.refusals import (
     check_left,
     check_text,
     describe_truncated,
-    explain,
 )
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.token_ids import TokenIds
 from embedlib.batching.token_rows import TokenRows
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
-from embedlib.models.reading.tokenizer_json import is_library_error
 
 T = TypeVar("T")
 
@@ -50,6 +49,7 @@ class Tokenizer:
         num_positions: int | None = None,
         dropped_token_id: int | None = None,
         token_rows: TokenRows | None = None,
+        keeps_parts: bool = False,
     ) -> None:
         """Wrap a tokenizer.
 
@@ -63,10 +63,12 @@ class Tokenizer:
                 `max_seq_tokens`: few-shot examples may use them.
             dropped_token_id: as in `ModelSpec`.
             token_rows: of a late-interaction model, for the role of the texts.
+            keeps_parts: as in `TokenIds`.
         """
         self.max_seq_tokens = max_seq_tokens
         self._num_positions = num_positions or 0
         self._tokenizer = tokenizer
+        self._encode = TokenIds(tokenizer, keeps_parts=keeps_parts)
         self._dropped_token_id = dropped_token_id
         self._token_rows = token_rows
         self._on_truncate = on_truncate
@@ -175,7 +177,7 @@ class Tokenizer:
         return sequences
 
     def _without_dropped(self, ids: list[int]) -> list[int]:
-        if self._dropped_token_id is None:
+        if self._dropped_token_id not in ids:
             return ids
         return [id_ for id_ in ids if id_ != self._dropped_token_id]
 
@@ -311,26 +313,6 @@ class Tokenizer:
                 "examples, or a higher max_seq_tokens"
             )
         return room
-
-    def _encode(
-        self, texts: Sequence[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
-    ) -> list[list[int]]:
-        for text in texts:
-            if not isinstance(text, str):  # tokenizers would accept a pair of str
-                raise explain(texts, first_row, TypeError("not a str"))
-        try:
-            prompted = [prefix + text for text in texts] if prefix else list(texts)
-            if len(prompted) == 1:  # not worth waking the thread pool
-                found = self._tokenizer.encode(prompted[0], add_special_tokens=add_special_tokens)
-                return [found.ids]
-            many = self._tokenizer.encode_batch_fast(
-                prompted, add_special_tokens=add_special_tokens
-            )
-            return [item.ids for item in many]
-        except BaseException as error:  # tokenizers raises bare Exception and TypeError
-            if not is_library_error(error):
-                raise
-            raise explain(texts, first_row, error) from error
 
     def _truncate(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
         """Keep `limit` items: drop those before the last `num_kept`, or behind the leading ones.

@@ -72,6 +72,9 @@ class EngineLimits:
     """Maximum batches in flight: those that are computed and those prepared behind them."""
     max_inflight_bulk: int
     """Maximum bulk batches among them; the others are reserved for queries."""
+    is_instant: bool = False
+    """True: a batch takes less time than handing it over. It is a `CallerEngine` then, and any
+    number of threads may compute at once, also while it is closed."""
 
 
 class Pending(Protocol):

@@ -31,5 +31,6 @@ def make_tokenizers(
         meter=meter,
         num_positions=longest_sequence(spec),
         dropped_token_id=spec.dropped_token_id,
+        keeps_parts=spec.encoder.is_table,
     )
     return of_texts, None

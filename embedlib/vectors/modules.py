@@ -31,9 +31,10 @@ def apply_modules(
         modules: all modules of the spec; the first is the Pooling.
         weights: opens the model's weights; called only if a module has any.
     """
-    has_weights = any(isinstance(module, (Dense, LayerNorm)) for module in modules)
-    tensors = weights() if has_weights else {}
+    tensors: Mapping[str, Vectors] = {}
     for index, module in enumerate(modules[1:], 1):
+        if isinstance(module, (Dense, LayerNorm)):
+            tensors = tensors or weights()
         if isinstance(module, Dense):
             matrix = tensors[f"modules.{index}.weight"]
             vectors = vectors @ matrix.T

@@ -19,7 +19,8 @@ def normalize(vectors: Vectors) -> Vectors:
 
     Source: torch.nn.functional.normalize: x / max(|x|, 1e-12).
     """
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    # What np.linalg.norm computes, which takes twice as long for one vector.
+    lengths: Any = np.sqrt(np.add.reduce(vectors * vectors, axis=-1, keepdims=True))
     unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
     return unit
 

@@ -408,10 +408,10 @@ def test_what_the_tokenizer_itself_refuses_names_the_texts() -> None:
 
 def test_a_panic_of_the_tokenizer_names_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = make_tokenizer()
-    monkeypatch.setattr(tokenizer, "_tokenizer", PanickingTokenizer())
+    monkeypatch.setattr(tokenizer._encode, "_tokenizer", PanickingTokenizer())
     with pytest.raises(InputError, match=r"^texts 4 to 4 failed to tokenize: no entry found for"):
         tokenizer(make_job(9), 4, ["a"], BARE)
-    monkeypatch.setattr(tokenizer, "_tokenizer", PanickingTokenizer(KeyboardInterrupt))
+    monkeypatch.setattr(tokenizer._encode, "_tokenizer", PanickingTokenizer(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         tokenizer(make_job(9), 4, ["a"], BARE)
 

@@ -1,0 +1,105 @@
+"""Token ids by parts that are looked up: those of the whole text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from embedlib.batching import token_ids
+from embedlib.batching.token_ids import TokenIds, divides_at_spaces
+from embedlib.errors import InputError
+from embedlib.testing.models.tokenizers import build_tokenizer
+
+LETTERS = (
+    *"abcdefghijklmnopqrstuvwxyzABCÉßİΣ",
+    *" \n\t\r   .,;'-!?/0123456789",
+    *"\x00\x0b\x0c\x1c\x1f\x85\xa0\u3000\u2028\u200b\u0301\u0345\ufffd世界ﬁ한ก🙂\u00a8",
+    *("[MASK]", "[UNK] ", " [SEP]", "the ", "city", "runs\n", "##s"),
+)
+
+
+def _bert() -> Tokenizer:
+    tokenizer, _ = build_tokenizer("bert")
+    tokenizer.post_processor = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _whole(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [item.ids for item in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def _drawn(seed: int, count: int) -> list[str]:
+    dice = random.Random(seed)
+    return ["".join(dice.choices(LETTERS, k=dice.randrange(60))) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        None,
+        normalizers.BertNormalizer(clean_text=False, strip_accents=True, lowercase=True),
+        normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
+        normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+    ],
+)
+@pytest.mark.parametrize("words", [None, pre_tokenizers.Whitespace()])
+def test_ids_of_parts_are_those_of_the_whole_text(
+    normalizer: normalizers.Normalizer | None, words: pre_tokenizers.PreTokenizer | None
+) -> None:
+    tokenizer = _bert()
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if words is not None:
+        tokenizer.pre_tokenizer = words
+    assert divides_at_spaces(tokenizer)
+    encode = TokenIds(tokenizer, keeps_parts=True)
+    texts = _drawn(0, 500)
+    expected = _whole(tokenizer, texts)
+    assert encode(texts, "", 0) == expected
+    assert encode(texts, "", 0) == expected  # all of them are known now
+    assert encode(texts[:1], "", 0) == expected[:1]
+    assert encode(texts, "the c", 0) == _whole(tokenizer, [f"the c{text}" for text in texts])
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = _bert()
+    encode = TokenIds(tokenizer, keeps_parts=True)
+    monkeypatch.setattr(token_ids, "MAX_LETTERS", 400)
+    for text in _drawn(1, 200):
+        assert encode([text], "", 0) == _whole(tokenizer, [text])
+        assert sum(map(len, encode._known)) <= 400
+    assert encode(["the city " * 1000], "", 0) == _whole(tokenizer, ["the city " * 1000])
+
+
+def test_a_tokenizer_that_looks_beyond_spaces_gets_whole_texts() -> None:
+    tokenizer = _bert()
+    tokenizer.add_tokens([AddedToken("the city")])
+    assert not divides_at_spaces(tokenizer)
+    assert TokenIds(tokenizer, keeps_parts=True)(["see the city"], "", 0) == _whole(
+        tokenizer, ["see the city"]
+    )
+    for change in (
+        {"pre_tokenizer": pre_tokenizers.Metaspace()},
+        {"pre_tokenizer": pre_tokenizers.ByteLevel()},
+        {"normalizer": normalizers.Replace(" ", "_")},
+        {"normalizer": normalizers.Prepend("_")},
+    ):
+        other = _bert()
+        for name, part in change.items():
+            setattr(other, name, part)
+        assert not divides_at_spaces(other)
+    bare = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    assert not divides_at_spaces(bare)
+
+
+def test_a_text_that_the_library_does_not_take_is_named_by_its_row() -> None:
+    encode = TokenIds(_bert(), keeps_parts=True)
+    with pytest.raises(InputError, match="7"):
+        encode(["the city", "the \ud800 city"], "", 6)
+    with pytest.raises(InputError, match="6"):
+        encode([7], "", 6)  # type: ignore[list-item]
+    assert encode(["the city"], "", 0)[0]
