@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from embedlib.models.encoder_parts import ROPE_KINDS, RopeKind
-from embedlib.models.spec import Activation, PoolingMode
+from embedlib.models.spec import Activation, Module, PoolingMode
 
 UNLIMITED_POSITIONS: Final = 4096
 """For a family without a limit of its own: eight times the longest text of any known model."""
@@ -237,6 +237,10 @@ class Family:
     own_rows: tuple[Family, ...] = ()
     """Rows for folders with the same `model_type` and another model: a key has one of the values of
     `chosen_by`, or, for a row without it, `auto_map` names one of the row's classes."""
+    library_end: tuple[Module, ...] = ()
+    """What the model's own library computes behind the transformer. Set if that library alone calls
+    the class so that it attends as the row says: sentence-transformers does not, so a folder with
+    its modules.json is refused. Empty: as sentence-transformers."""
     # Files
     tokenizer_class: str | None = None
     """The class that transformers takes for this model_type if no file names one; a file that names

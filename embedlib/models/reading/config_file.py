@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.families.refused import ARCHITECTURES, MODEL_TYPES, NEAREST, OWN_CLASSES
 from embedlib.models.families.row import UNLIMITED_POSITIONS, Family, Key
 from embedlib.models.families.table import FAMILIES, NESTED
 from embedlib.models.reading.config_keys import (
@@ -26,13 +27,7 @@ from embedlib.models.reading.encoder_parts import (
     read_windows,
 )
 from embedlib.models.reading.json_files import JsonObject, quote
-from embedlib.models.reading.refusals import (
-    ARCHITECTURES,
-    MODEL_TYPES,
-    NEAREST,
-    OWN_CLASSES,
-    QUANTIZED,
-)
+from embedlib.models.reading.refusals import QUANTIZED
 from embedlib.models.reading.rope_config import read_ropes
 from embedlib.models.reading.traits import (
     optional_integer,

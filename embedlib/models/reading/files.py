@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from embedlib.errors import ConfigError, ModelUnsupportedError
-from embedlib.models.reading.config_file import architecture_of, check_own_code
+from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
 from embedlib.models.reading.general_file import read_general, read_prompts
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
 from embedlib.models.reading.heads import has_chat_template, is_scoring, read_head
@@ -191,7 +191,9 @@ def _read_embedding(parts: Parts) -> ModelFiles:
         return _read_late(parts)
     if not parts.has_modules and is_scoring(parts.config):
         raise is_no_embedder(parts.config, "architectures")
-    if not parts.has_modules and has_chat_template(parts.transformer_dir, parts.tokenizer_config):
+    own_end = _library_end(parts)
+    is_templated = has_chat_template(parts.transformer_dir, parts.tokenizer_config)
+    if is_templated and not (parts.has_modules or own_end):
         raise ModelUnsupportedError(
             f"{parts.folder} has a chat template and no modules.json: there sentence-transformers "
             "5.4 and later write every text into the template, a program that embedlib does not "
@@ -208,7 +210,8 @@ def _read_embedding(parts: Parts) -> ModelFiles:
         modules.append(module)
     module_dirs = [path for _, path in parts.modules]
     if not parts.has_modules:
-        modules, module_dirs = [_default_pooling(parts.config)], [parts.folder]
+        modules = own_end or [_default_pooling(parts.config)]
+        module_dirs = [parts.folder] * len(modules)
     module_tensors: dict[int, str | AnswerRows] = {}
     if projection is not None:
         check_commutes(modules[0], parts.config)
@@ -252,6 +255,22 @@ def _read_splade(parts: Parts) -> ModelFiles:
         module_dirs=(*(parts.transformer_dir for _ in modules[1:]), splade_dir),
         module_tensors=tensors,
     )
+
+
+def _library_end(parts: Parts) -> list[Module]:
+    """Return what the model's own library computes behind the transformer; empty: it has none.
+
+    Raises:
+        ModelUnsupportedError: the folder is one of sentence-transformers, which calls the class
+            otherwise.
+    """
+    end = family_of(parts.config).library_end
+    if end and parts.has_modules:
+        raise ModelUnsupportedError(
+            "modules.json: sentence-transformers runs the class in auto_map from left to right, "
+            "its authors' library both ways; delete modules.json to get what the latter computes"
+        )
+    return [*end]
 
 
 def _default_pooling(config: JsonObject) -> Pooling:

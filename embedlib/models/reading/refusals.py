@@ -1,6 +1,6 @@
-"""What models that embedlib does not compute are, and which ones come nearest.
+"""What folders and modules that embedlib does not compute are, and what to take instead.
 
-A message that lists what is accepted does not tell a user of such a model what to do instead.
+What is known of families and classes without a row stands in families/refused.py.
 """
 
 from __future__ import annotations
@@ -12,63 +12,6 @@ from typing import Final
 
 from embedlib.errors import ModelNotFoundError
 from embedlib.models.reading.model_file import has_file
-
-_LINEAR: Final = (
-    "mixes attention with layers that are none, which embedlib does not compute; Qwen3-Embedding "
-    "and Qwen3-Reranker are the nearest that load"
-)
-_TEXT_TO_TEXT: Final = (
-    "has an encoder and a decoder, which embedlib does not compute; ettin-reranker and "
-    "Qwen3-Reranker are the nearest rerankers that load, embeddinggemma-300m the nearest embedder"
-)
-_IMAGES: Final = (
-    "takes images, which embedlib does not; Qwen3-Embedding and Nemotron-3-Embed are the nearest "
-    "for text"
-)
-MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "lfm3"), _LINEAR
-        ),
-        **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
-        "bidirlm": "is BidirLM's, whose classes are not yet seen; Qwen3-Embedding-0.6B and "
-        "EmbeddingGemma are the nearest that load",
-        "nvembed": "pools with layers of its own, which embedlib does not compute; "
-        "Qwen3-Embedding-8B is the nearest that loads",
-    }
-)
-"""By `model_type`."""
-
-_TO_THE_LEFT: Final = (
-    "reads from left to right, with layers that are no attention, which embedlib does not compute; "
-    "LFM2.5-Embedding-350M and Qwen3-Embedding-0.6B are the nearest that load"
-)
-ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("Lfm2Model", "Lfm2ForCausalLM"), _TO_THE_LEFT),
-        "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
-        "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
-    }
-)
-"""By the first of `architectures`."""
-
-NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
-"""For a class of which nothing else is known."""
-
-OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "MistralModel": "GritLM's attends both ways only where its own package asks for it, which "
-        "its folder does not say; e5-mistral-7b-instruct is the nearest that loads",
-        "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
-        "ettin-reranker are the nearest that load",
-        "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
-        "that loads",
-        "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that "
-        "loads",
-    }
-)
-"""By the class that `auto_map` names, without its file: what is known of it."""
 
 _SPARSE: Final = (
     "belongs to a sparse model of another kind than those that load: a Transformer with a "
