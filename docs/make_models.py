@@ -65,6 +65,7 @@ COVERS: Final = {
     "t5": "sentence-t5, gtr-t5, instructor: the encoder; not yet seen",
     "t5-gated": "the same on T5 1.1; not yet seen",
     "mistral": "e5-mistral, SFR-Embedding, bge-en-icl",
+    "mistral-gritlm": "GritLM-7B; not yet seen",
     "ministral3": "Nemotron-3-Embed; not yet seen",
     "llama": "Llama 2 and 3",
     "llama_bidirec": "llama-nemotron-embed, llama-embed-nemotron; not yet seen",

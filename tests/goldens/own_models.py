@@ -10,6 +10,7 @@ Sources:
 - NomicBertModel of huggingface.co/nomic-ai/nomic-bert-2048, modeling_hf_nomic_bert.py: its experts
   are those of arXiv:2502.07972, without normalized shares
 
+- GritLM of gritlm 1.0.2, gritlm/gritlm.py: encode, behind MistralModel with attention both ways
 - Lfm2BidirectionalModel of huggingface.co/LiquidAI/LFM2.5-Embedding-350M,
   modeling_lfm2_bidirectional.py: Lfm2Model of transformers with attention both ways and centred
   convolutions; the file is read in copies of it, and the class in the main branch of transformers
@@ -194,6 +195,11 @@ LAST = {
 }
 
 
+def gritlm(hidden: torch.Tensor, num_instruction_tokens: int) -> torch.Tensor:
+    """Source: GritLM.encode and pooling, with pooling_method "mean" and normalized True."""
+    return normalize(hidden[num_instruction_tokens:].mean(0), dim=0)
+
+
 def outputs(
     folder: Path, texts: list[str], prompt: str, limit: int, reference: dict[str, Any] | None
 ) -> dict[str, np.ndarray]:
@@ -202,17 +208,24 @@ def outputs(
     tensors = load_file(folder / "model.safetensors")
     own = peer(folder, reference) if reference else MODELS[config["model_type"]]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
-    kinds = [module["type"] for module in json.loads((folder / "modules.json").read_text())]
-    ids, vectors = [], []
+    ids, vectors, num_prompt_tokens = [], [], 0
+    is_gritlm = not (folder / "modules.json").exists()
+    if is_gritlm:
+        num_prompt_tokens = len(tokenizer(prompt)["input_ids"]) if prompt else 0
+    else:
+        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+        kinds = [module["type"] for module in json.loads((folder / "modules.json").read_text())]
     for text in texts:
         ids.append(tokenizer(prompt + text, truncation=True, max_length=limit)["input_ids"])
         hidden = own(torch.tensor(ids[-1]), tensors, config)
+        if is_gritlm:
+            vectors.append(gritlm(hidden, num_prompt_tokens))
+            continue
         pooled = hidden[0] if pooling["pooling_mode_cls_token"] else hidden.mean(0)
         vectors.append(LAST[kinds[-1].rpartition(".")[2]](pooled))
     return {
         "ids": np.concatenate(ids).astype(np.int32),
         "lengths": np.array([len(row) for row in ids], dtype=np.int32),
-        "num_prompt_tokens": np.int32(0),
+        "num_prompt_tokens": np.int32(num_prompt_tokens),
         "vectors": torch.stack(vectors).numpy().astype(np.float32),
     }

@@ -18,6 +18,7 @@ from embedlib.models.families.row import (
     SequenceHead,
 )
 from embedlib.models.families.tensor_names import DECODER_TENSORS
+from embedlib.models.spec import Normalize, Pooling
 
 DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
 DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
@@ -52,7 +53,7 @@ LLAMA: Final = Family(
     lm_head="lm_head.weight",
 )
 
-MISTRAL: Final = replace(
+PLAIN_MISTRAL: Final = replace(
     LLAMA,
     model_type="mistral",
     tokenizer_class="TokenizersBackend",
@@ -65,6 +66,26 @@ MISTRAL: Final = replace(
     # The class ignores layer_types, and its linear layers have no bias.
     fixed={"layer_types": (None,), "attention_bias": (False, None), "mlp_bias": (False, None)},
 )
+
+# Its class attends as its caller says, and its authors' library asks for both ways; then the class
+# has no window, but with FlashAttention. The library leaves the instruction out of the mean.
+# Source: GritLM.__init__ and encode of gritlm 1.0.2, gritlm/gritlm.py: attn "bbcc", pooling_method
+# "mean", embed_instruction False, normalized True; github.com/ContextualAI/gritlm,
+# scripts/modeling_mistral_gritlm.py, which the folder holds as modeling_gritlm7b.py.
+GRITLM: Final = replace(
+    PLAIN_MISTRAL,
+    name="mistral-gritlm",
+    is_causal=None,
+    windows="none",
+    window=None,
+    fixed={**PLAIN_MISTRAL.fixed, "is_causal": (False, None)},
+    harmless=frozenset({"sliding_window"}),
+    own_code={"AutoModel": ("modeling_gritlm7b.MistralModel",)},
+    library_end=(Pooling(modes=("mean",), include_prompt=False), Normalize()),
+    sequence_head=None,
+    lm_head=None,
+)
+MISTRAL: Final = replace(PLAIN_MISTRAL, own_rows=(GRITLM,))
 
 PLAIN_QWEN2: Final = replace(
     LLAMA,
@@ -159,7 +180,7 @@ PPLX_QWEN3: Final = replace(
 )
 
 MINISTRAL3: Final = replace(
-    MISTRAL,
+    PLAIN_MISTRAL,
     model_type="ministral3",
     norm_eps=Key("rms_norm_eps", 1e-5),
     head_dim=Key("head_dim", 128),

@@ -28,6 +28,8 @@ MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         ),
         **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
+        "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "
+        "GritLM-7B and e5-mistral-7b-instruct are the nearest that load",
         "bidirlm": "is BidirLM's, whose classes are not yet seen; Qwen3-Embedding-0.6B and "
         "EmbeddingGemma are the nearest that load",
         "nvembed": "pools with layers of its own, which embedlib does not compute; "
@@ -43,6 +45,8 @@ _TO_THE_LEFT: Final = (
 ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("Lfm2Model", "Lfm2ForCausalLM"), _TO_THE_LEFT),
+        "GritLM": "is vLLM's form of GritLM, whose files do not tell what is pooled; "
+        "GritLM/GritLM-7B is the one that loads",
         "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
         "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
     }
@@ -54,8 +58,6 @@ NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
 
 OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "MistralModel": "GritLM's attends both ways only where its own package asks for it, which "
-        "its folder does not say; e5-mistral-7b-instruct is the nearest that loads",
         "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
         "ettin-reranker are the nearest that load",
         "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "

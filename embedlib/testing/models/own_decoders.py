@@ -30,6 +30,17 @@ GTE_QWEN2: Final[Json] = DECODER | {
     "sliding_window": None,
     "max_window_layers": 2,
 }
+GRITLM: Final[Json] = DECODER | {
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    "auto_map": {
+        "AutoModel": "modeling_gritlm7b.MistralModel",
+        "AutoModelForCausalLM": "modeling_gritlm7b.MistralForCausalLM",
+    },
+    # The class has no window where it attends both ways.
+    "sliding_window": 4,
+    "tie_word_embeddings": False,
+}
 VOYAGE: Final[Json] = QWEN3 | {
     "architectures": ["VoyageQwen3BidirectionalEmbedModel"],
     "auto_map": {"AutoModel": "modeling.VoyageQwen3BidirectionalEmbedModel"},
@@ -102,6 +113,21 @@ OWN_DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             modules=(LAST, NORMALIZE),
             tokenizer_config={"add_eos_token": True},
             reference_config={key: GTE_QWEN2[key] for key in GTE_QWEN2 if key != "auto_map"},
+        ),
+        # Like GritLM: no modules.json, and a chat template for its other half.
+        "mistral-gritlm": TinyVariant(
+            tokenizer="mistral",
+            config=GRITLM,
+            tokenizer_config={"tokenizer_class": "LlamaTokenizer", "chat_template": "{{ 1 }}"},
+            general={
+                "prompts": {
+                    "query": "<|user|>\nGiven a question, find its answer\n<|embed|>\n",
+                    "document": "<|embed|>\n",
+                }
+            },
+            reference_config=DECODER
+            | {"model_type": "mistral", "sliding_window": None, "is_causal": False},
+            has_own_reference=True,
         ),
         # Like voyage-4-nano: a matrix behind the transformer.
         "qwen3-voyage": TinyVariant(

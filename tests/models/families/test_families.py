@@ -191,6 +191,8 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
             "qwen2-qzhou",
         ),
         ("qwen3-voyage", {}, "qwen3-voyage"),
+        ("mistral-gritlm", {}, "mistral-gritlm"),
+        ("mistral-gritlm", {"auto_map": MISSING}, "mistral"),
         (
             "xlm-roberta",
             {"auto_map": {"AutoModel": "modeling_xlm_roberta.XLMRobertaModel"}},
@@ -493,11 +495,10 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             {"auto_map": {"AutoModel": "jinaai/other--modeling_bert.JinaBertModel"}},
             "auto_map = .*or jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel",
         ),
-        (
-            "mistral",
-            {"auto_map": {"AutoModel": "modeling_gritlm7b.MistralModel"}},
-            "auto_map = .* GritLM's .* e5-mistral",
-        ),
+        ("mistral-gritlm", {"is_causal": True}, "is_causal = true"),
+        ("mistral-gritlm", {"auto_map": {"AutoModel": "x.MistralModel"}}, "auto_map = .*gritlm7b"),
+        ("mistral-gritlm", {"architectures": ["GritLM"]}, "architectures = .*GritLM/GritLM-7B"),
+        ("mistral", {"model_type": "mixtral"}, 'model_type = "mixtral" .*GritLM-7B'),
         (
             "lfm2",
             {"architectures": ["Lfm2ForCausalLM"]},

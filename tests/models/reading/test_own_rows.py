@@ -97,6 +97,21 @@ def test_a_matrix_of_the_class_comes_behind_the_pooling(
         load_spec(folder)
 
 
+def test_gritlm_ends_as_in_its_own_library(
+    tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    spec = load_spec(tiny_folder("mistral-gritlm"))
+    assert spec.modules == (Pooling(modes=("mean",), include_prompt=False), Normalize())
+    assert set(spec.encoder.windows) == {None}
+    folder = write_tiny_model(tmp_path, "mistral-gritlm")
+    # As sentence-transformers would save it.
+    saved = tiny_folder("mistral")
+    shutil.copy(saved / "modules.json", folder)
+    shutil.copytree(saved / "1_Pooling", folder / "1_Pooling")
+    with pytest.raises(ModelUnsupportedError, match=r"^modules.json: .* delete modules.json"):
+        load_spec(folder)
+
+
 @pytest.mark.parametrize("name", ["st_quantize.Other", "other.FlexibleQuantizer"])
 def test_whole_numbers_come_from_the_known_module_alone(
     tmp_path: Path, tiny_folder: Callable[[str], Path], name: str
