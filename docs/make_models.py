@@ -75,6 +75,7 @@ COVERS: Final = {
     "qwen3": "Qwen3-Embedding, Octen-Embedding, F2LLM-v2, harrier-0.6b",
     "qwen3-voyage": "voyage-4-nano; not yet seen",
     "bidirectional_pplx_qwen3": "pplx-embed-v1; not yet seen",
+    "bidirlm": "BidirLM-0.6B and -1.7B; not yet seen",
     "gemma": "bge-reranker-v2-gemma; not yet seen",
     "gemma2": "bge-multilingual-gemma2",
     "gemma3_text": "EmbeddingGemma, harrier-270m and -27b",

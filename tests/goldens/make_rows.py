@@ -29,7 +29,7 @@ EMBEDDING = (
     *("gte-native", "camembert", "xlm-roberta-xl", "ernie", "electra", "jina_embeddings_v3"),
     *("deberta-v2", "t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe"),
     *("qwen2-both-ways", "qwen3-voyage", "pplx", "embedding_gemma2_text", "lfm2"),
-    "mistral-gritlm",
+    *("mistral-gritlm", "bidirlm"),
     *("ministral3", "llama_bidirec", "eurobert", "ultrabert", "gemma"),
 )
 SCORING = (
@@ -46,6 +46,7 @@ CONFIGS = {
     "lfm2_bidirectional": "lfm2",
     "llama_bidirec": "llama",
     "bidirectional_pplx_qwen3": "qwen3",
+    "bidirlm": "qwen3",
 }
 """`model_type` of a row to that of the class whose defaults it has."""
 

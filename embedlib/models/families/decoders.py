@@ -179,6 +179,32 @@ PPLX_QWEN3: Final = replace(
     lm_head=None,
 )
 
+# Those of BidirLM that are made of Qwen3: its layers with attention both ways and no window.
+# Source: the card of huggingface.co/BidirLM/BidirLM-270M-Embedding; BidirLMOmniTextModel, the text
+# half of BidirLM-Omni, in modeling_bidirlm_omni.py; and the code that they were trained with,
+# optimus/tools/huggingface/biqwen/modeling_biqwen_mntp.py. The folders are not yet seen: the class
+# is called after that of BidirLM-Omni, and one of another name is refused.
+BIDIRLM: Final = replace(
+    PLAIN_QWEN3,
+    model_type="bidirlm",
+    is_causal=None,
+    windows="none",
+    window=None,
+    # The defaults of its configuration are not known.
+    implied={"model_type": ("head_dim", "num_key_value_heads")},
+    fixed={
+        **PLAIN_QWEN3.fixed,
+        "is_causal": (False, None),
+        "use_sliding_window": (False, None),
+        "sliding_window": (None,),
+        "layer_types": (None,),
+    },
+    harmless=frozenset({"mask_token", "clf_pooling", "max_window_layers"}),
+    own_code={"AutoModel": ("modeling_bidirlm.BidirLMModel",)},
+    sequence_head=None,
+    lm_head=None,
+)
+
 MINISTRAL3: Final = replace(
     PLAIN_MISTRAL,
     model_type="ministral3",

@@ -27,11 +27,11 @@ MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
             ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "lfm3"), _LINEAR
         ),
         **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
+        **dict.fromkeys(
+            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3", "bidirlm_omni"), _IMAGES
+        ),
         "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "
         "GritLM-7B and e5-mistral-7b-instruct are the nearest that load",
-        "bidirlm": "is BidirLM's, whose classes are not yet seen; Qwen3-Embedding-0.6B and "
-        "EmbeddingGemma are the nearest that load",
         "nvembed": "pools with layers of its own, which embedlib does not compute; "
         "Qwen3-Embedding-8B is the nearest that loads",
     }

@@ -14,6 +14,7 @@ from typing import Final
 
 from embedlib.models.families.convolutional import LFM2, LFM2_BIDIRECTIONAL
 from embedlib.models.families.decoders import (
+    BIDIRLM,
     EUROBERT,
     LLAMA,
     LLAMA_BIDIREC,
@@ -55,7 +56,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
             DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT,
             ULTRABERT, T5,
             MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,
-            EMBEDDING_GEMMA2, PPLX_QWEN3, LFM2, LFM2_BIDIRECTIONAL,
+            EMBEDDING_GEMMA2, PPLX_QWEN3, BIDIRLM, LFM2, LFM2_BIDIRECTIONAL,
         )
     }
 )  # fmt: skip

@@ -55,6 +55,19 @@ PPLX: Final[Json] = QWEN3 | {
     },
     "use_bidirectional_attention": True,
 }
+BIDIRLM: Final[Json] = {
+    key: value for key, value in QWEN3.items() if key not in ("use_sliding_window",)
+} | {
+    "model_type": "bidirlm",
+    "architectures": ["BidirLMModel"],
+    "auto_map": {
+        "AutoConfig": "configuration_bidirlm.BidirLMConfig",
+        "AutoModel": "modeling_bidirlm.BidirLMModel",
+    },
+    "clf_pooling": "late",
+    "mask_token": "<|mask|>",
+    "mask_token_id": 1,
+}
 EMBEDDING_GEMMA2: Final[Json] = {
     "model_type": "embedding_gemma2_text",
     "architectures": ["EmbeddingGemma2TextModel"],
@@ -145,6 +158,13 @@ OWN_DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             modules=(MEAN, QUANTIZER),
             reference_config=QWEN3 | {"is_causal": False},
             has_own_reference=True,
+        ),
+        # Like BidirLM-0.6B.
+        "bidirlm": TinyVariant(
+            tokenizer="end",
+            config=BIDIRLM,
+            modules=(MEAN,),
+            reference_config=QWEN3 | {"is_causal": False},
         ),
         # The half of EmbeddingGemma 2 that computes texts.
         "embedding_gemma2_text": TinyVariant(

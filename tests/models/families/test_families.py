@@ -517,7 +517,11 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ),
         ("lfm2", {"use_pos_enc": False}, "use_pos_enc = false"),
         ("lfm2", {"num_heads": 2}, "num_heads = 2 .* the value of num_attention_heads"),
-        ("qwen3", {"model_type": "bidirlm"}, 'model_type = "bidirlm" is BidirLM'),
+        ("bidirlm", {"auto_map": {"AutoModel": "x.Other"}}, "auto_map = .*BidirLMModel"),
+        ("bidirlm", {"head_dim": MISSING}, "head_dim is missing"),
+        ("bidirlm", {"layer_types": ["sliding_attention"] * 2}, "layer_types = "),
+        ("bidirlm", {"query_pre_attn_scalar": 256}, "query_pre_attn_scalar = 256 is not a known"),
+        ("bidirlm", {"model_type": "bidirlm_omni"}, 'model_type = "bidirlm_omni" takes images'),
         (
             "mistral",
             {"auto_map": {"AutoModel": "x.y"}},
