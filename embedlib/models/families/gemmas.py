@@ -102,32 +102,21 @@ GEMMA: Final = replace(
 
 # The half of EmbeddingGemma 2 that computes texts; see NESTED in table.py.
 # Source: transformers 5.23, models/embedding_gemma2.
-EMBEDDING_GEMMA2: Final = Family(
+EMBEDDING_GEMMA2: Final = replace(
+    GEMMA3_TEXT,
     model_type="embedding_gemma2_text",
-    norm="rms_norm",
-    norm_eps=Key("rms_norm_eps", 1e-6),
-    norm_placement="sandwich",
-    scales_embeddings=True,
-    is_gated=True,
-    activation=Key("hidden_activation", "gelu_pytorch_tanh"),
-    positions="rotary",
-    rope_theta=Key("rope_theta", 1_000_000.0),
-    window_rope_theta=Key("rope_local_base_freq", 10_000.0),
     rope_kinds=("default",),
     num_kv_heads=Key("num_key_value_heads", 2),
-    head_dim=Key("head_dim", 256),
-    windows="alternating",
+    is_bidirectional=None,
     window=Key("sliding_window", 512),
     alternation=Alternation(every=6, full="last", halves=False),
     wide_heads=Key("per_layer_config"),
     layer_input_size=Key("hidden_size_per_layer_input", 512),
     # Scores are not divided.
     query_scalar=1.0,
-    has_qk_norm=True,
     has_v_norm=True,
     has_qkv_bias=False,
     has_output_bias=False,
-    has_mlp_bias=False,
     # What the class makes of files without them is not read here.
     implied={"model_type": ("layer_types", "per_layer_config")},
     fixed={
@@ -137,12 +126,14 @@ EMBEDDING_GEMMA2: Final = Family(
         "rope_local_base_freq": (None,),
         "rope_scaling": (None,),
     },
-    tokenizer_class="GemmaTokenizer",
+    harmless=frozenset(),
     prefixes=("", "language_model.", "model.language_model.", "model.", "0.auto_model."),
     tensors=EMBEDDING_GEMMA2_TENSORS,
+    stores_norms_less_one=False,
     ignored_tensors=(
         "*embedding_projection.weight", "*rotary_emb.*", "*vision_tower.*", "*embed_vision.*",
         "*audio_tower.*", "*embed_audio.*",
     ),
     projection=Projection(tensor="embedding_projection", features=Key("embedding_dim", 768)),
+    sequence_head=None,
 )  # fmt: skip
