@@ -44,10 +44,10 @@ SCORERS: Final = 0.3
 OWN_CODE: Final = (
     *("new", "new-types", "gte", "nomic_bert-own-keys", "nomic_bert-both-keys"),
     *("jina_bert", "jina_bert-code", "nomic_bert-moe", "qwen2-both-ways", "qwen3-voyage"),
-    *("pplx", "lfm2"),
+    *("pplx", "lfm2", "mistral-gritlm", "bidirlm", "llama_bidirec"),
 )
 """Variants whose config.json only the model's own code reads: no reference for them here; the part
-`families` has one for the last seven."""
+`families` has one for all behind the first line."""
 
 
 @contextmanager

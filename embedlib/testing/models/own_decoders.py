@@ -138,8 +138,7 @@ OWN_DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
                     "document": "<|embed|>\n",
                 }
             },
-            reference_config=DECODER
-            | {"model_type": "mistral", "sliding_window": None, "is_causal": False},
+            reference_config=DECODER | {"model_type": "mistral", "is_causal": False},
             has_own_reference=True,
         ),
         # Like voyage-4-nano: a matrix behind the transformer.
