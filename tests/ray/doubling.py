@@ -14,6 +14,7 @@ from time import perf_counter
 
 import httpx
 import numpy as np
+import ray
 from ray import serve
 
 from embedlib_ray import Fleet, build_app
@@ -115,6 +116,7 @@ def main() -> None:
         asyncio.run(run(given.minutes, given.seconds))
     finally:
         serve.shutdown()
+        ray.shutdown()  # a cluster does not remove the node of a program that is connected
         cluster.shutdown()
 
 
