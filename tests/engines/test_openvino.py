@@ -130,7 +130,7 @@ def test_what_openvino_was_asked_for(
 ) -> None:
     make(files, threads=threads, cache_dir=tmp_path if has_cache else None)
     assert len(compiled) == 2 + has_cache
-    for model, streams in zip(compiled[-2:], (threads, 1), strict=True):
+    for model, streams in zip(compiled[-2:], (1, threads), strict=True):  # queries first
         # float32 even if the CPU has matrix units for bfloat16.
         assert model.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
         assert model.get_property("INFERENCE_NUM_THREADS") == threads

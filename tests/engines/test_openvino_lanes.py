@@ -1,7 +1,9 @@
-"""Queries do not wait long for bulk batches: a graph in stages."""
+"""Queries do not wait long for bulk batches: a graph in stages, and the priority of threads."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.engines.openvino.bulk_threads import MAX_NICENESS, NICENESS, BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.lanes import Lanes
@@ -91,3 +94,76 @@ def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
     assert gone.wait(WAIT_SECONDS)
     waiting.join()
     second.__exit__(None, None, None)
+
+
+def test_lanes_tell_when_a_query_meets_bulk() -> None:
+    met: list[str] = []
+    lanes = Lanes(lambda: met.append("met"))
+    with lanes.query():
+        pass
+    with lanes.bulk():
+        assert met == []
+        with lanes.query():
+            assert met == ["met"]
+    with lanes.query():
+        assert met == ["met"]
+
+
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has a priority for each thread"
+)
+
+
+def niceness(number: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, number)
+
+
+@needs_linux
+def test_the_threads_that_a_marked_thread_starts_get_a_lower_priority() -> None:
+    bulk, started, end = BulkThreads(), threading.Barrier(3), threading.Event()
+    numbers: dict[str, int] = {}
+
+    def run(name: str) -> None:
+        numbers[name] = threading.get_native_id()
+        started.wait(WAIT_SECONDS)
+        end.wait()
+
+    threads = [threading.Thread(target=run, args=("other",))]
+
+    def mark_and_start() -> None:
+        bulk.mark()
+        threads.append(threading.Thread(target=run, args=("bulk",)))
+        threads[-1].start()
+
+    marking = threading.Thread(target=mark_and_start)
+    threads[0].start()
+    marking.start()
+    marking.join()
+    started.wait(WAIT_SECONDS)
+    before = niceness(numbers["other"])
+    assert numbers["bulk"] in bulk.numbers()
+    assert numbers["other"] not in bulk.numbers()
+    for _ in range(2):
+        bulk.lower()
+        assert niceness(numbers["bulk"]) == min(before + NICENESS, MAX_NICENESS)
+        assert niceness(numbers["other"]) == niceness(0) == before
+    end.set()
+    for thread in threads:
+        thread.join()
+
+
+@needs_linux
+@pytest.mark.parametrize("is_large", [False, True])
+def test_the_library_computes_bulk_on_threads_that_are_found(
+    is_large: bool, files: ModelFiles
+) -> None:
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=2, is_large=is_large))
+    bulk: BulkThreads = engine._lanes._when_met.__self__  # type: ignore[attr-defined]
+    numbers = bulk.numbers()
+    assert len(numbers) >= engine.limits.num_parallel_batches
+    before = niceness(0)
+    assert {niceness(number) for number in numbers} == {before}
+    with engine._lanes.bulk():
+        engine.compute(make_batch(IDS, Lane.QUERY))
+    assert {niceness(number) for number in bulk.numbers()} == {min(before + NICENESS, MAX_NICENESS)}
+    engine.close()

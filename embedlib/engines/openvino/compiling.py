@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,9 +79,12 @@ def load_models(
     cache: ModelCache | None,
     graph_options: Mapping[str, object],
     *,
+    mark: Callable[[], None] = lambda: None,
     is_large: bool = False,
 ) -> Loaded:
     """Return compiled models of one graph, from the cache if it has them.
+
+    The last one is loaded and tried first: the library then starts threads that all models share.
 
     Args:
         core: OpenVINO's, with its CPU plugin loaded.
@@ -90,6 +94,7 @@ def load_models(
         settings: the properties of each compiled model.
         cache: where they are kept; None: nowhere.
         graph_options: what the graph depends on, besides the spec and the weights; JSON values.
+        mark: called on the threads that load a model which is not the last.
         is_large: whether pages of the weights are let go while they are packed; without a cache.
 
     Raises:
@@ -97,19 +102,19 @@ def load_models(
     """
     batch = trial_batch(spec, is_large=is_large)
     if cache is None:
-        return _compile(core, build, settings, batch if is_large else None)
+        return _compile(core, build, settings, batch, mark, is_large=is_large)
     facts = _facts(core, spec, settings) | {"graph": dict(graph_options)}
     with cache.entry(facts) as entry:
         if entry is None:
-            return _compile(core, build, settings, batch if is_large else None)
+            return _compile(core, build, settings, batch, mark, is_large=is_large)
         if cache.file is not None:
-            kept = _import(entry, core, settings, batch, cache.file)
-            return kept or _compile(core, build, settings, batch, entry)
+            kept = _import(entry, core, settings, batch, mark, cache.file)
+            return kept or _compile(core, build, settings, batch, mark, entry, is_large=True)
         return (
-            _import(entry, core, settings, batch)
-            or _keep(entry, core, build, settings, batch)
-            or _import(entry, core, settings, batch)
-            or _compile(core, build, settings)
+            _import(entry, core, settings, batch, mark)
+            or _keep(entry, core, build, settings, batch, mark)
+            or _import(entry, core, settings, batch, mark)
+            or _compile(core, build, settings, batch, mark)
         )
 
 
@@ -137,34 +142,41 @@ def _compile(
     core: ov.Core,
     build: Build,
     settings: Sequence[Settings],
-    batch: Batch | None = None,
+    batch: Batch,
+    mark: Callable[[], None],
     entry: CacheEntry | None = None,
+    *,
+    is_large: bool = False,
 ) -> Loaded:
-    """Compile a graph for each of the settings.
+    """Compile a graph for each of the settings; keep that of a large model in `entry`.
 
-    Args:
-        core: OpenVINO's.
-        build: returns the stages of the graph, and the weights.
-        settings: the properties of each compiled model.
-        batch: of a large model, the one that it is tried with: what is packed at first use is
-            packed while pages are let go.
-        entry: where a large model is kept, without weights.
+    All models of a large one are tried: what is packed at first use is packed while pages are let
+    go.
     """
     graphs, weights = build()
-    files = mapped_files(weights) if batch else []
+    files = mapped_files(weights) if is_large else []
     known = refer(core, graphs, files[0]) if entry and files else None
     extra = {} if known is None else WITHOUT_WEIGHTS
-    vectors = []
-    with letting_go(files), ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile") as threads:
-        models: list[Stages] = [
-            list(threads.map(lambda graph, one=one: core.compile_model(graph, "CPU", one), graphs))
-            for one in ({**one, **extra} for one in settings)
-        ]
-        if files and batch is not None:
-            vectors = [_try(stages, batch) for stages in models]
-    if entry is not None and known is not None and np.isfinite(vectors[-1]).all():
-        entry.write([stage.export_model for stage in models[-1]], vectors[-1])
+    models: list[Stages] = []
+    with letting_go(files):
+        for number, one in enumerate(reversed(settings)):
+            with _loading_threads(mark if number else None) as threads:
+                models.insert(
+                    0, list(threads.map(partial(_compiled, core, {**one, **extra}), graphs))
+                )
+            if files or not number:
+                vectors = _try(models[0], batch)
+    if entry is not None and known is not None and np.isfinite(vectors).all():
+        entry.write([stage.export_model for stage in models[0]], vectors)
     return Loaded(models, [*graphs, weights, known], files)
+
+
+def _compiled(core: ov.Core, settings: Settings, graph: ov.Model) -> ov.CompiledModel:
+    return core.compile_model(graph, "CPU", dict(settings))
+
+
+def _loading_threads(mark: Callable[[], None] | None) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile", initializer=mark)
 
 
 def _keep(
@@ -173,6 +185,7 @@ def _keep(
     build: Build,
     settings: Sequence[Settings],
     batch: Batch,
+    mark: Callable[[], None],
 ) -> Loaded | None:
     """Compile the model that queries use and keep it; if that fails, return all compiled models.
 
@@ -187,7 +200,8 @@ def _keep(
         and entry.write([compiled.export_model], vectors)
     ):
         return None
-    others = [core.compile_model(graph, "CPU", dict(one)) for one in settings[:-1]]
+    with _loading_threads(mark) as threads:
+        others = list(threads.map(lambda one: _compiled(core, one, graph), settings[:-1]))
     return Loaded([[one] for one in (*others, compiled)], [graph, weights])
 
 
@@ -196,6 +210,7 @@ def _import(
     core: ov.Core,
     settings: Sequence[Settings],
     batch: Batch,
+    mark: Callable[[], None],
     file: WeightsFile | None = None,
 ) -> Loaded | None:
     """Return what is kept; None if there is nothing, or if it does not stand its trial.
@@ -205,6 +220,7 @@ def _import(
         core: OpenVINO's.
         settings: the properties of each compiled model.
         batch: the one of the trial.
+        mark: see `load_models`.
         file: that of the weights, for a large model.
     """
     kept = entry.kept()
@@ -217,14 +233,17 @@ def _import(
             parts = [ov.Tensor(content[start:end], shared_memory=True) for start, end in kept.parts]
             models: list[Stages] = []
             files: list[MappedFile] = []
-            for one in settings:
-                stages, mappings = _import_stages(core, parts, one, file)
-                models.append(stages)
+            tried = []
+            for number, one in enumerate(reversed(settings)):
+                with _loading_threads(mark if number else None) as threads:
+                    stages, mappings = _import_stages(core, parts, one, file, threads)
+                models.insert(0, stages)
                 files += mappings
-            with letting_go(files):
                 # Only the one that queries use, unless pages must be let go: it would pack its
                 # weights at the first query anyway.
-                tried = [_try(stages, batch) for stages in (models if file else models[-1:])]
+                if file or not number:
+                    with letting_go(files):
+                        tried.append(_try(stages, batch))
     except (RuntimeError, OSError, ValueError) as error:
         entry.drop(f"it cannot be loaded: {last_line(error)}")
         return None
@@ -237,27 +256,30 @@ def _import(
 
 
 def _import_stages(
-    core: ov.Core, parts: Sequence[ov.Tensor], settings: Settings, file: WeightsFile | None
+    core: ov.Core,
+    parts: Sequence[ov.Tensor],
+    settings: Settings,
+    file: WeightsFile | None,
+    threads: ThreadPoolExecutor,
 ) -> tuple[Stages, list[MappedFile]]:
     """Return the stages of a compiled model, and where the library has mapped the weights' file."""
-    if file is None:
-        return [core.import_model(part, "CPU", dict(settings)) for part in parts], []
-    known = {**settings, **WITHOUT_WEIGHTS, "WEIGHTS_PATH": str(file.path)}
+    known = dict(settings)
+    if file is not None:
+        known |= {**WITHOUT_WEIGHTS, "WEIGHTS_PATH": str(file.path)}
     # The pages of a stage stay in memory while it is imported.
-    at_once = 1 if file.is_packed_at_once else COMPILING_THREADS
+    at_once = 1 if file is not None and file.is_packed_at_once else COMPILING_THREADS
     stages: list[ov.CompiledModel] = []
     files: list[MappedFile] = []
-    with ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile") as threads:
 
-        def load() -> list[ov.CompiledModel]:
-            some = parts[len(stages) : len(stages) + at_once]
-            return list(threads.map(lambda part: core.import_model(part, "CPU", known), some))
+    def load() -> list[ov.CompiledModel]:
+        some = parts[len(stages) : len(stages) + at_once]
+        return list(threads.map(lambda part: core.import_model(part, "CPU", known), some))
 
-        while len(stages) < len(parts):
-            new, mappings = mapped_by(file.path, load)
-            let_all_go(mappings)
-            stages += new
-            files += mappings
+    while len(stages) < len(parts):
+        new, mappings = mapped_by(file.path, load) if file else (load(), [])
+        let_all_go(mappings)
+        stages += new
+        files += mappings
     return stages, files
 
 

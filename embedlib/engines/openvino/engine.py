@@ -3,7 +3,7 @@
 The bulk lane is compiled for throughput: one stream per core, each computing its own batch on one
 thread. The query lane is compiled for latency: all cores compute one batch. Both are compiled from
 the same graph and may run at the same time. The operating system then divides the cores between
-them, so a query never waits for a bulk batch to end.
+them, so a query never waits for a bulk batch to end; bulk threads have the lower priority.
 
 Each compiled model packs the weights for itself. Where two copies would take much more memory than
 the weights, both lanes share the one for latency. It is compiled in stages, and a bulk batch waits
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
+from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
 from embedlib.engines.openvino.compiling import MIN_ROWS, Loaded, load_models
 from embedlib.engines.openvino.graph import build_stages
@@ -67,8 +68,9 @@ class OpenVINOEngine:
         """
         self._limits = layout.limits(spec)
         lanes = [Lane.BULK] * layout.streams + [Lane.QUERY]
+        bulk_threads = BulkThreads()
         try:
-            loaded = _load(spec, weights, layout, cache)
+            loaded = _load(spec, weights, layout, cache, bulk_threads)
             # The last compiled model is the one for queries; the first request is the callers'.
             self._models = CompiledModels(
                 loaded,
@@ -81,7 +83,7 @@ class OpenVINOEngine:
                 f"engine openvino: compiling failed: {last_line(error)}"
             ) from error
         self._jobs: dict[Lane, _BatchQueue] = {lane: SimpleQueue() for lane in Lane}
-        self._lanes = Lanes()
+        self._lanes = Lanes(bulk_threads.lower)
         self._threads = [
             WorkerThread(
                 partial(_work, self._models, self._jobs[lane], number, self._lanes),
@@ -134,7 +136,11 @@ class OpenVINOEngine:
 
 
 def _load(
-    spec: ModelSpec, weights: ArraysByRole, layout: Layout, cache: ModelCache | None
+    spec: ModelSpec,
+    weights: ArraysByRole,
+    layout: Layout,
+    cache: ModelCache | None,
+    bulk_threads: BulkThreads,
 ) -> Loaded:
     """Return the compiled models: one for each of the layout's settings."""
     core = loaded_core()
@@ -148,6 +154,7 @@ def _load(
         layout.settings(spec),
         cache,
         {"product": product, "stages": num_stages},
+        mark=bulk_threads.mark,
         is_large=layout.is_large,
     )
 
@@ -227,7 +234,8 @@ def _compute(
     if batch.lane is Lane.QUERY:
         with lanes.query():
             return models.infer(request, batch)
-    return models.infer(request, batch, lanes.give_way)
+    with lanes.bulk():
+        return models.infer(request, batch, lanes.give_way)
 
 
 def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int) -> None:

@@ -1,16 +1,28 @@
-"""Where both lanes share a compiled model in stages: a bulk batch waits between two for a query."""
+"""What lets queries go before bulk work.
+
+Where both lanes share a compiled model in stages, a bulk batch waits between two for a query. Where
+each has its own, bulk threads have a lower priority from the first time on that the two meet: an
+engine without queries keeps its priority beside other programs.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Lanes:
-    """Counts the queries that are computed; any thread may call it."""
+    """Counts what is computed; any thread may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, when_met: Callable[[], None] = lambda: None) -> None:
+        """Count nothing.
+
+        Args:
+            when_met: called when a query is computed beside a bulk batch.
+        """
+        self._when_met = when_met
+        self._num_bulk = 0
         self._changed = threading.Condition()
         """Reentrant: a signal handler that interrupts a query may run a query of its own."""
         self._num_queries = 0
@@ -22,12 +34,25 @@ class Lanes:
         try:  # first: Ctrl-C behind the count would leave a query that bulk waits for
             with self._changed:
                 self._num_queries += 1
+            if self._num_bulk:
+                self._when_met()
             yield
         finally:
             with self._changed:
                 self._num_queries -= 1
                 self._num_answered += 1
                 self._changed.notify_all()
+
+    @contextmanager
+    def bulk(self) -> Iterator[None]:
+        """Count a bulk batch while it is computed."""
+        with self._changed:
+            self._num_bulk += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_bulk -= 1
 
     def give_way(self) -> None:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
