@@ -33,21 +33,6 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
     return read_model_files(tiny_folder("bert"))
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of what OpenVINO is asked for: "compile" or "import"."""
-    found: list[str] = []
-    for name in ("compile", "import"):
-        method = getattr(ov.Core, f"{name}_model")
-
-        def spy(*args: Any, name: str = name, method: Any = method) -> Any:
-            found.append(name)
-            return method(*args)
-
-        monkeypatch.setattr(ov.Core, f"{name}_model", spy)
-    return found
-
-
 def vectors(
     files: ModelFiles, folder: Path, weights: Any = None, key: str = "these weights"
 ) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
@@ -38,21 +37,6 @@ IDS = [[5, 6, 7, 8, 9, 10], [8]]
 @pytest.fixture(autouse=True)
 def _tiny_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weightless, "SMALLEST_BYTES", 1)
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of what OpenVINO is asked for: "compile" or "import"."""
-    found: list[str] = []
-    for name in ("compile", "import"):
-        method = getattr(ov.Core, f"{name}_model")
-
-        def spy(*args: Any, name: str = name, method: Any = method) -> Any:
-            found.append(name)
-            return method(*args)
-
-        monkeypatch.setattr(ov.Core, f"{name}_model", spy)
-    return found
 
 
 def vectors(
