@@ -13,9 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from embedlib.engines.cuda.buffers import FP8
-from embedlib.engines.cuda.plan import Linear, Norm, NormColumns, Plan, Rotate
+from embedlib.engines.cuda.distances import Distances, rows_by_distance
+from embedlib.engines.cuda.plan import (
+    Linear,
+    MultiplyDistances,
+    Norm,
+    NormColumns,
+    Plan,
+    Rotate,
+)
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
 from embedlib.models.encoder_parts import Rope
@@ -91,6 +100,8 @@ class DeviceWeights:
     rotations: Mapping[Rope, Rotation]
     position_bias: torch.Tensor | None
     """float32[heads, 2 * positions - 1], added to scores at key - query + positions - 1."""
+    distances: Distances | None
+    """Set if the model has relative positions."""
     modules: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]]
     """float32 weight and bias of modules that have them, by position in `spec.modules`."""
 
@@ -140,6 +151,7 @@ class WeightLoader:
             norms=norms,
             rotations=ropes,
             position_bias=self._position_bias(encoder),
+            distances=self._distances(plan),
             modules={
                 position: (
                     self._float32(f"modules.{position}.weight"),
@@ -202,6 +214,37 @@ class WeightLoader:
             return None
         by_distance = bias_by_distance(encoder, self.weights, self.spec.max_seq_tokens)
         return torch.from_numpy(by_distance).to(self.device)
+
+    def _distances(self, plan: Plan) -> Distances | None:
+        """Project the vectors of distances, in float32: they are the same for every text."""
+        encoder = self.spec.encoder
+        if encoder.relative_positions is None:
+            return None
+        norm, table = self._norm("relative_norm", is_rms=False), self._float32("relative")
+        table = functional.layer_norm(table, table.shape[1:], norm.weight, norm.bias, norm.eps)
+        linears = [step for step in plan.steps if isinstance(step, Linear)]
+        in_fp8 = {role for step in linears if step.source.is_fp8 for role in step.roles}
+        vectors = {}
+        for step in plan.steps:
+            if isinstance(step, MultiplyDistances):
+                weight = self._values(step.role, is_fp8=step.role in in_fp8)
+                projected = functional.linear(table, weight, self._optional(f"{step.role}.bias"))
+                by_head = projected.unflatten(1, (encoder.num_heads, encoder.head_dim))
+                vectors[step.role] = by_head.transpose(0, 1).contiguous().to(self.dtype)
+        rows = rows_by_distance(encoder.relative_positions, self.spec.max_seq_tokens)
+        return Distances(
+            rows=torch.from_numpy(rows).to(self.device),
+            first_rows=rows[len(rows) // 2 :].copy(),
+            vectors=vectors,
+        )
+
+    def _values(self, role: str, *, is_fp8: bool) -> torch.Tensor:
+        """Return float32[N, K]: a layer's matrix as the layer has it, rounded to FP8 or not."""
+        if not is_fp8:
+            self._check_unrounded(role)
+            return self._float32(f"{role}.weight")
+        matrix = self._fp8(f"{role}.weight")
+        return matrix.codes.float() * matrix.scales[:, None]
 
     def _optional(self, role: str) -> torch.Tensor | None:
         return self._float32(role) if role in self.weights else None

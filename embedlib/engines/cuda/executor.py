@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -13,6 +14,7 @@ from embedlib.engines.cuda import reference
 from embedlib.engines.cuda.attention import Varlen, attend_rows
 from embedlib.engines.cuda.buffers import Buffer, Workspace
 from embedlib.engines.cuda.device_weights import DeviceWeights
+from embedlib.engines.cuda.distances import ByDistance, Distances
 from embedlib.engines.cuda.groups import Group, Part
 from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.plan import (
@@ -22,6 +24,7 @@ from embedlib.engines.cuda.plan import (
     KeepKeys,
     Linear,
     Matrix,
+    MultiplyDistances,
     Norm,
     NormColumns,
     Plan,
@@ -51,13 +54,16 @@ class DeviceBatch:
     ends: Ints | None
     """cu_seqlens on the host; None if our kernel must compute attention: in a recorded batch, whose
     lengths change, and after a kept prefix."""
+    longest: int
+    """No sequence has more tokens."""
 
 
 def device_batch(values: torch.Tensor, layout: Layout, ends: Ints | None = None) -> DeviceBatch:
     """Return the parts of int32[layout.size] as views."""
     shapes = layout.shapes
     parts = {name: values[place].view(shapes[name]) for name, place in layout.places.items()}
-    return DeviceBatch(layout, parts, ends)
+    longest = layout.num_tokens if ends is None else int(np.diff(ends).max())
+    return DeviceBatch(layout, parts, ends, longest)
 
 
 class Executor:
@@ -163,6 +169,11 @@ class Executor:
                     weights.norms[query_norm] if query_norm else None,
                     weights.norms[key_norm] if key_norm else None,
                 )
+            case MultiplyDistances(source, start, role, out):
+                heads = _cut(rows(source), cut).values[:, start : start + self._shape.query_columns]
+                needed = self._distances.needed(run.batch.longest)
+                vectors = self._distances.vectors[role]
+                kernels.multiply_distances(heads, vectors, needed, _cut(rows(out), cut).values)
             case Attend():
                 self._attend(step, cut, run)
             case Quantize(source, out):
@@ -195,6 +206,10 @@ class Executor:
             num_kept = run.of_rows("tile_prefixes", step.query)
             num_kept = num_kept if cut is None else num_kept[cut]
             prefix = Prefix(self._prefix_keys[step.layer], num_kept)
+        by_distance = None
+        if step.by_distance:
+            products = (run.rows(matrix).values for matrix in step.by_distance)
+            by_distance = ByDistance(self._distances.rows, *products)
         self._kernels.attend(
             query,
             key_value,
@@ -205,7 +220,14 @@ class Executor:
             self._weights.position_bias,
             out,
             prefix,
+            by_distance,
         )
+
+    @property
+    def _distances(self) -> Distances:
+        found = self._weights.distances
+        assert found is not None, "the plan has steps for them; this is a bug in embedlib"
+        return found
 
 
 def attention_shape(encoder: Encoder) -> AttentionShape:

@@ -7,10 +7,9 @@ tokens. For a model of 32 layers this saves 3 % of all work, and the vectors are
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Final, Literal
+from typing import Literal
 
 from embedlib.engines.cuda.plan import (
     Activate,
@@ -18,6 +17,7 @@ from embedlib.engines.cuda.plan import (
     Embed,
     Linear,
     Matrix,
+    MultiplyDistances,
     Norm,
     NormColumns,
     Plan,
@@ -28,38 +28,9 @@ from embedlib.engines.cuda.plan import (
     Step,
     TakePooled,
 )
-from embedlib.errors import EngineUnsupportedError
-from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
-from embedlib.models.spec import (
-    Dense,
-    Encoder,
-    LayerNorm,
-    ModelSpec,
-    Normalize,
-    Pooling,
-    RoundTanh,
-)
-from embedlib.models.weights.tensor_roles import encoder_shapes, fused_roles, linear_roles
-
-FP8_MULTIPLE: Final = 16
-"""Rows and columns of an FP8 weight must be multiples of it. Source: `_scaled_mm_cuda` in PyTorch,
-aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by 16."""
-MAX_HEAD_DIM: Final = 256
-"""A tile of queries, keys and values of larger heads does not fit into shared memory."""
-
-_OF_GEMMA2: Final = "(EmbeddingGemma 2) is not implemented"
-NOT_IMPLEMENTED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "relative_positions": "(DeBERTa) are not in the attention kernel",
-        "experts": "(nomic-embed-text-v2-moe) have no kernel",
-        "convolutions": "(LFM2) have no kernel",
-        **dict.fromkeys(("layer_input_size", "has_v_norm", "wide_heads"), _OF_GEMMA2),
-    }
-)
-"""Traits of an `Encoder` that no step computes."""
-
-COMPUTED_MODULES: Final = (Pooling, Dense, LayerNorm, Normalize, RoundTanh)
-"""Those that the executor computes behind the plan."""
+from embedlib.engines.cuda.support import check_supported
+from embedlib.models.compiled.pooled_rows import pooled_modes
+from embedlib.models.spec import Encoder, ModelSpec
 
 
 def build_plan(
@@ -93,7 +64,7 @@ class _PlanBuilder:
         self.pooled = _Rows(self.encoder, "pooled", frozenset() if splits_pooled else quantized)
 
     def build(self) -> Plan:
-        self._check()
+        check_supported(self.spec, self.quantized, splits_pooled=self.splits_pooled)
         layers = [self._layer(layer) for layer in range(self.encoder.num_layers)]
         layers[0] = [*self._begin(), *layers[0]]
         rows = self.pooled if self.pooled_modes else self.tokens
@@ -129,7 +100,7 @@ class _PlanBuilder:
         return [
             *steps,
             *self._rotate(layer, qkv, self.encoder.num_heads, self.encoder.num_kv_heads),
-            Attend(qkv, qkv, self.encoder.windows[layer], self.tokens.mixed, layer),
+            *self._attend(layer, qkv, qkv, self.tokens.mixed),
         ]
 
     def _last_attention(self, layer: int) -> list[Step]:
@@ -151,8 +122,24 @@ class _PlanBuilder:
             *steps,
             *self._rotate(layer, key_value, 0, self.encoder.num_kv_heads),
             *self._rotate(layer, query, self.encoder.num_heads, 0),
-            Attend(query, key_value, self.encoder.windows[layer], self.pooled.mixed, layer),
+            *self._attend(layer, query, key_value, self.pooled.mixed),
         ]
+
+    def _attend(self, layer: int, query: Matrix, key_value: Matrix, out: Matrix) -> list[Step]:
+        """Return attention, behind what relative positions add to its scores."""
+        relative = self.encoder.relative_positions
+        products: list[MultiplyDistances] = []
+        if relative is not None:
+            columns = self.encoder.num_heads * 2 * relative.num_buckets
+            keys_start = key_value.columns - 2 * self.key_columns
+            by_query, by_key = Matrix("by_query", columns, query.rows), Matrix("by_key", columns)
+            products = [
+                MultiplyDistances(query, 0, f"layers.{layer}.k", by_query),
+                MultiplyDistances(key_value, keys_start, f"layers.{layer}.q", by_key),
+            ]
+        window = self.encoder.windows[layer]
+        by_distance = tuple(step.out for step in products)
+        return [*products, Attend(query, key_value, window, out, layer, by_distance)]
 
     def _rotate(self, layer: int, values: Matrix, num_queries: int, num_keys: int) -> list[Step]:
         encoder = self.encoder
@@ -174,41 +161,6 @@ class _PlanBuilder:
         if rope is None and query_norm is None and key_norm is None:
             return norms
         return [*norms, Rotate(values, rope, num_queries, num_keys, query_norm, key_norm)]
-
-    def _check(self) -> None:
-        """Reject what the kernels do not support."""
-        encoder = self.encoder
-        if encoder.head_dim > MAX_HEAD_DIM:
-            raise EngineUnsupportedError(
-                f"engine cuda: head_dim = {encoder.head_dim}; the attention kernel allows at most "
-                f"{MAX_HEAD_DIM}; leave engine out"
-            )
-        pooling = next((m for m in self.spec.modules if isinstance(m, Pooling)), None)
-        modes = ", ".join(pooling.modes) if pooling else "none"
-        if pooling and pooling.skipped_token_id is not None and not self.pooled_modes:
-            raise EngineUnsupportedError(
-                f"engine cuda: skipped_token_id with the pooling modes {modes}; only last_token "
-                "and cls are supported; use engine='openvino'"
-            )
-        for module in self.spec.modules:
-            if not isinstance(module, COMPUTED_MODULES):
-                raise EngineUnsupportedError(
-                    f"engine cuda: the module {type(module).__name__} is not implemented; use "
-                    "engine='openvino'"
-                )
-        if self.splits_pooled and not self.pooled_modes:
-            raise EngineUnsupportedError(
-                f"engine cuda: excluded has {POOLED_ROWS!r}, and the pooling modes are {modes}; "
-                "only last_token and cls are supported; name linear layers"
-            )
-        for trait, reason in NOT_IMPLEMENTED.items():
-            if getattr(encoder, trait):
-                raise EngineUnsupportedError(
-                    f"engine cuda: {trait} {reason}; use engine='openvino'"
-                )
-        if encoder.num_layers < 1:
-            raise EngineUnsupportedError("engine cuda: num_layers = 0; it needs at least 1")
-        _check_quantized(encoder, self.quantized)
 
 
 class _Rows:
@@ -320,26 +272,3 @@ class _Rows:
         matrix = self._input("normed", self.encoder.hidden_size, role)
         is_normed = self.is_post or (self.encoder.norms_embeddings and role == "layers.0.q")
         return self.residual if is_normed and not matrix.is_fp8 else matrix
-
-
-def _check_quantized(encoder: Encoder, quantized: frozenset[str]) -> None:
-    """Reject FP8 layers of unsupported sizes, and fused layers of which only some are FP8."""
-    known, shapes = linear_roles(encoder), encoder_shapes(encoder)
-    for role in sorted(quantized):
-        if role not in known:
-            raise EngineUnsupportedError(
-                f"engine cuda: {role!r} is not a linear layer of this model"
-            )
-        rows, columns = shapes[f"{role}.weight"]
-        if rows % FP8_MULTIPLE or columns % FP8_MULTIPLE:
-            raise EngineUnsupportedError(
-                f"engine cuda: {role} is {rows} x {columns}; FP8 needs multiples of "
-                f"{FP8_MULTIPLE}; use precision='bf16'"
-            )
-        fused = fused_roles(role, known)
-        if missing := set(fused) - quantized:
-            group = ", ".join(other.rpartition(".")[2] for other in fused)
-            raise EngineUnsupportedError(
-                f"engine cuda: {role} is FP8 and {min(missing)} is not; {group} are computed as "
-                "one matrix; exclude all of them or none"
-            )

@@ -109,8 +109,25 @@ class NormColumns:
 
 
 @dataclass(frozen=True)
+class MultiplyDistances:
+    """out = the products of heads with the vectors of distances, see `RelativePositions`."""
+
+    source: Matrix
+    start: int
+    """The first of the columns that hold the heads, one behind the other."""
+    role: str
+    """The layer that projects the vectors: of keys for queries, of queries for keys."""
+    out: Matrix
+    """Per head as many columns as there are vectors; written where a batch needs them."""
+
+
+@dataclass(frozen=True)
 class Attend:
-    """out = softmax(cap(scale * q k^T) + bias) v over the visible keys, for every head."""
+    """out = softmax(cap(scale * (q k^T + d)) + bias) v over the visible keys, for every head.
+
+    With relative positions, d is the query's product with the vector of the distance, plus the
+    key's; else it is 0.
+    """
 
     query: Matrix
     """Its first columns are the queries."""
@@ -120,6 +137,8 @@ class Attend:
     out: Matrix
     layer: int = field(compare=False)
     """Selects the kept keys (`prefixes`); steps that differ only in the layer are equal."""
+    by_distance: tuple[Matrix, ...] = ()
+    """The products of queries and of keys with the vectors of distances; empty: there are none."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +187,7 @@ Step = (
     | Linear
     | NormColumns
     | Rotate
+    | MultiplyDistances
     | Attend
     | Quantize
     | Activate

@@ -24,6 +24,7 @@ from embedlib.engines.cuda.device_weights import (
     Rotation,
     quantize_fp8,
 )
+from embedlib.engines.cuda.distances import ByDistance
 from embedlib.models.spec import Activation, PoolingMode
 
 MASKED: Final = float(torch.finfo(torch.float32).min / 2)
@@ -40,6 +41,11 @@ class AttentionShape:
     scale: float
     cap: float | None
     is_causal: bool
+
+    @property
+    def query_columns(self) -> int:
+        """Columns of the queries of all heads."""
+        return self.num_heads * self.head_dim
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,22 @@ def rotate(
     heads.copy_(turned)
 
 
+def multiply_distances(
+    source: torch.Tensor, vectors: torch.Tensor, needed: slice, out: torch.Tensor
+) -> None:
+    """out[t, h, r] = source[t, h] . vectors[h, r] for the rows r in `needed`.
+
+    Args:
+        source: [T, heads * head_dim].
+        vectors: [heads, rows, head_dim].
+        needed: the rows that the batch needs; the columns of the others are left as they are.
+        out: [T, heads * rows].
+    """
+    heads = source.float().unflatten(1, (len(vectors), -1))
+    products = torch.einsum("thd,hrd->thr", heads, vectors[:, needed].float())
+    out.unflatten(1, (len(vectors), -1))[:, :, needed] = products.to(out.dtype)
+
+
 def attend(
     query: torch.Tensor,
     key_value: torch.Tensor,
@@ -136,6 +158,7 @@ def attend(
     position_bias: torch.Tensor | None,
     out: torch.Tensor,
     prefix: Prefix | None = None,
+    by_distance: ByDistance | None = None,
 ) -> None:
     """Compute the attention of the tiles' queries; see `plan.Attend`, and `inputs` for tiles.
 
@@ -149,6 +172,7 @@ def attend(
         position_bias: float32[heads, 2 * positions - 1] or None.
         out: [queries, heads * head_dim].
         prefix: the kept keys and values; None if there are none.
+        by_distance: products with the vectors of distances; None if there are none.
     """
     counts = [0] * len(tiles) if prefix is None else prefix.num_keys.tolist()
     width = shape.num_kv_heads * shape.head_dim
@@ -169,11 +193,14 @@ def attend(
             )
             for part in both.split(width, dim=1)
         )
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) * shape.scale
-        if shape.cap is not None:
-            scores = shape.cap * torch.tanh(scores / shape.cap)
+        scores = torch.einsum("qhd,khd->hqk", queries, keys)
         query_places = torch.arange(place, place + num_queries, device=query.device)[:, None]
         distance = torch.arange(num_keys, device=query.device) - query_places
+        if by_distance is not None:
+            scores = scores + _picked(by_distance, rows, key_row, distance, shape.num_heads)
+        scores = scores * shape.scale
+        if shape.cap is not None:
+            scores = shape.cap * torch.tanh(scores / shape.cap)
         if position_bias is not None:
             scores = scores + position_bias[:, distance + position_bias.shape[1] // 2]
         visible = distance <= 0 if shape.is_causal else torch.ones_like(distance, dtype=torch.bool)
@@ -181,6 +208,21 @@ def attend(
             visible &= (distance > -window) if shape.is_causal else (distance.abs() <= window)
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
         out[rows] = torch.einsum("hqk,khd->qhd", weights, values).flatten(1).to(out.dtype)
+
+
+def _picked(
+    products: ByDistance, rows: slice, key_row: int, distance: torch.Tensor, num_heads: int
+) -> torch.Tensor:
+    """Return float32[heads, queries, keys]: the two products of each pair, added."""
+    found = products.rows[distance + len(products.rows) // 2].long().expand(num_heads, -1, -1)
+    of_queries, of_keys = (
+        part.float().unflatten(1, (num_heads, -1)).transpose(0, 1)
+        for part in (
+            products.of_queries[rows],
+            products.of_keys[key_row : key_row + distance.shape[1]],
+        )
+    )
+    return of_queries.gather(2, found) + of_keys.gather(2, found.mT).mT
 
 
 def quantize(source: torch.Tensor, out: Buffer) -> None:

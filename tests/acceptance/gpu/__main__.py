@@ -15,7 +15,7 @@ from embedlib.errors import EmbedlibError
 from embedlib.measuring.machine_facts import describe_machine, describe_packages
 from embedlib.measuring.provenance import checkout_commit, now
 from tests.acceptance.gpu.journal import Line
-from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.models import DEFAULT, SHAPES
 from tests.acceptance.gpu.options import BLOCKS, Device, GpuOptions
 from tests.acceptance.gpu.run import run_gpu_bench
 from tests.acceptance.gpu.table import render
@@ -43,10 +43,10 @@ def _check_folder(
 @click.option(
     "--models",
     metavar="NAME[,NAME]",
-    default=",".join(SHAPES),
+    default=",".join(DEFAULT),
     show_default=True,
     callback=_names,
-    help="Models whose sizes are measured, with seeded weights.",
+    help=f"Models whose sizes are measured, with seeded weights: {', '.join(SHAPES)}.",
 )
 @click.option(
     "--blocks",

@@ -85,6 +85,27 @@ _BGE_LARGE: Final = {
     "type_vocab_size": 2,
 }
 
+_DEBERTA_V3_BASE: Final = {
+    "model_type": "deberta-v2",
+    "architectures": ["DebertaV2Model"],
+    "vocab_size": 128_100,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-7,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "max_relative_positions": -1,
+    "position_biased_input": False,
+}
+
 LARGE: Final = "bge-en-icl"
 ENCODER: Final = "bge-large"
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
@@ -109,9 +130,18 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             precisions=("fp8", "bf16"),
             share=0.5,
         ),
+        "deberta-v3-base": Shape(
+            config=_DEBERTA_V3_BASE,
+            pooling="cls",
+            max_seq_tokens=512,
+            precisions=("bf16", "fp8"),
+            share=0.5,
+        ),
     }
 )
 """By the name of the model whose sizes they have. Source: each one's config.json."""
+DEFAULT: Final = (LARGE, ENCODER, "qwen3-embedding-0.6b")
+"""Those that are measured unless others are named."""
 
 TINY: Final = MappingProxyType(
     {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from embedlib.errors import ConfigError
-from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.models import DEFAULT, SHAPES
 
 Device = Literal["cuda", "cpu"]
 
@@ -23,7 +23,7 @@ class GpuOptions:
         ConfigError: a value is not allowed; the message names the option.
     """
 
-    models: tuple[str, ...] = tuple(SHAPES)
+    models: tuple[str, ...] = DEFAULT
     """Whose sizes are measured, in this order."""
     blocks: tuple[str, ...] = BLOCKS
     minutes: float = 8.0

@@ -12,7 +12,7 @@ import pytest
 from embedlib.errors import ConfigError, EngineUnavailableError
 from embedlib.installing import install_line
 from tests.acceptance.gpu import run
-from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.models import DEFAULT, SHAPES
 from tests.acceptance.gpu.options import BLOCKS, GpuOptions
 from tests.acceptance.gpu.run import plan_of
 from tests.acceptance.gpu.table import render
@@ -60,7 +60,7 @@ def test_everything_that_was_asked_for_gets_a_number_and_a_verdict(
 
 def test_what_must_not_be_missed_comes_first() -> None:
     plan = plan_of(GpuOptions())
-    models = list(SHAPES)
+    models = list(DEFAULT)
     assert plan[:6] == [(block, model) for block in ("ceilings", "gate") for model in models]
     assert plan[6:11] == [
         (block, models[0]) for block in ("bulk", "query", "mixed", "clients", "variants")

@@ -21,6 +21,7 @@ from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
+from embedlib.engines.cuda.kernels.attention_sizes import attention_blocks, attention_warps
 from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
 
 INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
@@ -31,7 +32,7 @@ NORMS = ("change_weight", "change_bias", "weight", "bias", "query_weight", "key_
 TYPES = {
     **dict.fromkeys((*NORMS, "cos_table", "sin_table", "position_bias", "hidden"), F32),
     **dict.fromkeys(("token_ids", "positions", "token_types", "tiles", "cu_seqlens"), I32),
-    "prefix_lengths": I32,
+    **dict.fromkeys(("prefix_lengths", "rows_by_distance"), I32),
     **dict.fromkeys(("token_table", "position_table", "type_table", "values"), BF16),
     **dict.fromkeys(("eps", "scale", "cap"), FLOAT),
     "num_left_out": I32,
@@ -43,16 +44,17 @@ def attention(
     capability: int, head_dim: int, num_rows: int, pack: int, itemsize: int = 2, **traits: bool
 ) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
     """Return the kernel with the arguments that `attention_kernel.attend` launches it with."""
-    block_keys, num_stages = attention_kernel.attention_blocks(
+    block_keys, num_stages = attention_blocks(
         num_rows,
         head_dim,
         itemsize,
         divmod(capability, 10),
-        has_bias=traits.get("HAS_BIAS", False),
+        has_table=traits.get("HAS_BIAS", False) or traits.get("HAS_DISTANCES", False),
     )
     number = F32 if itemsize == 4 else BF16
     constants = {
         **dict.fromkeys(("IS_CAUSAL", "HAS_WINDOW", "HAS_CAP", "HAS_BIAS", "HAS_PREFIX"), False),
+        "HAS_DISTANCES": False,
         "HEADS_PER_KEY": pack,
         "PACK": pack,
         "PRECISION": "ieee" if itemsize == 4 else "tf32",
@@ -64,10 +66,11 @@ def attention(
         **traits,
     }
     options = {
-        "num_warps": attention_kernel.attention_warps(num_rows, head_dim),
+        "num_warps": attention_warps(num_rows, head_dim),
         "num_stages": num_stages,
     }
-    types = dict.fromkeys(("query", "key_value", "prefix", "out"), number)
+    pointers = ("query", "key_value", "of_queries", "of_keys", "prefix", "out")
+    types = dict.fromkeys(pointers, number)
     return attention_kernel.attend_kernel, types, constants, options
 
 
@@ -132,6 +135,10 @@ def kernels(capability: int) -> dict[str, tuple[Any, dict[str, str], dict[str, A
             capability, head_dim, long, 2, IS_CAUSAL=True, HAS_WINDOW=True, HAS_CAP=True
         )
     found["attend 64 bias"] = attention(capability, 64, 128, 1, HAS_BIAS=True)
+    for name, num_rows in (("", 128), (" short", 64), (" pooled", 16)):
+        found[f"attend 64 distances{name}"] = attention(
+            capability, 64, num_rows, 1, HAS_DISTANCES=True
+        )
     for head_dim in (128, 256):
         found[f"attend {head_dim} float32"] = attention(
             capability, head_dim, FLOAT32_TILE_ROWS, 4, itemsize=4, IS_CAUSAL=True

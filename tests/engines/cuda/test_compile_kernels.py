@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from embedlib.engines.cuda.kernels.attention import MAX_SHARED_BYTES, attention_blocks
+from embedlib.engines.cuda.kernels.attention_sizes import MAX_SHARED_BYTES, attention_blocks
 
 SCRIPT = Path(__file__).parent / "compile_kernels.py"
 LAUNCHES = Path(__file__).parent / "compile_launches.py"
@@ -40,13 +40,13 @@ def compiled(capability: int, names: str, folder: Path) -> dict[str, dict[str, A
 
 def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
     # Attention in all sizes, `.` instead of these names, takes a minute.
-    names = "(?!attend)|attend (64 window|128 causal|256 pooled)"
+    names = "(?!attend)|attend (64 (window|distances)|128 causal|256 pooled)$"
     kernels = compiled(90, names, tmp_path)
-    assert len(kernels) == 8
+    assert len(kernels) == 9
     for name in ("norm", "activate"):
         # One instruction that rounds two numbers to nearest.
         assert "cvt.rn.satfinite.e4m3x2.f32" in kernels[name]["instructions"]
-    for name in ("attend 128 causal", "attend 64 window"):
+    for name in ("attend 128 causal", "attend 64 window", "attend 64 distances"):
         # Hopper's matrix instruction, and asynchronous copies.
         assert {"wgmma.mma_async", "cp.async"} <= set(kernels[name]["instructions"])
     # One query has too few rows for that instruction.
@@ -54,26 +54,30 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
 
 
 def test_attention_compiles_for_the_least_shared_memory(tmp_path: Path) -> None:
-    kernels = compiled(89, "attend (64 bias|256 both ways)", tmp_path)
-    assert len(kernels) == 2
+    kernels = compiled(89, "attend (64 (bias|distances)|256 both ways)$", tmp_path)
+    assert len(kernels) == 3
     for kernel in kernels.values():
         assert {"mma.sync", "cp.async"} <= set(kernel["instructions"])
 
 
 def test_all_that_a_model_launches_is_compiled_at_its_start(tmp_path: Path) -> None:
     common = {"embed_kernel", "norm_kernel", "attend_kernel", "activate_kernel"}
-    others = {"mistral fp8": {"rotate_kernel"}, "mpnet bf16": {"pool_kernel"}}
-    for model, names in printed(LAUNCHES, tmp_path, "90", *others).items():
-        assert set(names["start"]) == common | others.pop(model)
+    expected = {
+        "mistral fp8": common | {"rotate_kernel"},
+        "mpnet bf16": common | {"pool_kernel"},
+        "deberta-v2 bf16": {"attend_kernel"},  # the others are those of the model before it
+    }
+    for model, names in printed(LAUNCHES, tmp_path, "90", *expected).items():
+        assert set(names["start"]) == expected.pop(model)
         assert names["traffic"] == []  # compiling takes seconds, and blocks all batches
-    assert not others
+    assert not expected
 
 
 def test_blocks_of_keys_are_as_large_as_shared_memory_allows() -> None:
-    assert attention_blocks(128, 128, 2, (9, 0), has_bias=False) == (64, 3)
-    assert attention_blocks(128, 128, 2, (8, 9), has_bias=False) == (64, 2)
-    assert attention_blocks(64, 256, 2, (8, 9), has_bias=False) == (32, 2)
-    assert attention_blocks(128, 64, 2, (8, 9), has_bias=True) == (32, 2)
-    assert attention_blocks(64, 256, 2, (7, 5), has_bias=False) == (16, 1)
-    assert attention_blocks(64, 128, 2, (99, 0), has_bias=False) == (32, 2)
-    assert attention_blocks(16, 256, 4, (9, 0), has_bias=False) == (16, 1)
+    assert attention_blocks(128, 128, 2, (9, 0), has_table=False) == (64, 3)
+    assert attention_blocks(128, 128, 2, (8, 9), has_table=False) == (64, 2)
+    assert attention_blocks(64, 256, 2, (8, 9), has_table=False) == (32, 2)
+    assert attention_blocks(128, 64, 2, (8, 9), has_table=True) == (32, 2)
+    assert attention_blocks(64, 256, 2, (7, 5), has_table=False) == (16, 1)
+    assert attention_blocks(64, 128, 2, (99, 0), has_table=False) == (32, 2)
+    assert attention_blocks(16, 256, 4, (9, 0), has_table=False) == (16, 1)

@@ -100,7 +100,7 @@ def test_vectors_are_those_of_sentence_transformers(
     # About four times the rounding error; a wrong step gives 1.
     [("bf16", 0.08), ("fp16", 0.01), ("fp8", 0.6)],
 )
-@pytest.mark.parametrize("variant", ["bert", "roberta", "mistral", "qwen2", "mpnet"])
+@pytest.mark.parametrize("variant", ["bert", "roberta", "mistral", "qwen2", "mpnet", "deberta-v2"])
 def test_lower_precisions_are_near(
     variant: str,
     precision: str,
@@ -121,7 +121,7 @@ def test_lower_precisions_are_near(
     "variant",
     [
         *("bert-concat", "bert-prompt", "roberta", "mpnet", "modernbert", "mistral", "qwen2"),
-        *("gemma2-bidirectional", "gemma3_text-causal"),
+        *("gemma2-bidirectional", "gemma3_text-causal", "deberta-v2"),
     ],
 )
 def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:
@@ -137,9 +137,9 @@ def test_a_text_has_one_vector_in_any_batch(
     check_engine(engine, files.spec, tolerance=1e-3)
 
 
-def test_relative_positions_are_refused(tiny_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(EngineUnsupportedError, match=r"cuda: relative_positions .*'openvino'$"):
-        make(read_model_files(tiny_folder("deberta-v2")))
+def test_what_no_step_computes_is_refused(tiny_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(EngineUnsupportedError, match=r"cuda: layer_input_size .*'openvino'$"):
+        make(read_model_files(tiny_folder("embedding_gemma2_text")))
 
 
 @pytest.mark.parametrize("variant", sorted(SCORING_VARIANTS.keys() - OPENVINO_ALONE))

@@ -47,6 +47,7 @@ def vectors(engine: CudaEngine) -> NDArray[np.float32]:
         ("mistral", "fp8", ("layers.1.down", "layers.0.o")),
         ("nomic_bert", "fp8", ()),  # q, k and v in one tensor
         ("bert-cls-dense", "fp8", ()),  # modules with weights
+        ("deberta-v2", "fp8", ()),  # whose layers project the vectors of distances too
         ("gemma2", "bf16", ()),  # norm weights stored minus one
     ],
 )

@@ -6,21 +6,25 @@ from typing import get_args
 
 import pytest
 
-from embedlib.engines.cuda.lowering import COMPUTED_MODULES, build_plan
+from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import (
     Attend,
     Linear,
+    MultiplyDistances,
     Norm,
     NormColumns,
     PutPooled,
     Rotate,
     TakePooled,
 )
+from embedlib.engines.cuda.support import COMPUTED_MODULES
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.encoder_parts import Convolutions, Experts, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Module, Pooling, PoolingMode, SpladePooling
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
+
+RELATIVE = RelativePositions(num_buckets=8, max_distance=16)
 
 
 def decoder(modes: tuple[PoolingMode, ...] = ("last_token",), **traits: object) -> ModelSpec:
@@ -146,16 +150,32 @@ def test_norms_of_all_heads_come_before_attention_and_two_behind_it() -> None:
     assert roles[place + 1] == "layers.0.attention_norm"
 
 
+def test_queries_and_keys_meet_the_vectors_of_distances_before_attention() -> None:
+    spec = decoder(rope=None, num_kv_heads=4, relative_positions=RELATIVE)
+    for layer in build_plan(spec).layers:
+        attend = next(step for step in layer if isinstance(step, Attend))
+        of_queries, of_keys = (step for step in layer if isinstance(step, MultiplyDistances))
+        assert attend.by_distance == (of_queries.out, of_keys.out)
+        assert (of_queries.source, of_keys.source) == (attend.query, attend.key_value)
+        # Queries first, then keys and values, 64 columns each; the last layer's queries are alone.
+        assert (of_queries.start, of_keys.start) == (0, of_keys.source.columns - 128)
+        assert (of_queries.role[-2:], of_keys.role[-2:]) == (".k", ".q")
+        assert {step.out.columns for step in (of_queries, of_keys)} == {4 * 16}
+        assert of_keys.out.rows == "token"
+        assert of_queries.out.rows == attend.out.rows
+    assert attend.by_distance[0] != attend.by_distance[1]
+    assert all(
+        step.by_distance == () for step in build_plan(decoder()).steps if isinstance(step, Attend)
+    )
+
+
 @pytest.mark.parametrize(
     ("traits", "quantized", "told"),
     [
         ({"head_dim": 257}, (), r"head_dim = 257; the attention kernel allows at most 256"),
         ({"num_layers": 0, "windows": ()}, (), r"num_layers = 0"),
-        (
-            {"relative_positions": RelativePositions(num_buckets=8, max_distance=16)},
-            (),
-            r"relative_positions \(DeBERTa\) are not",
-        ),
+        ({"relative_positions": RELATIVE}, (), "relative_positions of .* heads that share keys"),
+        ({"relative_positions": RELATIVE, "num_kv_heads": 4, "is_causal": True}, (), "of a causal"),
         ({"experts": Experts(count=4, num_chosen=2, layers=(1,))}, (), r"experts \(nomic"),
         ({"has_v_norm": True}, (), r"has_v_norm \(EmbeddingGemma 2\) is not impl"),
         ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads"),

@@ -1,8 +1,8 @@
 """One function per step of a plan, for CUDA devices; `reference.py` has the same in plain torch.
 
-cuBLAS computes the matrix products, Triton everything else. FP8 products have a scale per row of
-either side, and use the matrix units' "fast accumulation": about 14 bits of each partial sum are
-kept, far more than e4m3 has.
+cuBLAS computes products of matrices outside attention, Triton everything else. FP8 products have a
+scale per row of either side, and use the matrix units' "fast accumulation": about 14 bits of each
+partial sum are kept, far more than e4m3 has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from embedlib.engines.cuda.kernels.pooling import pool
 from embedlib.engines.cuda.kernels.rotation import rotate
 from embedlib.engines.cuda.kernels.rows import activate, embed, norm, quantize
 
-__all__ = ["activate", "attend", "embed", "linear", "norm", "pool", "quantize", "rotate"]
+__all__ = [
+    "activate",
+    "attend",
+    "embed",
+    "linear",
+    "multiply_distances",
+    "norm",
+    "pool",
+    "quantize",
+    "rotate",
+]
 
 
 def linear(source: Buffer, weight: LinearWeight, out: Buffer) -> None:
@@ -37,3 +47,16 @@ def linear(source: Buffer, weight: LinearWeight, out: Buffer) -> None:
         torch.mm(source.values, columns, out=out.values)
     else:
         torch.addmm(weight.bias, source.values, columns, out=out.values)
+
+
+def multiply_distances(
+    source: torch.Tensor, vectors: torch.Tensor, needed: slice, out: torch.Tensor
+) -> None:
+    """Multiply every head with its vectors; see `reference.multiply_distances`.
+
+    cuBLAS reads the columns of a head, and writes those of its products, where they lie.
+    """
+    heads, products = (
+        matrix.unflatten(1, (len(vectors), -1)).transpose(0, 1) for matrix in (source, out)
+    )
+    torch.bmm(heads, vectors[:, needed].transpose(1, 2), out=products[:, :, needed])

@@ -6,43 +6,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 
-from embedlib.engines.cuda.inputs import (
-    FLOAT32_BYTES,
-    LONG_TILE_ROWS,
-    SHORT_TILE_ROWS,
-    packed_heads,
-)
+from embedlib.engines.cuda.distances import ByDistance
+from embedlib.engines.cuda.inputs import packed_heads
+from embedlib.engines.cuda.kernels.attention_sizes import attention_blocks, attention_warps
 from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, tanh
 from embedlib.engines.cuda.reference import AttentionShape, Prefix
 
 MIN_DOT: Final = 16
 """Minimum size of each side of Triton's matrix product."""
-MAX_SHARED_BYTES: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
-    {
-        **dict.fromkeys(((8, 0), (8, 7)), 163 << 10),
-        **dict.fromkeys(((8, 6), (8, 9), (12, 0), (12, 1)), 99 << 10),
-        **dict.fromkeys(((9, 0), (10, 0), (10, 3), (11, 0)), 227 << 10),
-    }
-)
-"""Maximum shared memory of a block by compute capability. Source: CUDA C++ Programming Guide,
-technical specifications per compute capability."""
-LEAST_SHARED_BYTES: Final = 64 << 10
-"""Minimum shared memory of every GPU from compute capability 7.5 on; same source."""
-KEYS_AND_STAGES: Final = ((64, 3), (64, 2), (32, 2), (32, 1), (16, 1))
-"""Keys of a block and pipeline stages, the best first; the first pair that fits is used. With three
-stages two blocks are copied while one is computed. More keys per block would leave too few
-registers for 128 rows."""
-SHARED_ROOM_BYTES: Final = 2 << 10
-"""Shared memory reserved for the compiler: barriers, and the maximum and sum of each row."""
-
 _LOG2_E: Final = 1.4426950408889634
 _LOG2_E_IN_KERNEL = tl.constexpr(_LOG2_E)
 _MASKED = tl.constexpr(-1.0e30)
@@ -59,6 +36,7 @@ def attend(
     position_bias: torch.Tensor | None,
     out: torch.Tensor,
     prefix: Prefix | None = None,
+    by_distance: ByDistance | None = None,
 ) -> None:
     """Launch `attend_kernel`; see `reference.attend`."""
     width = shape.num_kv_heads * shape.head_dim
@@ -68,14 +46,22 @@ def attend(
     block_dim = max(MIN_DOT, triton.next_power_of_2(shape.head_dim))
     capability = torch.cuda.get_device_capability(query.device) if query.is_cuda else (9, 0)
     num_rows = block_queries * pack
+    num_distances = 0
+    if position_bias is not None:
+        num_distances = position_bias.shape[1]
+    elif by_distance is not None:
+        num_distances = len(by_distance.rows)
     block_keys, num_stages = attention_blocks(
-        num_rows, block_dim, query.itemsize, capability, has_bias=position_bias is not None
+        num_rows, block_dim, query.itemsize, capability, has_table=num_distances > 0
     )
     attend_kernel[(tiles.shape[0], shape.num_heads // pack)](
         query,
         key_value,
         tiles,
         query if position_bias is None else position_bias,
+        tiles if by_distance is None else by_distance.rows,
+        query if by_distance is None else by_distance.of_queries,
+        query if by_distance is None else by_distance.of_keys,
         key_value if prefix is None else prefix.key_value,
         tiles if prefix is None else prefix.num_keys,
         out,
@@ -85,7 +71,8 @@ def attend(
         key_value.shape[1] - 2 * width,
         shape.scale * _LOG2_E if shape.cap is None else shape.scale / shape.cap,
         0.0 if shape.cap is None else shape.cap * _LOG2_E,
-        0 if position_bias is None else position_bias.shape[1],
+        num_distances,
+        0 if by_distance is None else by_distance.of_keys.stride(0),
         window or 0,
         2 * width if prefix is None else prefix.key_value.stride(0),
         HEADS_PER_KEY=heads_per_key,
@@ -96,6 +83,7 @@ def attend(
         HAS_WINDOW=window is not None,
         HAS_CAP=shape.cap is not None,
         HAS_BIAS=position_bias is not None,
+        HAS_DISTANCES=by_distance is not None,
         HAS_PREFIX=prefix is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         BLOCK_QUERIES=block_queries,
@@ -107,37 +95,15 @@ def attend(
     )
 
 
-def attention_blocks(
-    num_rows: int, block_dim: int, itemsize: int, capability: tuple[int, int], *, has_bias: bool
-) -> tuple[int, int]:
-    """Return the keys per block and the pipeline stages that fit into shared memory."""
-    if itemsize == FLOAT32_BYTES:
-        return KEYS_AND_STAGES[-1]
-    room = MAX_SHARED_BYTES.get(capability, LEAST_SHARED_BYTES) - SHARED_ROOM_BYTES
-    for block_keys, num_stages in KEYS_AND_STAGES:
-        num_bytes = (num_rows + 2 * num_stages * block_keys) * block_dim * itemsize
-        if has_bias:  # one float32 per score, also prefetched for each stage
-            num_bytes += num_stages * num_rows * block_keys * FLOAT32_BYTES
-        if num_bytes <= room:
-            return block_keys, num_stages
-    return KEYS_AND_STAGES[-1]
-
-
-def attention_warps(num_rows: int, block_dim: int) -> int:
-    """Return the warps of a tile: one or two warp groups of Hopper, four warps each.
-
-    Two are used if with one a thread would hold more than 64 numbers of the result, or more than 32
-    scores.
-    """
-    return 8 if num_rows * max(block_dim, LONG_TILE_ROWS) > SHORT_TILE_ROWS * LONG_TILE_ROWS else 4
-
-
 @triton.jit
 def attend_kernel(
     query: tl.tensor,
     key_value: tl.tensor,
     tiles: tl.tensor,
     position_bias: tl.tensor,
+    rows_by_distance: tl.tensor,
+    of_queries: tl.tensor,
+    of_keys: tl.tensor,
     prefix: tl.tensor,
     prefix_lengths: tl.tensor,
     out: tl.tensor,
@@ -148,6 +114,7 @@ def attend_kernel(
     scale: tl.tensor,
     cap: tl.tensor,
     num_distances: tl.tensor,
+    products_stride: tl.tensor,
     window: tl.tensor,
     prefix_stride: tl.tensor,
     HEADS_PER_KEY: tl.constexpr,
@@ -158,6 +125,7 @@ def attend_kernel(
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
     HAS_PREFIX: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr,
@@ -173,7 +141,9 @@ def attend_kernel(
     query: [queries, query_stride], head h at columns h * HEAD_DIM; key_value: [T, key_stride], keys
     at first_key_column, values WIDTH columns later; tiles: int32[tiles, 5], see `inputs`; prefix:
     [positions, prefix_stride], kept keys and values in the same order; prefix_lengths:
-    int32[tiles]; position_bias: float32[heads, num_distances]; out: [queries, out_stride]. The
+    int32[tiles]; position_bias: float32[heads, num_distances]; rows_by_distance:
+    int32[num_distances]; of_queries: [queries, products_stride] and of_keys: [T, products_stride],
+    the same number of columns for each head; out: [queries, out_stride]. The
     softmax uses powers of two: scale includes the factor log2(e); with a cap, scale is applied
     before tanh and cap includes log2(e).
     """
@@ -196,6 +166,14 @@ def attend_kernel(
     queries = tl.load(query + query_at, mask=is_query, other=0.0)
     keys_at = key_value + key_row * key_stride + first_key_column
     keys_at += (tl.program_id(1) * PACK // HEADS_PER_KEY) * HEAD_DIM
+    head_products = head * (products_stride // (tl.num_programs(1) * PACK))
+    by_distance = (
+        rows_by_distance,
+        of_queries + (query_row + query_offset) * products_stride + head_products,
+        of_keys + key_row * products_stride + head_products,
+        products_stride,
+        query_offset < num_queries,
+    )
 
     # Some query sees the keys from first to last; all queries see those from left to right.
     first, last = 0, num_keys
@@ -221,9 +199,9 @@ def attend_kernel(
         kept_at = prefix + (tl.program_id(1) * PACK // HEADS_PER_KEY) * HEAD_DIM
         state = _attend_range(
             first, num_kept, state, queries, kept_at, place + query_offset, head,
-            position_bias, num_kept, prefix_stride, scale, cap, num_distances, reach,
-            True, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, PRECISION,
-            BLOCK_KEYS, BLOCK_DIM,
+            position_bias, by_distance, num_kept, prefix_stride, scale, cap, num_distances, reach,
+            True, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_DISTANCES,
+            PRECISION, BLOCK_KEYS, BLOCK_DIM,
         )  # fmt: skip
         keys_at -= num_kept.to(tl.int64) * key_stride
         first = tl.maximum(first, num_kept)
@@ -234,21 +212,21 @@ def attend_kernel(
     if HAS_WINDOW:
         state = _attend_range(
             first, tl.minimum(left, last), state, queries, keys_at, place + query_offset, head,
-            position_bias, last, key_stride, scale, cap, num_distances, reach,
-            True, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, PRECISION,
-            BLOCK_KEYS, BLOCK_DIM,
+            position_bias, by_distance, last, key_stride, scale, cap, num_distances, reach,
+            True, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_DISTANCES,
+            PRECISION, BLOCK_KEYS, BLOCK_DIM,
         )  # fmt: skip
     state = _attend_range(
         left, right, state, queries, keys_at, place + query_offset, head,
-        position_bias, last, key_stride, scale, cap, num_distances, reach,
-        False, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, PRECISION,
-        BLOCK_KEYS, BLOCK_DIM,
+        position_bias, by_distance, last, key_stride, scale, cap, num_distances, reach,
+        False, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_DISTANCES,
+        PRECISION, BLOCK_KEYS, BLOCK_DIM,
     )  # fmt: skip
     _, total, mixed = _attend_range(
         right, last, state, queries, keys_at, place + query_offset, head,
-        position_bias, last, key_stride, scale, cap, num_distances, reach,
-        True, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, PRECISION,
-        BLOCK_KEYS, BLOCK_DIM,
+        position_bias, by_distance, last, key_stride, scale, cap, num_distances, reach,
+        True, WIDTH, HEAD_DIM, IS_CAUSAL, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_DISTANCES,
+        PRECISION, BLOCK_KEYS, BLOCK_DIM,
     )  # fmt: skip
 
     mixed = mixed / total[:, None]
@@ -266,6 +244,7 @@ def _attend_range(
     query_place: tl.tensor,
     head: tl.tensor,
     position_bias: tl.tensor,
+    by_distance: tl.tuple,
     last: tl.tensor,
     key_stride: tl.tensor,
     scale: tl.tensor,
@@ -279,6 +258,7 @@ def _attend_range(
     HAS_WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
@@ -303,6 +283,8 @@ def _attend_range(
         keys = tl.load(keys_at + key_rows[:, None] + dim[None, :], mask=is_key, other=0.0)
         scores = tl.dot(queries, keys.T, input_precision=PRECISION)
         distance = key_place[None, :] - query_place[:, None]
+        if HAS_DISTANCES:
+            scores += _picked(by_distance, distance + num_distances // 2, key_place, last)
         if HAS_CAP:
             scores = cap * tanh(scores * scale)
         elif HAS_BIAS:
@@ -334,3 +316,17 @@ def _attend_range(
         )
         largest = new_largest
     return largest, total, mixed
+
+
+@triton.jit
+def _picked(
+    by_distance: tl.tuple, column: tl.tensor, key_place: tl.tensor, last: tl.tensor
+) -> tl.tensor:
+    """Return what the distances of a block add to its scores; 0 where there is no query or key."""
+    rows_by_distance, queries_at, keys_at, products_stride, is_query = by_distance
+    is_pair = is_query[:, None] & (key_place < last)[None, :]
+    row = tl.load(rows_by_distance + column, mask=is_pair, other=0)
+    key_rows = key_place.to(tl.int64) * products_stride
+    of_query = tl.load(queries_at[:, None] + row, mask=is_pair, other=0.0)
+    of_key = tl.load(keys_at[:, None] + key_rows[None, :] + row, mask=is_pair, other=0.0)
+    return of_query.to(tl.float32) + of_key.to(tl.float32)
