@@ -18,6 +18,7 @@ from torch.nn import functional
 from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.distances import Distances, rows_by_distance
 from embedlib.engines.cuda.plan import (
+    ChooseExperts,
     Linear,
     MultiplyDistances,
     Norm,
@@ -98,6 +99,8 @@ class DeviceWeights:
     """By `Linear.weight`."""
     norms: Mapping[str, NormWeight]
     rotations: Mapping[Rope, Rotation]
+    routers: Mapping[str, torch.Tensor]
+    """float32[experts, H] by role."""
     position_bias: torch.Tensor | None
     """float32[heads, 2 * positions - 1], added to scores at key - query + positions - 1."""
     distances: Distances | None
@@ -125,7 +128,7 @@ class WeightLoader:
             torch.OutOfMemoryError: the weights do not fit into the device's memory.
         """
         encoder = self.spec.encoder
-        linears, norms, ropes = {}, {}, {}
+        linears, norms, ropes, routers = {}, {}, {}, {}
         for step in plan.steps:
             if isinstance(step, Linear):
                 if step.weight not in linears:
@@ -133,6 +136,8 @@ class WeightLoader:
             elif isinstance(step, Norm):
                 for role in filter(None, (step.role, step.change_norm)):
                     norms[role] = self._norm(role, encoder.norm == "rms_norm")
+            elif isinstance(step, ChooseExperts):
+                routers[step.role] = self._float32(f"{step.role}.weight")
             elif isinstance(step, NormColumns):
                 norms[step.role] = self._norm(step.role, is_rms=False)
             elif isinstance(step, Rotate):
@@ -150,6 +155,7 @@ class WeightLoader:
             linears=linears,
             norms=norms,
             rotations=ropes,
+            routers=routers,
             position_bias=self._position_bias(encoder),
             distances=self._distances(plan),
             modules={
@@ -169,6 +175,8 @@ class WeightLoader:
             for role in roles:
                 self._check_unrounded(role)
             values = [self._plain(f"{role}.weight") for role in roles]
+            if roles[0].endswith(".experts_down"):  # the one matrix that is stored transposed
+                values = [values[0].T.contiguous()]
             return LinearWeight(_stacked(values), None, bias)
         parts = [self._fp8(f"{role}.weight") for role in roles]
         # torch cannot concatenate FP8 on every device, but it can concatenate bytes.

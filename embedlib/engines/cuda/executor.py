@@ -19,7 +19,9 @@ from embedlib.engines.cuda.groups import Group, Part
 from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.plan import (
     Activate,
+    ActivateExperts,
     Attend,
+    ChooseExperts,
     Embed,
     KeepKeys,
     Linear,
@@ -96,6 +98,7 @@ class Executor:
         self._served_whole = served_whole
         self._prefix_keys = prefix_keys
         self._shape = attention_shape(spec.encoder)
+        self._num_chosen = spec.encoder.experts.num_chosen if spec.encoder.experts else 0
 
     def run(self, group: Group, batch: DeviceBatch, workspace: Workspace) -> None:
         """Launch a group of steps, which continue from the current state of the workspace."""
@@ -183,6 +186,14 @@ class Executor:
                 kernels.activate(
                     rows(source).values, encoder.activation, encoder.is_gated, rows(out)
                 )
+            case ChooseExperts(source, role, out):
+                router = weights.routers[role]
+                kernels.choose_experts(
+                    rows(source).values, router, self._num_chosen, rows(out).values
+                )
+            case ActivateExperts(values, shares):
+                activation = self._spec.encoder.activation
+                kernels.activate_experts(rows(values).values, rows(shares).values, activation)
             case TakePooled(source, out):
                 _take(rows(source), run.parts["pooled_rows"], rows(out))
             case KeepKeys(source, layer):

@@ -13,7 +13,9 @@ from typing import Literal
 
 from embedlib.engines.cuda.plan import (
     Activate,
+    ActivateExperts,
     Attend,
+    ChooseExperts,
     Embed,
     Linear,
     Matrix,
@@ -253,7 +255,9 @@ class _Rows:
 
     def _mlp(self, prefix: str, change: Matrix) -> list[Step]:
         """Return the steps from the normed input to the change of the residual."""
-        inner = self.encoder.intermediate_size
+        inner, experts = self.encoder.intermediate_size, self.encoder.experts
+        if experts is not None and prefix in {f"layers.{layer}." for layer in experts.layers}:
+            return self._experts(prefix, change, experts.count)
         roles = (prefix + "gate", prefix + "up") if self.encoder.is_gated else (prefix + "up",)
         wide = Matrix("wide", inner * len(roles), self.rows)
         active = self._input("active", inner, prefix + "down")
@@ -261,6 +265,21 @@ class _Rows:
             Linear(roles, self._source(prefix + "up"), wide),
             Activate(wide, active),
             Linear((prefix + "down",), active, change),
+        ]
+
+    def _experts(self, prefix: str, change: Matrix, count: int) -> list[Step]:
+        """Return the same of a layer with experts: all compute every token, times 0 or its share.
+
+        That is more work than the chosen ones have, and no row moves.
+        """
+        source = self._source(prefix + "up")
+        wide = Matrix("wide_experts", count * self.encoder.intermediate_size, self.rows)
+        shares = Matrix("shares", count, self.rows, "float32")
+        return [
+            ChooseExperts(source, prefix + "router", shares),
+            Linear((prefix + "experts_up",), source, wide),
+            ActivateExperts(wide, shares),
+            Linear((prefix + "experts_down",), wide, change),
         ]
 
     def _input(self, name: str, columns: int, role: str) -> Matrix:

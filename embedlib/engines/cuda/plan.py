@@ -158,6 +158,23 @@ class Activate:
 
 
 @dataclass(frozen=True)
+class ChooseExperts:
+    """out = the shares of the experts that a token chooses, and 0 for the others; see `Experts`."""
+
+    source: Matrix
+    role: str
+    out: Matrix
+
+
+@dataclass(frozen=True)
+class ActivateExperts:
+    """values = act(values) times the expert's share, in place, for the columns of every expert."""
+
+    values: Matrix
+    shares: Matrix
+
+
+@dataclass(frozen=True)
 class TakePooled:
     """out = the pooled rows of source."""
 
@@ -191,6 +208,8 @@ Step = (
     | Attend
     | Quantize
     | Activate
+    | ChooseExperts
+    | ActivateExperts
     | TakePooled
     | PutPooled
     | KeepKeys

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from embedlib.engines.cuda.plan import (
+    ActivateExperts,
     Attend,
     KeepKeys,
     Matrix,
@@ -51,7 +52,7 @@ def _written(step: Step) -> Matrix:
     match step:
         case Norm():
             return step.residual
-        case Rotate() | NormColumns():
+        case Rotate() | NormColumns() | ActivateExperts():
             return step.values
         case KeepKeys():
             return step.source

@@ -240,6 +240,28 @@ def activate(source: torch.Tensor, activation: Activation, is_gated: bool, out: 
     _write(out, apply(gate, activation) * up)
 
 
+def choose_experts(
+    source: torch.Tensor, router: torch.Tensor, num_chosen: int, out: torch.Tensor
+) -> None:
+    """out = the shares of the experts that a row chooses, 0 for the others; see `Experts`.
+
+    Args:
+        source: [rows, H].
+        router: float32[experts, H].
+        num_chosen: how many experts a row chooses.
+        out: float32[rows, experts].
+    """
+    shares = torch.softmax(source.float() @ router.T, dim=-1)
+    largest, chosen = shares.topk(num_chosen)
+    out.zero_().scatter_(1, chosen, largest)
+
+
+def activate_experts(values: torch.Tensor, shares: torch.Tensor, activation: Activation) -> None:
+    """values = act(values) times the share of each expert's columns, in place."""
+    wide = values.float().unflatten(1, (shares.shape[1], -1))
+    values.copy_((apply(wide, activation) * shares[:, :, None]).flatten(1))
+
+
 def pool(
     hidden: torch.Tensor,
     cu_seqlens: torch.Tensor,

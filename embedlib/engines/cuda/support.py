@@ -28,7 +28,6 @@ MAX_HEAD_DIM: Final = 256
 _OF_GEMMA2: Final = "(EmbeddingGemma 2) is not implemented"
 NOT_IMPLEMENTED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "experts": "(nomic-embed-text-v2-moe) have no kernel",
         "convolutions": "(LFM2) have no kernel",
         **dict.fromkeys(("layer_input_size", "has_v_norm", "wide_heads"), _OF_GEMMA2),
     }

@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 from embedlib.engines.cuda.kernels import attention as attention_kernel
+from embedlib.engines.cuda.kernels import experts as expert_kernels
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
@@ -30,7 +31,7 @@ BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "
 ROW = {"residual": BF16, "change": BF16, "source": BF16, "out": FP8, "scales": F32, "columns": INT}
 NORMS = ("change_weight", "change_bias", "weight", "bias", "query_weight", "key_weight")
 TYPES = {
-    **dict.fromkeys((*NORMS, "cos_table", "sin_table", "position_bias", "hidden"), F32),
+    **dict.fromkeys((*NORMS, "cos_table", "sin_table", "position_bias", "hidden", "router"), F32),
     **dict.fromkeys(("token_ids", "positions", "token_types", "tiles", "cu_seqlens"), I32),
     **dict.fromkeys(("prefix_lengths", "rows_by_distance"), I32),
     **dict.fromkeys(("token_table", "position_table", "type_table", "values"), BF16),
@@ -101,6 +102,18 @@ ROWS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
         ROW,
         {"ACTIVATION": "gelu_tanh", "IS_GATED": True, "IS_FP8": True, "BLOCK": 16384},
         16,
+    ),
+    "choose experts": (
+        expert_kernels.choose_experts_kernel,
+        {"source": BF16, "out": F32},
+        {"NUM_EXPERTS": 8, "NUM_CHOSEN": 2, "BLOCK": 1024, "BLOCK_EXPERTS": 8},
+        2,
+    ),
+    "activate experts": (
+        expert_kernels.activate_experts_kernel,
+        {"shares": F32},
+        {"ACTIVATION": "gelu", "NUM_EXPERTS": 8, "BLOCK": 4096},
+        8,
     ),
     "rotate": (
         rotate_kernel.rotate_kernel,

@@ -121,7 +121,7 @@ def test_lower_precisions_are_near(
     "variant",
     [
         *("bert-concat", "bert-prompt", "roberta", "mpnet", "modernbert", "mistral", "qwen2"),
-        *("gemma2-bidirectional", "gemma3_text-causal", "deberta-v2"),
+        *("gemma2-bidirectional", "gemma3_text-causal", "deberta-v2", "nomic_bert-moe"),
     ],
 )
 def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:

@@ -15,6 +15,7 @@ from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import Embeddings, LinearWeight, NormWeight, Rotation
 from embedlib.engines.cuda.inputs import LONG_TILE_ROWS, tile_queries, tile_table
 from embedlib.engines.cuda.kernels import attention as attention_kernel
+from embedlib.engines.cuda.kernels import experts as expert_kernels
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
@@ -417,7 +418,7 @@ def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch
         def __call__(self, *_: object, **options: object) -> None:
             launched.append((self.name, options.get("enable_fp_fusion")))
 
-    modules = (row_kernels, rotate_kernel, attention_kernel, pool_kernel)
+    modules = (row_kernels, rotate_kernel, attention_kernel, pool_kernel, expert_kernels)
     names = {
         name: module for module in modules for name in vars(module) if name.endswith("_kernel")
     }
@@ -433,6 +434,8 @@ def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch
     kernels.rotate(rows, ints, None, shape, 1, 1, weight, weight)
     kernels.attend(rows, rows, tiles_of([2], 16, cpu), 16, shape, None, None, rows)
     kernels.pool(rows, ints, None, ("cls",), rows)
+    kernels.choose_experts(rows, rows, 1, rows)
+    kernels.activate_experts(rows, rows[:, :4], "gelu")
     assert sorted(launched) == sorted((name, True) for name in names)
 
 

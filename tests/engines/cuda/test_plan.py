@@ -19,7 +19,7 @@ from embedlib.engines.cuda.plan import (
 )
 from embedlib.engines.cuda.support import COMPUTED_MODULES
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.encoder_parts import Convolutions, Experts, RelativePositions, Rope, WideHeads
+from embedlib.models.encoder_parts import Convolutions, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Module, Pooling, PoolingMode, SpladePooling
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
@@ -176,7 +176,6 @@ def test_queries_and_keys_meet_the_vectors_of_distances_before_attention() -> No
         ({"num_layers": 0, "windows": ()}, (), r"num_layers = 0"),
         ({"relative_positions": RELATIVE}, (), "relative_positions of .* heads that share keys"),
         ({"relative_positions": RELATIVE, "num_kv_heads": 4, "is_causal": True}, (), "of a causal"),
-        ({"experts": Experts(count=4, num_chosen=2, layers=(1,))}, (), r"experts \(nomic"),
         ({"has_v_norm": True}, (), r"has_v_norm \(EmbeddingGemma 2\) is not impl"),
         ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads"),
         ({"layer_input_size": 4}, (), "layer_input_size"),

@@ -89,6 +89,7 @@ FAMILIES = [
     "bert",
     "modernbert",
     "nomic_bert",
+    "nomic_bert-moe",
     "mpnet",
     "deberta-v2",
     "mistral",

@@ -12,13 +12,16 @@ import torch
 from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.kernels.attention import attend
+from embedlib.engines.cuda.kernels.experts import activate_experts, choose_experts
 from embedlib.engines.cuda.kernels.pooling import pool
 from embedlib.engines.cuda.kernels.rotation import rotate
 from embedlib.engines.cuda.kernels.rows import activate, embed, norm, quantize
 
 __all__ = [
     "activate",
+    "activate_experts",
     "attend",
+    "choose_experts",
     "embed",
     "linear",
     "multiply_distances",
