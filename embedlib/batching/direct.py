@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from embedlib.batching.results import check_shape, fail, resolve
+from embedlib.batching.packed import PackedTexts
+from embedlib.batching.results import check_shape, fail, resolve, resolve_packed
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CallerEngine, Lane
@@ -29,32 +30,58 @@ def compute_here(
         meter.batch_over(meter.clock() - started)
 
 
-class InstantBulk:
-    """Computes the bulk of an engine whose limits say `is_instant`, on the tokenizer thread.
+def compute_packed(engine: CallerEngine, texts: PackedTexts, lane: Lane, meter: Meter) -> None:
+    """Do what `compute_here` does for packed texts; the engine returns a row for each."""
+    started = meter.clock()
+    texts.job.note_submitted(started)
+    meter.batch_submitted((started - texts.queued_at) * len(texts), lane is Lane.QUERY)
+    try:
+        vectors = engine.compute(texts.batch(lane))
+        check_shape(vectors, texts, engine.limits)
+    except Exception as error:
+        fail(texts, error, meter)
+    else:
+        resolve_packed(texts, vectors, meter)
+    finally:
+        meter.batch_over(meter.clock() - started)
 
-    Sorting sequences and handing them over would take longer than computing them, and the two
-    threads would wait for each other's turn in Python.
+
+class InstantTexts:
+    """Computes the texts of an engine whose limits say `is_instant`, where they are tokenized.
+
+    That is the caller's thread for queries and the tokenizer thread for bulk. Sorting sequences and
+    handing them over would take longer than computing them, and the two threads would wait for each
+    other's turn in Python.
     """
 
     def __init__(self, engine: CallerEngine, meter: Meter) -> None:
         self._engine = engine
         self._meter = meter
+        limits = engine.limits
+        self._has_rows_of_texts = not (limits.is_per_token or limits.is_sparse)
+        self._budget = limits.max_batch_tokens
 
-    def __call__(self, sequences: list[TokenizedText]) -> None:
+    def __call__(self, sequences: Sequence[TokenizedText], lane: Lane = Lane.BULK) -> None:
         """Compute sequences of one job, in their order; leave them out once it is over."""
+        if isinstance(sequences, PackedTexts) and self._has_rows_of_texts:
+            for part in sequences.parts(self._budget):
+                if part.job.is_over:
+                    return
+                compute_packed(self._engine, part, lane, self._meter)
+            return
         for batch in self._batches(sequences):
             if batch[0].job.is_over:
                 return
-            compute_here(self._engine, batch, Lane.BULK, self._meter)
+            compute_here(self._engine, batch, lane, self._meter)
 
-    def _batches(self, sequences: list[TokenizedText]) -> Iterator[list[TokenizedText]]:
+    def _batches(self, sequences: Sequence[TokenizedText]) -> Iterator[list[TokenizedText]]:
         batch: list[TokenizedText] = []
-        left = budget = self._engine.limits.max_batch_tokens
+        left = self._budget
         for sequence in sequences:
             left -= len(sequence.token_ids)
             if left < 0 and batch:
                 yield batch
-                batch, left = [], budget - len(sequence.token_ids)
+                batch, left = [], self._budget - len(sequence.token_ids)
             batch.append(sequence)
         if batch:
             yield batch

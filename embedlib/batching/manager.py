@@ -7,7 +7,7 @@ same inbox, so it waits in one place and never polls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -108,7 +108,7 @@ class BatchManager:
         self.thread = WorkerThread(self._run, "embedlib-batches")
         self.thread.start()
 
-    def add_bulk(self, sequences: list[TokenizedText]) -> None:
+    def add_bulk(self, sequences: Sequence[TokenizedText]) -> None:
         """Queue sequences of the bulk lane; blocks while the queue is full.
 
         Raises:
@@ -120,7 +120,7 @@ class BatchManager:
             )
             self._accept(Lane.BULK, sequences)
 
-    def add_queries(self, sequences: list[TokenizedText]) -> None:
+    def add_queries(self, sequences: Sequence[TokenizedText]) -> None:
         """Queue sequences of the query lane, of one job or several; never blocks.
 
         Raises:
@@ -143,11 +143,11 @@ class BatchManager:
                 )
             self._accept(Lane.QUERY, sequences)
 
-    def _accept(self, lane: Lane, sequences: list[TokenizedText]) -> None:
+    def _accept(self, lane: Lane, sequences: Sequence[TokenizedText]) -> None:
         if self._refusal is not None:
             raise self._refusal
         self._num_inbox[lane] += len(sequences)
-        self._inbox.put(sequences)
+        self._inbox.put(list(sequences))
 
     def _num_queued(self, lane: Lane) -> int:
         return self._num_inbox[lane] + self._num_scheduled[lane]

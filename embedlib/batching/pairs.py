@@ -133,7 +133,8 @@ class PairTokenizer:
             TokenizedText(job, row, pair.ids, num_type0_tokens=pair.num_type0_tokens, queued_at=now)
             for row, pair in enumerate(encoded, first_row)
         ]
-        job.add_tokenized(sequences, truncated, now - started, now)
+        num_tokens = sum([len(pair.ids) for pair in encoded])
+        job.add_tokenized(num_tokens, truncated, now - started, now)
         self._meter.tokenized(now - started, len(truncated))
         return sequences
 

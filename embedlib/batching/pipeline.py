@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from embedlib.batching.callers import Callers, counted
-from embedlib.batching.direct import InstantBulk
+from embedlib.batching.direct import InstantTexts
 from embedlib.batching.futures import CallerFuture, check_may_wait
 from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
@@ -60,9 +60,10 @@ class Pipeline:
         self._manager = BatchManager(
             engine, meter, max_queued_texts=max_queued_texts, policy=policy, at_end=self._free
         )
-        send = self._manager.add_bulk
+        self._instant: InstantTexts | None = None
         if engine.limits.is_instant and isinstance(engine, CallerEngine):
-            send = InstantBulk(engine, meter)
+            self._instant = InstantTexts(engine, meter)
+        send = self._instant or self._manager.add_bulk
         self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
 
     @counted
@@ -125,12 +126,16 @@ class Pipeline:
 
     def _feed_queries(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         sequences = tokenize(job, 0, texts)
+        if self._instant is not None:
+            self._instant(sequences, Lane.QUERY)
+            return
         if self._manager.has_queries or not self._lone_queries.compute(sequences):
             self._manager.add_queries(sequences)
 
     def _feed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         self._tokenizer_thread.release_when_over(job)
-        step = self._policy.micro_batch_texts
+        instant = self._instant is not None
+        step = self._policy.instant_texts if instant else self._policy.micro_batch_texts
         for first_row in range(0, len(texts), step):
             if job.is_over:  # failed or cancelled: skip the rest
                 return
@@ -145,13 +150,15 @@ class Pipeline:
     ) -> None:
         """Tokenize consecutive queries of a job on the calling thread and queue them.
 
+        An engine that computes at once does so.
+
         Raises:
             what `feed` raises; the job stays open.
         """
-        self._manager.add_queries(tokenize(job, first_row, texts))
+        (self._instant or self._manager.add_queries)(tokenize(job, first_row, texts))
 
     @counted
-    def queue_queries(self, sequences: list[TokenizedText]) -> None:
+    def queue_queries(self, sequences: Sequence[TokenizedText]) -> None:
         """Queue tokenized queries of any number of jobs at once.
 
         Raises:

@@ -17,6 +17,9 @@ class BatchingPolicy:
     """Texts that the tokenizer thread tokenizes at a time: enough to use every core, few enough
     that the engine starts soon."""
 
+    instant_texts: int = 256
+    """The same where that thread computes them as well: more of them share each step in Python."""
+
     window_seqs: int = 1024
     """Bulk sequences sorted by length together. More would pad less (2 % at 1,024 mixed texts
     already) but let a long text be overtaken for longer."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.packed import PackedTexts
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.twins import Distinct
@@ -63,6 +64,17 @@ def resolve(
         is_per_token=limits.is_per_token,
         is_sparse=limits.is_sparse,
     )
+
+
+def resolve_packed(texts: PackedTexts, vectors: Vectors, meter: Meter) -> None:
+    """Count computed texts and give their job its rows; one that is not finite fails it."""
+    num_tokens = len(texts.token_ids)
+    meter.batch_answered(len(texts), num_tokens, num_tokens)
+    finite = np.isfinite(vectors)
+    if finite.all():
+        texts.job.resolve_rows(texts.first_row, vectors, meter.clock())
+    else:
+        texts.job.fail(_not_finite(texts[int(finite.all(axis=1).argmin())]))
 
 
 def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter) -> None:

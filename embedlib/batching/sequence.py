@@ -86,21 +86,21 @@ class Job:
 
     def add_tokenized(
         self,
-        sequences: Sequence[TokenizedText],
+        num_tokens: int,
         truncated: Sequence[tuple[int, int]],
         seconds: float,
         now: float,
     ) -> None:
-        """Record sequences that are about to be queued.
+        """Record the sequences of consecutive texts that are about to be queued.
 
         Args:
-            sequences: those of consecutive texts.
+            num_tokens: all their tokens.
             truncated: (row as in messages, number of tokens before truncation).
             seconds: how long tokenizing took.
             now: when the sequences are queued.
         """
         self.truncated += truncated
-        self._num_tokens += sum([len(sequence.token_ids) for sequence in sequences])
+        self._num_tokens += num_tokens
         self._tokenize_seconds += seconds
         if self._queued_at is None:
             self._queued_at = now
@@ -131,6 +131,15 @@ class Job:
         else:
             for sequence, row in zip(sequences, rows, strict=True):
                 self._resolve_one(sequence, row)
+        self._end_if_done(now)
+
+    def resolve_rows(self, first_row: int, rows: NDArray[np.float32], now: float) -> None:
+        """Take the rows of whole texts, float32[N, D], from `first_row` on; else as `resolve`."""
+        self._vectors[first_row : first_row + len(rows)] = rows
+        self.num_done += len(rows)
+        self._end_if_done(now)
+
+    def _end_if_done(self, now: float) -> None:
         if self.num_done == self.num_texts:
             self._done_at = now
             self.future.set_result(self._vectors)  # unless cancelled or failed meanwhile

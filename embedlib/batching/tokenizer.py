@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import Literal, TypeVar
 
 import tokenizers
 
+from embedlib.batching.packed import PackedTexts, join
 from embedlib.batching.refusals import (
     check_ids,
     check_left,
@@ -19,6 +20,7 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.token_ids import TokenIds
 from embedlib.batching.token_rows import TokenRows
+from embedlib.batching.windows import divide
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
@@ -109,7 +111,7 @@ class Tokenizer:
 
     def __call__(
         self, job: Job, first_row: int, texts: Sequence[str], prompt: Prompt
-    ) -> list[TokenizedText]:
+    ) -> Sequence[TokenizedText]:
         """Tokenize consecutive texts of a job; with on_truncate "chunk" one may become several.
 
         Raises:
@@ -122,6 +124,10 @@ class Tokenizer:
         started = self._meter.clock()
         if around := prompt.examples + prompt.prefix + prompt.suffix:
             check_text("the prompt", around)
+        if self._encode.keeps_parts and around == prompt.prefix:
+            packed = self._pack(job, first_row, texts, prompt.prefix, started)
+            if packed is not None:
+                return packed
         num_prompt_tokens = 0
         if self._side == "left":
             check_left(prompt, is_excluded=self._excludes_prompt)
@@ -159,6 +165,23 @@ class Tokenizer:
         self._note(job, sequences, truncated, started)
         return sequences
 
+    def _pack(
+        self, job: Job, first_row: int, texts: Sequence[str], prefix: str, started: float
+    ) -> PackedTexts | None:
+        """Tokenize texts that need nothing but their ids; None: one needs more, or is refused."""
+        if not texts or (prefix and (self._excludes_prompt or self._side == "left")):
+            return None  # the prompt's tokens must be counted, or its place checked
+        rows = self._encode.packed(texts, prefix, job.first_row + first_row)
+        if max(map(len, rows)) > 4 * self.max_seq_tokens:
+            return None
+        token_ids, lens = join(rows, self._dropped_token_id)
+        if not min(lens):
+            return None
+        now = self._meter.clock()
+        job.add_tokenized(len(token_ids), (), now - started, now)
+        self._meter.tokenized(now - started, 0)
+        return PackedTexts(job, first_row, token_ids, lens, now)
+
     def take_ids(
         self, job: Job, first_row: int, texts: Sequence[Sequence[int]]
     ) -> list[TokenizedText]:
@@ -194,7 +217,8 @@ class Tokenizer:
             sequence.queued_at = now
             if self._token_rows is not None:
                 self._token_rows.apply(sequence)
-        job.add_tokenized(sequences, truncated, now - started, now)
+        num_tokens = sum([len(sequence.token_ids) for sequence in sequences])
+        job.add_tokenized(num_tokens, truncated, now - started, now)
         self._meter.tokenized(now - started, len(truncated))
 
     def _encode_plain(self, texts: Sequence[str], prompt: Prompt, first_row: int) -> list[Encoded]:
@@ -253,26 +277,9 @@ class Tokenizer:
             alone = self._tokenizer.encode(prompt.prefix).ids
             pairs = zip(alone[: len(alone) - self._num_trailing], ids, strict=False)
             num_head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        end = len(ids) - self._num_trailing
-        room, num_tokens = self.max_seq_tokens - num_head - self._num_trailing, end - num_head
-        if room < 1:
-            raise ConfigError(
-                f"the prompt has {num_head} tokens, which leaves no room for a text: "
-                f"max_seq_length is {self.max_seq_tokens}"
-            )
-        num_windows = -(-num_tokens // room)
-        places = [num_head + num_tokens * index // num_windows for index in range(num_windows + 1)]
-        return [
-            TokenizedText(
-                job,
-                row,
-                ids[:num_head] + ids[first:last] + ids[end:],
-                num_head if self._excludes_prompt and prompt.prefix else 0,
-                share=(last - first) / num_tokens,
-                num_windows=num_windows,
-            )
-            for first, last in pairwise(places)
-        ]
+        is_excluded = self._excludes_prompt and bool(prompt.prefix)
+        whole = TokenizedText(job, row, ids, num_head if is_excluded else 0)
+        return divide(whole, num_head, self._num_trailing, self.max_seq_tokens)
 
     def offsets(self, text: str, prompt: Prompt, row: int = 0) -> list[tuple[int, int]]:
         """Return the character span of every token of a text, truncated like its sequence.

@@ -14,7 +14,7 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.errors import ClosedError
 
-Tokenize = Callable[[Job, int, Sequence[Any]], list[TokenizedText]]
+Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
 """Makes the sequences of consecutive texts or pairs of a job; the int is the row of the first."""
 
 
@@ -36,7 +36,7 @@ class TokenizerThread:
 
     def __init__(
         self,
-        send: Callable[[list[TokenizedText]], None],
+        send: Callable[[Sequence[TokenizedText]], None],
         *,
         max_queued_texts: int,
     ) -> None:

@@ -144,7 +144,8 @@ class CallFactory:
         self._adds_windows = config.on_truncate == "chunk"
         self._truncation = known.truncation
         self.prompts = Prompts(spec, config, known)
-        if spec.is_sparse:
+        self._is_sparse, self._is_late = spec.is_sparse, spec.late_interaction is not None
+        if self._is_sparse:
             _check_sparse(config)
         self.max_active_dims = config.max_active_dims or spec.max_active_dims
         self._sets_active_dims = config.max_active_dims is not None
@@ -178,7 +179,7 @@ class CallFactory:
             InputError: `inputs` is neither a str nor an ordered iterable.
             ConfigError: an argument is out of range.
         """
-        if self._spec.is_sparse and vectors.output_value != "sparse":
+        if self._is_sparse and vectors.output_value != "sparse":
             raise ConfigError(
                 f"output_value = {vectors.output_value!r}; this model is sparse, it makes weights "
                 "of tokens: call encode or submit_batch with output_value='sparse'"
@@ -196,8 +197,7 @@ class CallFactory:
         normalizes = self._normalizes(vectors, dim)
         precision = vectors.precision or "float32"
         self._check_precision(precision, dim, normalizes)
-        is_late = self._spec.late_interaction is not None
-        if is_late:
+        if self._is_late:
             check_call(prompt.role, vectors.truncate_dim, precision)
         tokenizer = self.tokenizer_for(prompt.role, tokenizer)
         resolved = self.prompts.resolve(*prompt)
@@ -206,7 +206,7 @@ class CallFactory:
             lane=self.lane_of(len(texts), prompt.role),
             tokenize=partial(tokenizer, prompt=resolved),
             # Windows support only a prompt in front, and one vector per text.
-            can_divide=not resolved.suffix and not is_late,
+            can_divide=not resolved.suffix and not self._is_late,
             usage=usage,
             tokenizer=tokenizer,
             prompt=resolved,
@@ -217,7 +217,7 @@ class CallFactory:
             normalizes=normalizes,
             precision=cast(VectorPrecision, precision),
             ranges=self.ranges,
-            is_late=is_late,
+            is_late=self._is_late,
             max_seq_tokens=tokenizer.max_seq_tokens,
             max_active_dims=vectors.max_active_dims or self.max_active_dims,
         )

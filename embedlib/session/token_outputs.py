@@ -146,7 +146,7 @@ class TokenCall:
         self, job: Job, first_row: int, texts: Sequence[str]
     ) -> list[TokenizedText]:
         """Make the sequences of consecutive texts, and keep their token ids for `finish`."""
-        sequences = self._tokenize(job, first_row, texts)
+        sequences = list(self._tokenize(job, first_row, texts))
         for sequence in sequences:
             self._token_ids[sequence.row] = sequence.token_ids
         return sequences

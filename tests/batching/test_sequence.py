@@ -139,8 +139,8 @@ def test_a_token_that_is_not_finite_fails_its_text() -> None:
 def test_a_job_adds_what_it_used() -> None:
     job = Job(2, 1, Lane.BULK, opened_at=1.0)
     first, second = TokenizedText(job, 0, [1, 2]), TokenizedText(job, 1, [3])
-    job.add_tokenized([first], [(0, 9)], 0.5, 2.0)
-    job.add_tokenized([second], [], 0.25, 3.0)
+    job.add_tokenized(2, [(0, 9)], 0.5, 2.0)
+    job.add_tokenized(1, [], 0.25, 3.0)
     for now in (5.0, 6.0):  # the first batch counts
         job.note_submitted(now)
     job.resolve([second], np.ones((1, 1), np.float32), 7.0)

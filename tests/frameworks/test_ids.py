@@ -129,6 +129,6 @@ def test_ids_of_a_static_model_by_the_words_of_its_texts() -> None:
     tokenizer.post_processor = None  # as in a static model
     wanted = [item.ids for item in tokenizer.encode_batch(strings(), add_special_tokens=False)]
     encode = TokenIds(tokenizer, keeps_parts=True)
-    assert encode._keeps_parts
+    assert encode.keeps_parts
     assert encode(strings(), "", 0) == wanted
     assert encode(strings(), "", 0) == wanted  # all of them seen

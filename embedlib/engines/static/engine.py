@@ -19,6 +19,8 @@ from embedlib.vectors.modules import apply_modules
 
 MAX_BATCH_TOKENS: Final = 4096
 """The rows of a batch stay in a core's cache: 4 MB at 256 dimensions."""
+MAX_PRODUCT: Final = 2304 * 4
+"""Numbers of a matrix from which OpenBLAS divides its product with a vector among threads."""
 
 
 class StaticEngine:
@@ -37,6 +39,7 @@ class StaticEngine:
         self._modules = spec.modules
         self._weights = {role: weights[role] for role in weights}
         self._table = self._weights["tokens"]
+        self._ones = np.ones(MAX_PRODUCT // self._table.shape[1] + 1, np.float32)
         self.limits = EngineLimits(
             embedding_dim=spec.embedding_dim if spec.modules else spec.encoder.hidden_size,
             is_per_token=not spec.modules,
@@ -59,16 +62,25 @@ class StaticEngine:
         rows: NDArray[np.float32] = self._table.take(batch.token_ids, axis=0)
         if not self._modules:
             return rows
-        if batch.num_seqs == 1:  # a query, where each call of numpy counts
-            means = np.add.reduce(rows, axis=0, keepdims=True)
-            means /= np.float32(len(rows))
-        else:
-            means = np.empty((batch.num_seqs, rows.shape[1]), np.float32)
-            # Six times as fast as np.add.reduceat, which adds column by column.
-            for row, (start, end) in enumerate(pairwise(batch.cu_seqlens.tolist())):
-                np.add.reduce(rows[start:end], axis=0, out=means[row])
-            means /= batch.seq_lens.astype(np.float32)[:, None]
+        means = np.empty((batch.num_seqs, rows.shape[1]), np.float32)
+        for row, (start, end) in enumerate(pairwise(batch.cu_seqlens.tolist())):
+            self._sum(rows[start:end], means[row])
+        means /= batch.seq_lens.astype(np.float32)[:, None]
         return apply_modules(means, self._modules, lambda: self._weights)
+
+    def _sum(self, rows: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Add the rows of a text up.
+
+        A product with ones takes a third of the time of np.add.reduce, and np.add.reduceat over all
+        texts six times as long. OpenBLAS divides larger products among threads: these must be
+        woken, and the sum would depend on their number.
+
+        Source: interface/gemv.c of OpenBLAS 0.3.
+        """
+        if rows.size < MAX_PRODUCT:
+            np.dot(self._ones[: len(rows)], rows, out=out)
+        else:
+            np.add.reduce(rows, axis=0, out=out)
 
     def close(self) -> None:
         """Do nothing: nothing is in flight, and the table is freed with the engine."""
