@@ -58,12 +58,12 @@ class Result:
 
 
 def run_part(part: Part, seeds: Iterable[int]) -> Result:
-    """Judge the cases of a part and print each finding as it comes."""
+    """Judge the cases of a part; print each finding, and what is told besides, as it comes."""
     result = Result(part)
     start = time.monotonic()
     for seed, verdict in run(part, seeds):
         result.add(seed, verdict)
-        if verdict.is_finding and result.is_news(verdict):
+        if (verdict.is_finding or verdict.is_told) and result.is_news(verdict):
             print(f"{part.name}: {verdict.kind}: {verdict.what}")
             print(f"    python -m tests.campaign --only {part.name} --seed {seed} --count 1")
             sys.stdout.flush()

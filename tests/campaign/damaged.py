@@ -21,7 +21,7 @@ from embedlib import Embedder, Reranker
 from embedlib.testing.models.write import write_tiny_model
 from tests.campaign import reference
 from tests.campaign.damage import damage
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error
+from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error, reference_fails
 
 BASES: Final = ("bert-cls-dense", "qwen3", "mistral", "bert-reranker")
 """With Dense and LayerNorm; a decoder; shards; a head."""
@@ -78,7 +78,7 @@ def compare_with_reference(
         inputs: Any = _pairs() if is_scorer else list(TEXTS)
         theirs = peer.predict(inputs) if is_scorer else _like(vectors, peer.encode(inputs))
     except Exception as error:
-        return Verdict("reference fails", f"{what}: {describe(error)}")
+        return reference_fails(error, what)
     if not np.isfinite(theirs).all():  # extreme weights, added in another order
         return Verdict("reference fails", f"{what}: not finite")
     if reference.error_of(vectors, theirs) <= TOLERANCE:

@@ -29,7 +29,15 @@ from tests.campaign import reference
 from tests.campaign.folders import compare_with_itself, compare_with_reference, draw_row
 from tests.campaign.knobs import TEXTS, TOLERANCE
 from tests.campaign.numpy_model import vector_of
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
+from tests.campaign.verdict import (
+    Judge,
+    Verdict,
+    describe,
+    finding,
+    judge_at,
+    judge_error,
+    reference_fails,
+)
 
 BASES: Final = (
     *("t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe", "embedding_gemma2_text"),
@@ -98,7 +106,8 @@ def compare_ids(embedder: Embedder, folder: Path, rng: random.Random, verdict: V
     try:
         peer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:
-        return replace(verdict, kind=f"{verdict.kind}, ids fail: {type(error).__name__}")
+        what = f"{verdict.what}: the tokenizer of transformers: {describe(error)}"
+        return replace(verdict, kind=f"{verdict.kind}, no ids to compare", what=what, is_told=True)
     for _ in range(STRINGS):
         text = "".join(rng.choices(LETTERS, k=rng.randrange(1, 40)))
         got, wanted = embedder.tokenizer.encode(text).ids, peer(text)["input_ids"]
@@ -132,7 +141,7 @@ def compare_with_own(embedder: Embedder, place: Path, row: TinyVariant, what: st
                 else vector_of(tokens.numpy(), place, row)
             )
     except Exception as error:
-        return Verdict("reference fails", f"{what}: {describe(error)}")
+        return reference_fails(error, what)
     got: Any = embedder.encode(list(TEXTS), prompt="")
     gap = reference.error_of(got, np.array(expected))
     if gap > TOLERANCE:

@@ -35,7 +35,7 @@ from tests.campaign import reference
 from tests.campaign.knobs import KNOBS, TEXTS, TOLERANCE
 from tests.campaign.numpy_model import ACTIVATIONS, FLAGS, vector_of
 from tests.campaign.scoring_folders import judge_scoring_folder
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
+from tests.campaign.verdict import Judge, Verdict, finding, judge_at, judge_error, reference_fails
 
 WIDTHS: Final = ("num_labels", "embedding_dim", "hidden_size", "n_embd", "dim", "d_model")
 """Keys of the width of a token's vector; the first in a file is it."""
@@ -174,7 +174,7 @@ def compare_with_reference(embedder: Embedder, place: Path, what: str) -> Verdic
             for name in names
         ]
     except Exception as error:
-        return Verdict("reference fails", f"{what}: {describe(error)}")
+        return reference_fails(error, what)
     gap = max(reference.error_of(got, wanted) for got, wanted in pairs)
     if gap > TOLERANCE:
         return finding("different", f"{what}: {gap:.1e} from sentence-transformers")

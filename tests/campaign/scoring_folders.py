@@ -22,7 +22,7 @@ from embedlib.testing.models.variant import Json, TinyVariant
 from embedlib.testing.models.write import write_variant
 from tests.campaign import reference
 from tests.campaign.knobs import KNOBS, TEXTS, TOLERANCE
-from tests.campaign.verdict import Verdict, describe, finding, judge_error
+from tests.campaign.verdict import Verdict, finding, judge_error, reference_fails
 
 OWN_CODE: Final = ("new-reranker",)
 """Variants whose config.json only the model's own code reads: no reference for them."""
@@ -69,7 +69,7 @@ def judge_scoring_folder(rng: random.Random, place: Path) -> Verdict:
             else:
                 theirs = reference.class_scores(place, inputs, session.labels, limit_of(session))
         except Exception as error:
-            return Verdict("reference fails", f"{what}: {describe(error)}")
+            return reference_fails(error, what)
     gap = reference.error_of(together, theirs)
     if gap > TOLERANCE:
         return finding("different", f"{what}: {gap:.1e} from the reference")

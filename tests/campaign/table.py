@@ -45,6 +45,14 @@ PARTS: Final = (
         share=1,
     ),
     Part(
+        name="shrinking",
+        what="six folders as of `families`, drawn by hypothesis, which makes one that fails small",
+        case_seconds=900,
+        memory_gib=16,
+        ci_count=1,
+        share=0.5,
+    ),
+    Part(
         name="tokenizers",
         what="tokenizer files with one edit, beside transformers",
         case_seconds=60,

@@ -331,7 +331,7 @@ def test_a_finding_is_printed_with_the_line_that_draws_it_again(
     def run(part: table.Part, seeds: Any) -> Any:
         for seed in seeds:
             kind = "wrong result" if seed == 8 else "right"
-            yield seed, Verdict(kind, "a", seed == 8, {"kills of a": 2})
+            yield seed, Verdict(kind, "a", seed == 8, {"kills of a": 2}, is_told=seed == 0)
 
     monkeypatch.setattr("tests.campaign.__main__.run", run)
     assert main(["--only", "calls", "--seed", "7", "--count", "3"]) == 1
@@ -340,3 +340,5 @@ def test_a_finding_is_printed_with_the_line_that_draws_it_again(
     assert "| calls | 3 | 2 |" in printed
     assert "right 2, wrong result 1; kills of a 6 |" in printed
     assert main(["--only", "calls", "--count", "3"]) == 0
+    printed = capsys.readouterr().out  # what is told besides is no finding
+    assert printed.count("--count 1") == printed.count("--only calls --seed 0 --count 1") == 1

@@ -15,7 +15,7 @@ from embedlib import Embedder
 from embedlib.errors import InputError
 from tests.campaign import reference
 from tests.campaign.tokenizer_edits import BASES, TEXTS, one_edit, write_base
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
+from tests.campaign.verdict import Judge, Verdict, finding, judge_at, judge_error, reference_fails
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def judge_edit(rng: random.Random, place: Path) -> Verdict:
     try:
         theirs = _reference_ids(place)
     except BaseException as error:  # the Rust part of transformers' tokenizers panics
-        return Verdict("reference fails", f"{what}: {describe(error)}")
+        return reference_fails(error, what)
     for text, got, expected in zip(TEXTS, ours, theirs, strict=True):
         if got is not None and got != expected:
             return finding("other ids", f"{what}: {text[:30]!r} is {got[:20]}, not {expected[:20]}")

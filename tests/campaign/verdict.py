@@ -26,12 +26,14 @@ class Verdict:
         what: what was drawn, and for a finding what happened; one line.
         is_finding: whether the library broke a promise.
         counts: how often something was done in the case, by name: kills, for example.
+        is_told: whether it is printed like a finding, with the line that draws it again.
     """
 
     kind: str
     what: str
     is_finding: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
+    is_told: bool = False
 
 
 Judge = Callable[[random.Random], Verdict]
@@ -46,6 +48,11 @@ class CallersError(Exception):
 
 def finding(kind: str, what: str) -> Verdict:
     return Verdict(kind, what, is_finding=True)
+
+
+def reference_fails(error: BaseException, what: str) -> Verdict:
+    """Return the verdict where the reference raised: nothing is known of the folder then."""
+    return Verdict("reference fails", f"{what}: {describe(error)}", is_told=True)
 
 
 def judge_error(error: BaseException, what: str) -> Verdict:
