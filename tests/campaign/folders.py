@@ -34,11 +34,14 @@ from embedlib.testing.models.write import write_variant
 from tests.campaign import reference
 from tests.campaign.knobs import KNOBS, TEXTS, TOLERANCE
 from tests.campaign.numpy_model import ACTIVATIONS, FLAGS, vector_of
+from tests.campaign.saved_versions import saved_by_6
 from tests.campaign.scoring_folders import judge_scoring_folder
 from tests.campaign.verdict import Judge, Verdict, finding, judge_at, judge_error, reference_fails
 
 WIDTHS: Final = ("num_labels", "embedding_dim", "hidden_size", "n_embd", "dim", "d_model")
 """Keys of the width of a token's vector; the first in a file is it."""
+NEWER: Final = 0.3
+"""Share of folders in the files that sentence-transformers 6 saves."""
 SCORERS: Final = 0.3
 """Share of rerankers and classifiers."""
 OWN_CODE: Final = (
@@ -105,7 +108,9 @@ def draw_row(
         num_shards=rng.choice((1, 1, 2, 3)),
     )
     kinds = [module.type.rpartition(".")[2] for module in drawn.modules]
-    return base, drawn, f"{base} {chosen} {kinds} {drawn.dtype} limit {limit}"
+    what = f"{base} {chosen} {kinds} {drawn.dtype} limit {limit}"
+    newer = saved_by_6(drawn) if rng.random() > 1 - NEWER else None
+    return (base, drawn, what) if newer is None else (base, newer, f"{what}, saved by 6")
 
 
 def draw_modules(rng: random.Random, dim: int) -> tuple[TinyModule, ...]:
