@@ -169,14 +169,15 @@ def projection(place: Path) -> NDArray[np.float32] | None:
 
 def compare_with_reference(embedder: Embedder, place: Path, what: str) -> Verdict:
     """Judge the vectors beside those of sentence-transformers."""
+    names = ["encode", "encode_query", "encode_document"]
+    if "passage" in embedder.prompts:  # documented: it is taken for documents here
+        names.remove("encode_document")
+    ours = [getattr(embedder, name)(list(TEXTS)) for name in names]
     try:
         peer = reference.open_reference(place)
-        names = ["encode", "encode_query", "encode_document"]
-        if "passage" in embedder.prompts:  # documented: it is taken for documents here
-            names.remove("encode_document")
         pairs = [
-            (getattr(embedder, name)(list(TEXTS)), getattr(peer, name)(list(TEXTS)))
-            for name in names
+            (vectors, getattr(peer, name)(list(TEXTS)))
+            for name, vectors in zip(names, ours, strict=True)
         ]
     except Exception as error:
         return reference_fails(error, what)

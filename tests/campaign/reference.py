@@ -41,6 +41,9 @@ def open_reference(folder: Path, *, is_scorer: bool = False) -> Any:
         model_kwargs={"torch_dtype": "float32", "attn_implementation": "eager"},
     )
     positions = getattr(model[0].model.config, "max_position_embeddings", None)
+    padding_id = getattr(getattr(model[0].model, "embeddings", None), "padding_idx", None)
+    if isinstance(positions, int) and isinstance(padding_id, int):
+        positions -= padding_id + 1  # RoBERTa counts from behind that id
     if isinstance(positions, int) and model.max_seq_length is not None:
         model.max_seq_length = min(model.max_seq_length, positions)
     return model
