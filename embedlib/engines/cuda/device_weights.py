@@ -19,6 +19,7 @@ from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.distances import Distances, rows_by_distance
 from embedlib.engines.cuda.plan import (
     ChooseExperts,
+    Convolve,
     Linear,
     MultiplyDistances,
     Norm,
@@ -91,6 +92,16 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """A convolution over neighbouring tokens, each channel with weights of its own."""
+
+    weight: torch.Tensor
+    """float32[width, H]: the token itself is in the middle."""
+    bias: torch.Tensor | None
+    """float32[H]."""
+
+
+@dataclass(frozen=True)
 class DeviceWeights:
     """All weights and tables of a plan; read-only once loaded."""
 
@@ -101,6 +112,7 @@ class DeviceWeights:
     rotations: Mapping[Rope, Rotation]
     routers: Mapping[str, torch.Tensor]
     """float32[experts, H] by role."""
+    convolutions: Mapping[str, Convolution]
     position_bias: torch.Tensor | None
     """float32[heads, 2 * positions - 1], added to scores at key - query + positions - 1."""
     distances: Distances | None
@@ -128,7 +140,7 @@ class WeightLoader:
             torch.OutOfMemoryError: the weights do not fit into the device's memory.
         """
         encoder = self.spec.encoder
-        linears, norms, ropes, routers = {}, {}, {}, {}
+        linears, norms, ropes, routers, convolutions = {}, {}, {}, {}, {}
         for step in plan.steps:
             if isinstance(step, Linear):
                 if step.weight not in linears:
@@ -138,6 +150,8 @@ class WeightLoader:
                     norms[role] = self._norm(role, encoder.norm == "rms_norm")
             elif isinstance(step, ChooseExperts):
                 routers[step.role] = self._float32(f"{step.role}.weight")
+            elif isinstance(step, Convolve):
+                convolutions[step.role] = self._convolution(step.role)
             elif isinstance(step, NormColumns):
                 norms[step.role] = self._norm(step.role, is_rms=False)
             elif isinstance(step, Rotate):
@@ -156,6 +170,7 @@ class WeightLoader:
             norms=norms,
             rotations=ropes,
             routers=routers,
+            convolutions=convolutions,
             position_bias=self._position_bias(encoder),
             distances=self._distances(plan),
             modules={
@@ -201,6 +216,10 @@ class WeightLoader:
     def _norm(self, role: str, is_rms: bool) -> NormWeight:
         weight, bias = self._float32(f"{role}.weight"), self._optional(f"{role}.bias")
         return NormWeight(weight, bias, self.spec.encoder.norm_eps, is_rms)
+
+    def _convolution(self, role: str) -> Convolution:
+        weight = self._float32(f"{role}.weight")  # [H, 1, width]
+        return Convolution(weight[:, 0].T.contiguous(), self._optional(f"{role}.bias"))
 
     def _rotation(self, rope: Rope) -> Rotation:
         """Return the angles of all positions.

@@ -22,6 +22,7 @@ from embedlib.engines.cuda.plan import (
     ActivateExperts,
     Attend,
     ChooseExperts,
+    Convolve,
     Embed,
     KeepKeys,
     Linear,
@@ -194,6 +195,10 @@ class Executor:
             case ActivateExperts(values, shares):
                 activation = self._spec.encoder.activation
                 kernels.activate_experts(rows(values).values, rows(shares).values, activation)
+            case Convolve(source, role, out):
+                convolution = weights.convolutions[role]
+                positions = run.parts["positions"]
+                kernels.convolve(rows(source).values, positions, convolution, rows(out).values)
             case TakePooled(source, out):
                 _take(rows(source), run.parts["pooled_rows"], rows(out))
             case KeepKeys(source, layer):

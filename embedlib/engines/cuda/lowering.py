@@ -16,6 +16,7 @@ from embedlib.engines.cuda.plan import (
     ActivateExperts,
     Attend,
     ChooseExperts,
+    Convolve,
     Embed,
     Linear,
     Matrix,
@@ -81,29 +82,46 @@ class _PlanBuilder:
 
     def _layer(self, layer: int) -> list[Step]:
         """Return one layer, from its normed input to the normed input of the next layer."""
-        if layer == self.encoder.num_layers - 1 and self.pooled_modes:
+        is_last = bool(self.pooled_modes) and layer == self.encoder.num_layers - 1
+        is_convolved = self.tokens.is_convolved(layer)
+        if is_last and not is_convolved:
             return [*self._last_attention(layer), *self.pooled.behind_attention(layer)]
-        steps = [*self._attention(layer), *self.tokens.behind_attention(layer)]
-        if self.splits_pooled:
+        steps = self._convolution(layer) if is_convolved else self._attention(layer)
+        if not is_last:
+            steps += self.tokens.behind_attention(layer)
+        elif not self.splits_pooled:
+            steps.append(TakePooled(self.tokens.residual, self.pooled.residual))
+        if is_last or self.splits_pooled:
             steps += [
-                TakePooled(self.tokens.mixed, self.pooled.mixed),
+                TakePooled(self.tokens.mixed(layer), self.pooled.mixed(layer)),
                 *self.pooled.behind_attention(layer),
             ]
         return steps
 
     def _attention(self, layer: int) -> list[Step]:
         """Return the steps from the normed input to the concatenated heads' outputs, all tokens."""
-        roles = tuple(f"layers.{layer}.{leaf}" for leaf in "qkv")
         qkv = Matrix("qkv", self.query_columns + 2 * self.key_columns)
-        steps: list[Step] = [Linear(roles, self.tokens.attention_input(layer), qkv)]
-        if self.splits_pooled:
-            own = replace(qkv, rows="pooled")
-            steps += [Linear(roles, self.pooled.attention_input(layer), own), PutPooled(own, qkv)]
         return [
-            *steps,
+            *self._project(layer, tuple(f"layers.{layer}.{leaf}" for leaf in "qkv"), qkv),
             *self._rotate(layer, qkv, self.encoder.num_heads, self.encoder.num_kv_heads),
-            *self._attend(layer, qkv, qkv, self.tokens.mixed),
+            *self._attend(layer, qkv, qkv, self.tokens.mixed(layer)),
         ]
+
+    def _convolution(self, layer: int) -> list[Step]:
+        """Return the steps from the normed input to the output of a convolution, all tokens."""
+        thirds = Matrix("thirds", 3 * self.encoder.hidden_size)
+        return [
+            *self._project(layer, (f"layers.{layer}.conv_in",), thirds),
+            Convolve(thirds, f"layers.{layer}.conv", self.tokens.mixed(layer)),
+        ]
+
+    def _project(self, layer: int, roles: tuple[str, ...], out: Matrix) -> list[Step]:
+        """Return a layer's first product, for all tokens."""
+        steps: list[Step] = [Linear(roles, self.tokens.attention_input(layer), out)]
+        if self.splits_pooled:
+            own = replace(out, rows="pooled")
+            steps += [Linear(roles, self.pooled.attention_input(layer), own), PutPooled(own, out)]
+        return steps
 
     def _last_attention(self, layer: int) -> list[Step]:
         """Return the same steps with queries of pooled tokens only, and keys of all tokens."""
@@ -124,7 +142,7 @@ class _PlanBuilder:
             *steps,
             *self._rotate(layer, key_value, 0, self.encoder.num_kv_heads),
             *self._rotate(layer, query, self.encoder.num_heads, 0),
-            *self._attend(layer, query, key_value, self.pooled.mixed),
+            *self._attend(layer, query, key_value, self.pooled.mixed(layer)),
         ]
 
     def _attend(self, layer: int, query: Matrix, key_value: Matrix, out: Matrix) -> list[Step]:
@@ -174,7 +192,7 @@ class _Rows:
         self.quantized = quantized
         self.is_post = encoder.norm_placement == "post"
         self.residual = Matrix("residual", encoder.hidden_size, rows)
-        self.mixed = Matrix("mixed", encoder.num_heads * encoder.head_dim, rows)
+        self.convolved = encoder.convolutions.layers if encoder.convolutions else ()
 
     @property
     def hidden(self) -> Matrix:
@@ -185,12 +203,23 @@ class _Rows:
         """Return the norm before the first layer."""
         is_normed = self.is_post or self.encoder.norms_embeddings
         role = "embedding_norm" if is_normed else "layers.0.attention_norm"
-        out = self._input("normed", self.encoder.hidden_size, "layers.0.q")
+        out = self._input("normed", self.encoder.hidden_size, self._first_role(0))
         return self._norm(None, None, role, out, keeps_norm=is_normed)
 
+    def is_convolved(self, layer: int) -> bool:
+        """Whether a layer has a convolution in place of attention."""
+        return layer in self.convolved
+
+    def mixed(self, layer: int) -> Matrix:
+        """Return the matrix that a layer's attention, or its convolution, writes."""
+        encoder = self.encoder
+        of_heads = encoder.num_heads * encoder.head_dim
+        columns = encoder.hidden_size if self.is_convolved(layer) else of_heads
+        return Matrix("mixed", columns, self.rows)
+
     def attention_input(self, layer: int) -> Matrix:
-        """Return the matrix that q, k and v read."""
-        return self._source(f"layers.{layer}.q")
+        """Return the matrix that q, k and v read, or the convolution in their place."""
+        return self._source(self._first_role(layer))
 
     def behind_attention(self, layer: int) -> list[Step]:
         """Return the steps from the heads' outputs to the normed input of the next layer."""
@@ -206,13 +235,13 @@ class _Rows:
             second_norm = "final_norm"
         out = self.hidden
         if not is_last:
-            out = self._input("normed", encoder.hidden_size, f"layers.{layer + 1}.q")
+            out = self._input("normed", encoder.hidden_size, self._first_role(layer + 1))
         inner: list[Step] = []
         if encoder.norms_attention_twice:
             role = prefix + "attention_out_norm"
             inner.append(Norm(self.residual, change, None, role, "nothing", change))
         return [
-            *self._output(prefix + "o", change),
+            *self._output(layer, change),
             *inner,
             self._norm(
                 change,
@@ -246,12 +275,18 @@ class _Rows:
         is_written = keeps != "norm" or out.is_fp8
         return Norm(self.residual, change, change_norm, role, keeps, out if is_written else None)
 
-    def _output(self, role: str, change: Matrix) -> list[Step]:
+    def _output(self, layer: int, change: Matrix) -> list[Step]:
         """Return the output projection; in FP8 after a quantization, which attention lacks."""
+        role = f"layers.{layer}.{'conv_out' if self.is_convolved(layer) else 'o'}"
+        mixed = self.mixed(layer)
         if role not in self.quantized:
-            return [Linear((role,), self.mixed, change)]
-        codes = replace(self.mixed, numbers="fp8")
-        return [Quantize(self.mixed, codes), Linear((role,), codes, change)]
+            return [Linear((role,), mixed, change)]
+        codes = replace(mixed, numbers="fp8")
+        return [Quantize(mixed, codes), Linear((role,), codes, change)]
+
+    def _first_role(self, layer: int) -> str:
+        """Return a role of the linear layers that a layer begins with; they are all FP8 or none."""
+        return f"layers.{layer}.{'conv_in' if self.is_convolved(layer) else 'q'}"
 
     def _mlp(self, prefix: str, change: Matrix) -> list[Step]:
         """Return the steps from the normed input to the change of the residual."""
@@ -289,5 +324,5 @@ class _Rows:
     def _source(self, role: str) -> Matrix:
         """Return what a linear layer after a norm reads: the residual if that holds the norm."""
         matrix = self._input("normed", self.encoder.hidden_size, role)
-        is_normed = self.is_post or (self.encoder.norms_embeddings and role == "layers.0.q")
+        is_normed = self.is_post or (self.encoder.norms_embeddings and role == self._first_role(0))
         return self.residual if is_normed and not matrix.is_fp8 else matrix

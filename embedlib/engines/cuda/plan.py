@@ -175,6 +175,18 @@ class ActivateExperts:
 
 
 @dataclass(frozen=True)
+class Convolve:
+    """out = c * y of the columns [b, c, x], y the weighted sum of b * x beside a token.
+
+    See `Convolutions`.
+    """
+
+    source: Matrix
+    role: str
+    out: Matrix
+
+
+@dataclass(frozen=True)
 class TakePooled:
     """out = the pooled rows of source."""
 
@@ -210,6 +222,7 @@ Step = (
     | Activate
     | ChooseExperts
     | ActivateExperts
+    | Convolve
     | TakePooled
     | PutPooled
     | KeepKeys

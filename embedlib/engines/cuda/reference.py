@@ -11,13 +11,13 @@ CUDA devices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch.nn import functional
 
 from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device_weights import (
+    Convolution,
     Embeddings,
     LinearWeight,
     NormWeight,
@@ -25,10 +25,26 @@ from embedlib.engines.cuda.device_weights import (
     quantize_fp8,
 )
 from embedlib.engines.cuda.distances import ByDistance
-from embedlib.models.spec import Activation, PoolingMode
+from embedlib.engines.cuda.reference_pooling import pool
+from embedlib.models.spec import Activation
 
-MASKED: Final = float(torch.finfo(torch.float32).min / 2)
-"""Result of max pooling over no tokens, as in the float32 reference engine."""
+__all__ = [
+    "AttentionShape",
+    "Prefix",
+    "activate",
+    "activate_experts",
+    "apply",
+    "attend",
+    "choose_experts",
+    "convolve",
+    "embed",
+    "linear",
+    "multiply_distances",
+    "norm",
+    "pool",
+    "quantize",
+    "rotate",
+]
 
 
 @dataclass(frozen=True)
@@ -262,51 +278,25 @@ def activate_experts(values: torch.Tensor, shares: torch.Tensor, activation: Act
     values.copy_((apply(wide, activation) * shares[:, :, None]).flatten(1))
 
 
-def pool(
-    hidden: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    num_left_out: torch.Tensor | None,
-    modes: tuple[PoolingMode, ...],
-    out: torch.Tensor,
+def convolve(
+    source: torch.Tensor, positions: torch.Tensor, convolution: Convolution, out: torch.Tensor
 ) -> None:
-    """out[b] = the vectors of all modes for sequence b, concatenated.
-
-    Source: `Pooling._forward_padded` of sentence-transformers 6.2: cls is the first token that is
-    not left out, or the first of all if none is kept.
+    """out = c * (bias + the sum of weight * b * x over a token's neighbours); see `plan.Convolve`.
 
     Args:
-        hidden: float32[T, H].
-        cu_seqlens: int32[B + 1]; the result of a sequence without tokens is zeros.
-        num_left_out: int32[B], first tokens of each sequence to leave out; None: use all tokens.
-        modes: in the order of the result.
-        out: float32[B, modes * H].
+        source: [T, 3 H], the thirds b, c and x.
+        positions: int32[T], of each token in its sequence.
+        convolution: weights, the token itself in the middle.
+        out: [T, H].
     """
-    ends = cu_seqlens.tolist()
-    skipped = [0] * (len(ends) - 1) if num_left_out is None else num_left_out.tolist()
-    out.zero_()
-    for row, (start, end, skip) in enumerate(zip(ends[:-1], ends[1:], skipped, strict=True)):
-        if start < end:
-            vectors = [_pooled(hidden[start:end], skip, mode) for mode in modes]
-            out[row] = torch.cat(vectors)
-
-
-def _pooled(tokens: torch.Tensor, skip: int, mode: PoolingMode) -> torch.Tensor:
-    """Pool the tokens float32[L, H] of one sequence into float32[H]."""
-    if mode == "cls":
-        return tokens[skip if skip < len(tokens) else 0]
-    if mode == "last_token":
-        return tokens[-1]
-    counted = tokens[skip:]
-    if mode == "max":
-        return torch.cat([counted, torch.full_like(tokens[:1], MASKED)]).amax(dim=0)
-    weights = torch.ones(len(tokens), device=tokens.device)
-    if mode == "weighted_mean":
-        weights = torch.arange(1.0, len(tokens) + 1, device=tokens.device)
-    weights = weights[skip:, None]
-    divisor = weights.sum().clamp(min=1e-9)
-    if mode == "mean_sqrt_len":
-        divisor = divisor.sqrt()
-    return (counted * weights).sum(dim=0) / divisor
+    first, gate, last = source.float().chunk(3, dim=1)
+    given, rows = first * last, torch.arange(len(source), device=source.device)
+    total = torch.zeros_like(given) if convolution.bias is None else convolution.bias
+    for offset, weight in enumerate(convolution.weight, -(len(convolution.weight) // 2)):
+        near = (rows + offset).clamp(0, len(rows) - 1)
+        is_near = (near == rows + offset) & (positions[near] == positions + offset)
+        total = total + torch.where(is_near[:, None], given[near], 0) * weight
+    out.copy_(gate * total)
 
 
 def apply(values: torch.Tensor, activation: Activation) -> torch.Tensor:

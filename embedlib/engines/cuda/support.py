@@ -27,10 +27,7 @@ MAX_HEAD_DIM: Final = 256
 
 _OF_GEMMA2: Final = "(EmbeddingGemma 2) is not implemented"
 NOT_IMPLEMENTED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "convolutions": "(LFM2) have no kernel",
-        **dict.fromkeys(("layer_input_size", "has_v_norm", "wide_heads"), _OF_GEMMA2),
-    }
+    dict.fromkeys(("layer_input_size", "has_v_norm", "wide_heads"), _OF_GEMMA2)
 )
 """Traits of an `Encoder` that no step computes."""
 
@@ -89,6 +86,12 @@ def _check_encoder(encoder: Encoder) -> None:
     if encoder.relative_positions is not None and (is_shared or encoder.is_causal):
         raise EngineUnsupportedError(
             "engine cuda: relative_positions of a causal model, or of heads that share keys, are "
+            "not implemented; use engine='openvino'"
+        )
+    # The kernel tells a text's end by the positions, and knows no token of a kept prefix.
+    if encoder.convolutions is not None and (encoder.rope is None or encoder.is_causal):
+        raise EngineUnsupportedError(
+            "engine cuda: convolutions of a causal model, or of one without rotary positions, are "
             "not implemented; use engine='openvino'"
         )
 

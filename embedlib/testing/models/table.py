@@ -29,7 +29,7 @@ SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
 LATE_VARIANTS: Final[Mapping[str, TinyVariant]] = LATE
 """Every variant that computes a vector for each token; the GPU engines refuse them."""
 
-OPENVINO_ALONE: Final = frozenset({"embedding_gemma2_text", "lfm2"})
+OPENVINO_ALONE: Final = frozenset({"embedding_gemma2_text"})
 """Variants that the GPU engines refuse."""
 
 ALIKE: Final = frozenset(

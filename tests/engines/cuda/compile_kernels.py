@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 from embedlib.engines.cuda.kernels import attention as attention_kernel
+from embedlib.engines.cuda.kernels import convolution as convolution_kernel
 from embedlib.engines.cuda.kernels import experts as expert_kernels
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
@@ -102,6 +103,12 @@ ROWS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
         ROW,
         {"ACTIVATION": "gelu_tanh", "IS_GATED": True, "IS_FP8": True, "BLOCK": 16384},
         16,
+    ),
+    "convolve": (
+        convolution_kernel.convolve_kernel,
+        {"source": BF16, "out": BF16},
+        {"HAS_BIAS": True, "WIDTH": 3, "BLOCK": 1024},
+        2,
     ),
     "choose experts": (
         expert_kernels.choose_experts_kernel,

@@ -42,7 +42,7 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
     # Attention in all sizes, `.` instead of these names, takes a minute.
     names = "(?!attend)|attend (64 (window|distances)|128 causal|256 pooled)$"
     kernels = compiled(90, names, tmp_path)
-    assert len(kernels) == 11
+    assert len(kernels) == 12
     for name in ("norm", "activate"):
         # One instruction that rounds two numbers to nearest.
         assert "cvt.rn.satfinite.e4m3x2.f32" in kernels[name]["instructions"]
@@ -70,6 +70,10 @@ def test_all_that_a_model_launches_is_compiled_at_its_start(tmp_path: Path) -> N
         "nomic_bert-moe bf16": {
             *("embed_kernel", "attend_kernel", "activate_kernel"),
             *("choose_experts_kernel", "activate_experts_kernel"),
+        },
+        "lfm2 bf16": {
+            *("norm_kernel", "rotate_kernel", "attend_kernel", "activate_kernel"),
+            "convolve_kernel",
         },
     }
     for model, names in printed(LAUNCHES, tmp_path, "90", *expected).items():

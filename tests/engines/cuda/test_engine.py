@@ -17,7 +17,7 @@ from embedlib.engines.base import Batch, Engine, Lane
 from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
-from embedlib.engines.cuda.reference import MASKED
+from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.errors import (
@@ -122,6 +122,7 @@ def test_lower_precisions_are_near(
     [
         *("bert-concat", "bert-prompt", "roberta", "mpnet", "modernbert", "mistral", "qwen2"),
         *("gemma2-bidirectional", "gemma3_text-causal", "deberta-v2", "nomic_bert-moe"),
+        "lfm2",
     ],
 )
 def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:

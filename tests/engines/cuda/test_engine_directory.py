@@ -48,6 +48,8 @@ def vectors(engine: CudaEngine) -> NDArray[np.float32]:
         ("nomic_bert", "fp8", ()),  # q, k and v in one tensor
         ("bert-cls-dense", "fp8", ()),  # modules with weights
         ("deberta-v2", "fp8", ()),  # whose layers project the vectors of distances too
+        ("nomic_bert-moe", "bf16", ()),
+        ("lfm2", "bf16", ()),  # convolutions, of three axes
         ("gemma2", "bf16", ()),  # norm weights stored minus one
     ],
 )

@@ -12,14 +12,22 @@ import torch
 
 from embedlib.engines.cuda import kernels, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
-from embedlib.engines.cuda.device_weights import Embeddings, LinearWeight, NormWeight, Rotation
+from embedlib.engines.cuda.device_weights import (
+    Convolution,
+    Embeddings,
+    LinearWeight,
+    NormWeight,
+    Rotation,
+)
 from embedlib.engines.cuda.inputs import LONG_TILE_ROWS, tile_queries, tile_table
 from embedlib.engines.cuda.kernels import attention as attention_kernel
+from embedlib.engines.cuda.kernels import convolution as convolution_kernel
 from embedlib.engines.cuda.kernels import experts as expert_kernels
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
-from embedlib.engines.cuda.reference import MASKED, AttentionShape
+from embedlib.engines.cuda.reference import AttentionShape
+from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
 from embedlib.testing import fake_spec
 
@@ -419,6 +427,7 @@ def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch
             launched.append((self.name, options.get("enable_fp_fusion")))
 
     modules = (row_kernels, rotate_kernel, attention_kernel, pool_kernel, expert_kernels)
+    modules = (*modules, convolution_kernel)
     names = {
         name: module for module in modules for name in vars(module) if name.endswith("_kernel")
     }
@@ -436,6 +445,7 @@ def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch
     kernels.pool(rows, ints, None, ("cls",), rows)
     kernels.choose_experts(rows, rows, 1, rows)
     kernels.activate_experts(rows, rows[:, :4], "gelu")
+    kernels.convolve(rows, ints, Convolution(rows, None), rows)
     assert sorted(launched) == sorted((name, True) for name in names)
 
 

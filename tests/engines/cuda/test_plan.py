@@ -25,6 +25,7 @@ from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
 
 RELATIVE = RelativePositions(num_buckets=8, max_distance=16)
+CONVOLUTIONS = Convolutions(layers=(0, 2), width=3, has_bias=False)
 
 
 def decoder(modes: tuple[PoolingMode, ...] = ("last_token",), **traits: object) -> ModelSpec:
@@ -150,6 +151,31 @@ def test_norms_of_all_heads_come_before_attention_and_two_behind_it() -> None:
     assert roles[place + 1] == "layers.0.attention_norm"
 
 
+def test_a_convolution_stands_for_attention() -> None:
+    spec = decoder(is_causal=False, convolutions=CONVOLUTIONS)
+    roles = set(linear_roles(spec.encoder))
+    behind = ["Linear", "Norm", "Linear", "Activate", "Linear", "Norm"]
+    assert names(spec, 0) == ["Embed", "Norm", "Linear", "Convolve", *behind]
+    assert names(spec, 1) == ["Linear", "Rotate", "Attend", *behind]
+    # The last layer convolves all tokens and continues with the pooled ones.
+    assert names(spec, 2, roles) == [
+        "Linear",
+        "Convolve",
+        "TakePooled",
+        "TakePooled",
+        "Quantize",
+        *behind,
+    ]
+    plan = build_plan(spec, roles, splits_pooled=True)
+    for layer in plan.layers[::2]:
+        kinds = [type(step).__name__ for step in layer]
+        assert kinds.index("PutPooled") < kinds.index("Convolve")
+    rows = {
+        step.roles[0]: step.out.rows for step in build_plan(spec).steps if isinstance(step, Linear)
+    }
+    assert (rows["layers.2.conv_in"], rows["layers.2.conv_out"]) == ("token", "pooled")
+
+
 def test_queries_and_keys_meet_the_vectors_of_distances_before_attention() -> None:
     spec = decoder(rope=None, num_kv_heads=4, relative_positions=RELATIVE)
     for layer in build_plan(spec).layers:
@@ -179,11 +205,8 @@ def test_queries_and_keys_meet_the_vectors_of_distances_before_attention() -> No
         ({"has_v_norm": True}, (), r"has_v_norm \(EmbeddingGemma 2\) is not impl"),
         ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads"),
         ({"layer_input_size": 4}, (), "layer_input_size"),
-        (
-            {"convolutions": Convolutions(layers=(0,), width=3, has_bias=False)},
-            (),
-            r"convolutions \(LFM2\) have no kernel",
-        ),
+        ({"convolutions": CONVOLUTIONS, "is_causal": True}, (), "convolutions of a causal"),
+        ({"convolutions": CONVOLUTIONS, "rope": None}, (), "or of one without rotary positions"),
         ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 needs multiples of 16"),
         ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 needs mul"),
         ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not; q, k, v are"),

@@ -96,6 +96,7 @@ FAMILIES = [
     "qwen3",
     "gemma2",
     "gemma3_text",
+    "lfm2",
 ]
 
 
@@ -123,7 +124,9 @@ def test_fp8_is_near_and_bfloat16_nearer(
     assert cosines(without_down, exact).min() > 0.97
 
 
-@pytest.mark.parametrize("variant", ["bert", "deberta-v2", "modernbert", "mistral", "gemma2"])
+@pytest.mark.parametrize(
+    "variant", ["bert", "deberta-v2", "modernbert", "mistral", "gemma2", "lfm2"]
+)
 def test_pooled_rows_without_fp8(
     variant: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import torch
 from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.kernels.attention import attend
+from embedlib.engines.cuda.kernels.convolution import convolve
 from embedlib.engines.cuda.kernels.experts import activate_experts, choose_experts
 from embedlib.engines.cuda.kernels.pooling import pool
 from embedlib.engines.cuda.kernels.rotation import rotate
@@ -22,6 +23,7 @@ __all__ = [
     "activate_experts",
     "attend",
     "choose_experts",
+    "convolve",
     "embed",
     "linear",
     "multiply_distances",

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
-from embedlib.engines.cuda.reference import MASKED
+from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.models.spec import PoolingMode
 
 BLOCK_TOKENS: Final = 32
