@@ -59,7 +59,9 @@ def multiply_distances(
 ) -> None:
     """Multiply every head with its vectors; see `reference.multiply_distances`.
 
-    cuBLAS reads the columns of a head, and writes those of its products, where they lie.
+    cuBLAS reads the columns of a head, and writes those of its products, where they lie. Source:
+    `baddbmm_out_cuda_impl` in PyTorch, aten/src/ATen/native/cuda/Blas.cpp: it copies neither if the
+    last stride is 1.
     """
     heads, products = (
         matrix.unflatten(1, (len(vectors), -1)).transpose(0, 1) for matrix in (source, out)
