@@ -89,7 +89,7 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
 
 
 def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
-    num_wide = max(2, encoder.experts.count if encoder.experts else 0)
+    num_wide = 2 + (encoder.experts.count if encoder.experts else 0)
     width = LIVE_ROWS * encoder.hidden_size + num_wide * encoder.intermediate_size
     if encoder.relative_positions is not None:  # of queries and of keys, with either direction's
         width += 4 * encoder.num_heads * encoder.relative_positions.num_buckets

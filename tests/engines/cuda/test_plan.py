@@ -5,7 +5,9 @@ from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
+import torch
 
+from embedlib.engines.cuda.buffers import Workspace
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import (
     Attend,
@@ -18,11 +20,13 @@ from embedlib.engines.cuda.plan import (
     TakePooled,
 )
 from embedlib.engines.cuda.support import COMPUTED_MODULES
+from embedlib.engines.gpu_memory import needed_bytes
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.encoder_parts import Convolutions, RelativePositions, Rope, WideHeads
+from embedlib.models.encoder_parts import Convolutions, Experts, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Module, Pooling, PoolingMode, SpladePooling
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
+from tests.acceptance.gpu.models import SHAPES
 
 RELATIVE = RelativePositions(num_buckets=8, max_distance=16)
 CONVOLUTIONS = Convolutions(layers=(0, 2), width=3, has_bias=False)
@@ -232,6 +236,19 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
     pooling = {"modes", "include_prompt", "skipped_token_id"}
     assert {field.name for field in fields(Pooling)} == pooling
     assert set(get_args(Module)) == {*COMPUTED_MODULES, SpladePooling}
+
+
+def test_memory_that_is_taken_at_the_start_was_estimated() -> None:
+    """Products with distances, and the activations of all experts, are larger than all else."""
+    deberta = SHAPES["deberta-v3-base"].spec
+    sizes = {"relative_positions": None, "rope": Rope(), "num_token_types": 1}
+    experts = Experts(count=8, num_chosen=2, layers=(1, 3, 5, 7, 9, 11))
+    nomic = replace(deberta, encoder=replace(deberta.encoder, experts=experts, **sizes))  # type: ignore[arg-type]
+    for spec in (deberta, nomic):
+        space = Workspace(build_plan(spec), 16_384, 2048, torch.bfloat16, torch.device("meta"))
+        taken = sum(buffer.values.nbytes for buffer in space._buffers.values())
+        estimated = needed_bytes(spec, "bf16", (), 16_384) - needed_bytes(spec, "bf16", (), 0)
+        assert 0.9 * taken <= estimated <= 1.5 * taken
 
 
 def test_a_module_that_is_not_computed_is_refused() -> None:
