@@ -11,6 +11,8 @@ from embedlib.errors import ConfigError, first_line
 from embedlib.serve.errors import HTTPError
 
 _SCHEMES = ("bearer ", "api-key ")
+MAX_SCHEMES = 2
+"""In front of a key: of each more of them the rest of the header would be copied again."""
 _HEADERS = ("authorization", "x-api-key", "api-key")
 
 
@@ -33,8 +35,9 @@ class Keys:
         if not self._keys:
             return ""
         given = next((headers[name] for name in _HEADERS if headers.get(name)), "")
-        while given.lower().startswith(_SCHEMES):
-            given = given.partition(" ")[2].lstrip()
+        for _ in range(MAX_SCHEMES):
+            if given[:16].lower().startswith(_SCHEMES):
+                given = given.partition(" ")[2].lstrip()
         sent = given.encode()
         # Every key is compared, so that the time tells nothing of which one came near.
         owners = [owner for key, owner in self._keys if hmac.compare_digest(sent, key)]

@@ -329,6 +329,23 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
         assert client.send("GET", path).status_code == 200
 
 
+def test_a_key_behind_many_schemes_costs_no_more_than_one() -> None:
+    class Counted(str):
+        num_copies = 0
+
+        def partition(self, separator: str, /) -> Any:
+            Counted.num_copies += 1
+            first, between, rest = super().partition(separator)
+            return first, between, Counted(rest)
+
+        def lstrip(self, chars: str | None = None, /) -> str:
+            return Counted(super().lstrip(chars))
+
+    with pytest.raises(HTTPError, match="is wrong"):
+        Keys(["k"]).check({"authorization": Counted("bearer " * 1000 + "k")})
+    assert Counted.num_copies == 2
+
+
 def test_the_description_asks_for_a_key_where_one_is_needed(make_client: MakeClient) -> None:
     for keys, wanted in (((), []), (("k",), [{"key": []}])):
         paths = make_client(api_keys=keys).send("GET", "/openapi.json").json()["paths"]
