@@ -1,0 +1,128 @@
+"""What a connection may send beside requests: the protocol of the server, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.server import MAX_HEAD_BYTES, _protocol
+from embedlib.testing import fake_embedder
+
+HEAD = b"Host: x\r\nX-Api-Key: right\r\n"
+REQUEST = b"GET /v1/models HTTP/1.1\r\n" + HEAD + b"\r\n"
+CHUNKED = b"POST /tokenize HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+class Connection:
+    """A connection whose client is the test."""
+
+    def __init__(self, kind: type[Any], config: uvicorn.Config) -> None:
+        self.transport = Mock()
+        self.transport.get_extra_info.return_value = None
+        self.transport.get_write_buffer_size.return_value = 0
+        self.transport.is_closing.return_value = False
+        self.transport.close.side_effect = lambda: self.transport.is_closing.configure_mock(
+            return_value=True
+        )
+        self.protocol = kind(config, ServerState(), {})
+        self.protocol.connection_made(self.transport)
+
+    async def send(self, data: bytes) -> bytes:
+        """Send data and return what has come back, as soon as nothing runs."""
+        self.transport.write.reset_mock()
+        self.protocol.data_received(data)
+        while tasks := self.protocol.tasks:
+            await asyncio.wait(tasks)
+        return b"".join(call.args[0] for call in self.transport.write.call_args_list)
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the connection ends if nothing more comes."""
+        timers = (self.protocol._head_limit, self.protocol.timeout_keep_alive_task)
+        return any(timer is not None and not timer.cancelled() for timer in timers)
+
+
+Converse = Callable[[Callable[[Connection], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def converse() -> Converse:
+    """Return a function that runs a conversation of a client with a server."""
+
+    def run(conversation: Callable[[Connection], Awaitable[None]]) -> None:
+        async def all_of_it() -> None:
+            options = ServeOptions(api_keys=("right",))
+            application = create_app({"fake": fake_embedder()}, options=options)
+            await application.start()
+            await application.loaded()
+            config = uvicorn.Config(application, ws="none", log_config=None)
+            connection = Connection(_protocol(application), config)
+            await asyncio.wait_for(conversation(connection), 30)
+            connection.protocol.connection_lost(None)
+            await application.close()
+
+        asyncio.run(all_of_it())
+
+    return run
+
+
+@pytest.mark.parametrize("stray", [b"\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\na"])
+def test_a_connection_without_a_request_always_ends(converse: Converse, stray: bytes) -> None:
+    """Also after what is no request: an empty line, or the body of one that is answered."""
+
+    async def conversation(connection: Connection) -> None:
+        assert b"200 OK" in await connection.send(REQUEST)
+        assert connection.has_limit
+        await connection.send(stray)
+        await connection.send(b"\r\n")
+        assert connection.has_limit
+        assert not connection.transport.close.called
+
+    converse(conversation)
+
+
+def test_a_head_has_a_bound(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        half = MAX_HEAD_BYTES // 2
+        head = REQUEST[:-2] + b"X-Long: " + b"a" * half
+        assert await connection.send(head) == b""
+        assert b"200 OK" in await connection.send(b"a" * half + b"\r\n\r\n")
+        assert await connection.send(head) == b""
+        assert await connection.send(b"a" * half) == b""
+        assert b"400" in await connection.send(b"a" * (half + 1))
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
+def test_trailers_are_no_headers_and_have_a_bound(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        body = b"4\r\nnull\r\n0\r\n"
+        assert b"422" in await connection.send(CHUNKED + body + b"X-Api-Key: wrong\r\n\r\n")
+        assert b"401" in await connection.send(CHUNKED.replace(b"right", b"wrong") + body)
+        for _ in range(MAX_HEAD_BYTES >> 14):
+            await connection.send(b"X-Api-Key: right\r\n" * (1 << 10))
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
+def test_a_long_body_is_no_head(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        text = b"a" * MAX_HEAD_BYTES
+        connection.protocol.data_received(CHUNKED + b'5\r\n{"a":\r\n')
+        for _ in range(3):
+            connection.protocol.data_received(b"%x\r\n%b" % (len(text), text))
+            connection.protocol.data_received(b"\r\n")
+        assert b"422" in await connection.send(b"0\r\n\r\n")
+        assert not connection.transport.close.called
+        assert b"200 OK" in await connection.send(REQUEST)
+
+    converse(conversation)
