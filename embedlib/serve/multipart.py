@@ -108,4 +108,17 @@ class MultipartReader:
         self._buffer = self._buffer[end + 4 :]
         self._is_head = False
         name = head.get_param("name", header="content-disposition")
-        return Part(name if isinstance(name, str) else "", head.get_filename())
+        return Part(name if isinstance(name, str) else "", _filename(head))
+
+
+def _filename(head: Message) -> str | None:
+    """Return the name of a part's file, without what cannot be stored; None: it is no file.
+
+    Raises:
+        HTTPError: it is in a code that no text is in.
+    """
+    try:
+        found = head.get_filename()
+    except ValueError as error:  # the client names the codec
+        raise HTTPError(400, f"a file name cannot be read: {error}; send it in UTF-8") from None
+    return None if found is None else found.encode("utf-8", "replace").decode()

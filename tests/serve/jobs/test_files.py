@@ -67,11 +67,18 @@ def test_a_body_is_read_alike_however_it_is_divided(content: bytes, data: Any) -
         (form(("file", "a", b"x"), end=b""), "before its last boundary"),
         (b"--XXjunk\r\n\r\n", "has no head"),
         (b"--XX\r\n" + b"a" * 20_000, "has no head"),
+        (b"--XX\r\nContent-Disposition: form-data; filename*=idna''a\r\n\r\n", "send it in UTF-8"),
     ],
 )
 def test_what_is_no_form_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(HTTPError, match=words):
         read_all([body])
+
+
+def test_a_file_name_can_be_stored() -> None:
+    head = b"--XX\r\nContent-Disposition: form-data; name=file; filename*=utf-7''+2AA-\r\n\r\n"
+    [(part, _)] = read_all([head + b"a\r\n--XX--\r\n"])
+    assert part.filename == "?"
 
 
 def test_a_file_is_kept_as_it_was_sent(keeper: Client, upload: Upload, tmp_path: Path) -> None:
