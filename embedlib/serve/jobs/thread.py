@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from embedlib.serve.jobs.folder import told
@@ -73,7 +74,8 @@ class StoreThread:
             outcomes = self._apply([work for work, _ in works])
         except Exception as error:
             if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # all who wait are told the first error
+                    self._connection.execute("ROLLBACK")
             outcomes = [error] * len(works)
         futures = [future for _, future in works]
         loop.call_soon_threadsafe(_settle, futures, outcomes)

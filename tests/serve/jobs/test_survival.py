@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -415,3 +416,18 @@ def test_jobs_are_counted_from_the_start(keeper: Client, upload: Callable[[bytes
     assert 'embedlib_texts_total{model="embed",lane="bulk"} 3' in after
     names = {line.rpartition(" ")[0] for line in before.splitlines()}
     assert names == {line.rpartition(" ")[0] for line in after.splitlines()}
+
+
+def test_a_commit_that_cannot_be_undone_keeps_nobody_waiting() -> None:
+    def execute(statement: str) -> None:
+        if statement in ("COMMIT", "ROLLBACK"):
+            raise sqlite3.OperationalError("disk I/O error")
+
+    thread = StoreThread(Mock(in_transaction=True, execute=execute))
+
+    async def write() -> None:
+        await asyncio.wait_for(thread.write(lambda: None), 30)
+
+    with pytest.raises(HTTPError, match="disk I/O error"):
+        asyncio.run(write())
+    thread.close()
