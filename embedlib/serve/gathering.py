@@ -10,7 +10,6 @@ from typing import Any
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import TokenizedText
-from embedlib.errors import EmbedlibError
 
 MAX_GATHERED = 16
 """So many queries wait for no more of them: an engine that could start is kept idle meanwhile."""
@@ -49,7 +48,7 @@ class Gathering:
         sequences, self._waiting = self._waiting, []
         try:
             pipeline.queue_queries(sequences)
-        except EmbedlibError as error:
+        except Exception as error:
             for sequence in sequences:
                 sequence.job.fail(error)
 

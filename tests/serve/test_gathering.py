@@ -61,10 +61,11 @@ def test_queries_are_queued_when_no_more_arrive_or_they_are_many() -> None:
     assert pipeline.calls == [MAX_GATHERED, 1]
 
 
-def test_a_refusal_reaches_every_future() -> None:
-    jobs = run(Pipeline(ClosedError("closed")), [2])
+@pytest.mark.parametrize("error", [ClosedError("closed"), RuntimeError("a bug")])
+def test_a_refusal_reaches_every_future(error: Exception) -> None:
+    jobs = run(Pipeline(error), [2])
     for job in jobs:
-        with pytest.raises(ClosedError):
+        with pytest.raises(type(error)):
             job.future.result(0)
 
 
