@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from time import time
 from typing import Any, Final, TextIO
 
@@ -99,9 +101,15 @@ class AccessLog:
                 lines.append(msgspec.json.encode({"dropped_lines": dropped}))
             try:
                 if lines:
-                    self._stream.write(b"\n".join(lines).decode() + "\n")
+                    self._write(lines)
                     self._stream.flush()
             except (OSError, ValueError):  # the reader is gone: serve on without a log
                 return
             if is_closed:
                 return
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        try:
+            self._stream.write(b"\n".join(lines).decode() + "\n")
+        except UnicodeEncodeError:  # paths and agents have any letters, the stream fewer
+            self._stream.writelines(json.dumps(json.loads(line)) + "\n" for line in lines)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import perf_counter, time
 from types import MappingProxyType
@@ -132,20 +132,27 @@ class Application:
             await self._loading
 
     async def close(self) -> None:
-        """Stop the jobs, close the models, and end the threads of the application."""
-        if self._shared.jobs is not None:
-            await self._shared.jobs.close()
+        """Stop the jobs, close the models, and end the threads of the application.
+
+        What fails does not keep the rest: a model that computes for too long, for one.
+        """
+        async with AsyncExitStack() as stack:  # the last one is the first to end
+            if self._tracing is not None:
+                stack.push_async_callback(asyncio.to_thread, self._tracing.close)
+            if self._log is not None:
+                stack.callback(self._log.close)
+            stack.callback(self._shared.encoder.shutdown, wait=False, cancel_futures=True)
+            stack.push_async_callback(self.catalog.close)
+            stack.push_async_callback(asyncio.to_thread, self.destinations.close)
+            stack.push_async_callback(self._stop_loading)
+            if self._shared.jobs is not None:
+                await self._shared.jobs.close()
+
+    async def _stop_loading(self) -> None:
         if self._loading is not None:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loading
-        await asyncio.to_thread(self.destinations.close)
-        await self.catalog.close()
-        self._shared.encoder.shutdown(wait=False, cancel_futures=True)
-        if self._log is not None:
-            self._log.close()
-        if self._tracing is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Follow the life of the server. Source: ASGI, Lifespan Protocol 2.0."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic, time
@@ -15,7 +16,7 @@ from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import CallerEngine, Lane
-from embedlib.errors import EmbedlibError
+from embedlib.errors import EmbedlibError, first_line
 from embedlib.reranker import Reranker
 from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
@@ -197,15 +198,18 @@ class Catalog:
             except (EmbedlibError, OSError, MemoryError) as error:
                 model.error = str(error) or type(error).__name__
                 logging.getLogger(__name__).error("%s: %s", model.name, model.error)
+            except Exception as error:
+                model.error = f"{type(error).__name__}: {first_line(error)}"
+                logging.getLogger(__name__).exception("%s", model.name)
 
     async def close(self) -> None:
-        """Close every model."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._loader.shutdown)
-        for model in self:
-            if model.session is not None:
-                await loop.run_in_executor(None, model.session.close)
-            await loop.run_in_executor(None, model.feeders.shutdown)
+        """Close every model, also those after one that cannot be closed in time."""
+        async with AsyncExitStack() as stack:
+            for model in reversed(list(self)):
+                stack.push_async_callback(asyncio.to_thread, model.feeders.shutdown)
+                if model.session is not None:
+                    stack.push_async_callback(asyncio.to_thread, model.session.close)
+            await asyncio.to_thread(self._loader.shutdown)
 
 
 def describe_model(model: ServedModel) -> Mapping[str, object]:

@@ -25,6 +25,7 @@ class Endable:
         self._gone: asyncio.Future[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._error: Exception | None = None
+        self._is_over = False
 
     def __enter__(self) -> Endable:
         """Begin the block."""
@@ -35,7 +36,7 @@ class Endable:
 
     def end(self, error: Exception) -> None:
         """End the block with this error; the first one counts."""
-        if self._error is None:
+        if self._error is None and not self._is_over:
             self._error = error
             self._task.cancel()
 
@@ -78,6 +79,7 @@ class Endable:
         Raises:
             Exception: what the block was ended with.
         """
+        self._is_over = True  # the client may have left in this turn: its callback comes yet
         for timer in self._timers:
             timer.cancel()
         if self._gone is not None:

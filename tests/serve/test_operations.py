@@ -11,20 +11,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
 from embedlib.cli import main
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, EngineRunError
+from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.admission import Admission, Load
+from embedlib.serve.app import Application
 from embedlib.serve.asgi import DIRECT
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
+from embedlib.serve.endable import Endable
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.hosts import check_host
@@ -423,6 +426,56 @@ def test_a_server_listens_before_its_models_are_loaded() -> None:
     client.close()
 
 
+def test_a_model_whose_load_has_a_bug_is_told() -> None:
+    def load() -> Any:
+        raise IndexError("list index out of range")
+
+    application = Application([ServedModel("broken", load, ServeOptions())], ServeOptions())
+    client = Client(application)
+    client.start()
+    status, answer = client.refuse("/v1/embeddings", {"input": "a"})
+    assert status == 503
+    assert "IndexError: list index out of range" in answer["error"]["message"]
+    assert application.failure is not None
+    client.close()
+
+
+def test_a_model_that_cannot_be_closed_keeps_no_other_open() -> None:
+    first, second = fake_embedder(), fake_embedder()
+    stream = io.StringIO()
+    application = create_app({"first": first, "second": second}, log=AccessLog(stream))
+    client = Client(application)
+    client.start()
+    client.send("GET", "/health")
+
+    def close() -> None:
+        raise CloseTimeoutError("a batch has not ended")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first, "close", close)
+        with pytest.raises(CloseTimeoutError):
+            client.run(application.close())
+    assert "/health" in stream.getvalue()
+    with pytest.raises(ClosedError):
+        second.encode("a")
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("embedlib-serve")]
+    client.close()
+
+
+def test_a_client_that_leaves_with_the_last_step_ends_nothing_more() -> None:
+    async def work() -> str:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.set_result(None)
+        with Endable() as block:
+            block.end_without_client(Mock(gone=gone), Mock())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "answered"
+
+    assert asyncio.run(work()) == "answered"
+
+
 def test_a_server_that_drains_is_not_ready_and_serves_on(client: Client) -> None:
     assert client.send("GET", "/ready").json()["status"] == "ready"
     client.application.drain()
@@ -491,6 +544,15 @@ def test_a_line_for_each_request_without_its_texts(engine: FakeEngine, tmp_path:
     assert '"status":200' in line
     assert '"lane":"query"' in line
     assert '"tokens":6' in line
+
+
+def test_a_stream_of_few_letters_gets_every_line() -> None:
+    content = io.BytesIO()
+    stream = io.TextIOWrapper(content, "ascii")
+    log = AccessLog(stream)
+    log.write({"route": "/\xe9\u20ac\n"})
+    log.close(30)
+    assert content.getvalue() == b'{"route": "/\\u00e9\\u20ac\\n"}\n'
 
 
 def test_lines_are_dropped_and_counted_while_their_reader_stalls(
