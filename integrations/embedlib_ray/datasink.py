@@ -91,13 +91,18 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
             SinkError: it cannot be used.
         """
         sink = open_sink(self._url)
-        if is_shared(sink):
-            self._driver = SharedSink(sink, self._url, self._share)
-            self._driver.begin(self._target, ignore)
-        else:
-            # One process alone may open it: an actor that all tasks call.
-            self._writer = ray.remote(BlockWriter).options(num_cpus=0).remote(self._url)
-            ray.get(self._writer.begin.remote(self._target))
+        try:
+            if is_shared(sink):
+                self._driver = SharedSink(sink, self._url, self._share)
+                self._driver.begin(self._target, ignore)
+            else:
+                # One process alone may open it: an actor that all tasks call.
+                sink.close()
+                self._writer = ray.remote(BlockWriter).options(num_cpus=0).remote(self._url)
+                ray.get(self._writer.begin.remote(self._target))
+        except BaseException:
+            self._close()  # Ray tells a sink only of writes that have begun
+            raise
 
     def _share(self, _url: str, target: Target) -> None:
         self._shared = target
