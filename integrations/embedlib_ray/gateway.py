@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ from embedlib.serve.fleet import (
     seconds_left,
 )
 from embedlib_ray.replica import Answer, Call
+
+T = TypeVar("T")
 
 QUERY_TEXTS = 16
 """Texts of a request that is a query, as for `encode_query`."""
@@ -161,9 +163,8 @@ class Gateway:
         first = next(iter(self._lanes))
         if len(self._lanes) == 1:
             return first
-        named: object = None
-        with suppress(msgspec.DecodeError):
-            named = msgspec.json.decode(body, type=_Body).model if body else None
+        found = _decoded(body, _Body)
+        named = None if found is None else found.model
         if named is None:
             return first
         if isinstance(named, str) and named in self._lanes:
@@ -182,14 +183,19 @@ def lane_of(route: Route, body: bytes) -> str:
         return "query"
     if len(body) > QUERY_BYTES:
         return "bulk"
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return "query"  # the replica says what is wrong
+    fields = _decoded(body, dict[str, Any]) or {}
     lists = [fields[name] for name in _LISTS if isinstance(fields.get(name), list)]
     # A list of numbers is one text, in tokens.
     num_texts = [len(texts) for texts in lists if texts and not isinstance(texts[0], int)]
     return "bulk" if max(num_texts, default=0) > QUERY_TEXTS else "query"
+
+
+def _decoded(body: bytes, kind: type[T]) -> T | None:
+    """Return what a body says; None: nothing that can be read, and the replica says why."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _too_late(limit: float) -> HTTPError:

@@ -12,7 +12,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -105,6 +106,7 @@ class WorkerPool:
         self._counts: dict[str, Counts] = {}
         self._lock = threading.Lock()
         self._broken: EmbedlibError | None = None
+        self._is_closed = False
         self._purpose = 0
         self.num_retries = 0
         self._thread = threading.Thread(target=self._run, name="embedlib-ray", daemon=True)
@@ -126,9 +128,8 @@ class WorkerPool:
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Call a method of any worker, which returns its result and its counts."""
-        self._check_open()
         task = _Task(method, arguments, Future())
-        self._inbox.put(lambda: self._add(task))
+        self._put(lambda: self._add(task))
         return task.future
 
     def reopen(self) -> None:
@@ -137,9 +138,8 @@ class WorkerPool:
         Raises:
             EmbedlibError: none can be opened.
         """
-        self._check_open()
         first: Future[None] = Future()
-        self._inbox.put(lambda: self._reopen(first))
+        self._put(lambda: self._reopen(first))
         first.result()
 
     def each(self, method: str) -> None:
@@ -177,7 +177,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers, and fail what waits."""
-        self._inbox.put(None)
+        with self._lock:
+            self._is_closed = True
+            self._inbox.put(None)
         self._thread.join(_CLOSE_SECONDS)
         for place in self._places:
             self._end(place)
@@ -188,9 +190,12 @@ class WorkerPool:
             ray.kill(place.handle, no_restart=True)
             place.handle = None
 
-    def _check_open(self) -> None:
-        if not self._thread.is_alive():
-            raise ClosedError("the workers were closed; open others with RayEmbedder(...)")
+    def _put(self, step: Callable[[], None]) -> None:
+        """Let the thread take a step; none comes behind its last one, where it would be lost."""
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the workers were closed; open others with RayEmbedder(...)")
+            self._inbox.put(step)
 
     # What follows runs on the thread of the pool.
 
@@ -334,7 +339,7 @@ class WorkerPool:
         self._broken = self._broken or error
         in_work = [task for place in self._places for task in place.tasks]
         for task in (*self._waiting, *self._suspects, *in_work):
-            if not task.future.done():
+            with suppress(InvalidStateError):  # it is done, or cancelled at this moment
                 task.future.set_exception(self._broken)
         self._waiting.clear()
         self._suspects.clear()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -156,7 +157,8 @@ class SharedReplica:
     async def answer(self, call: Call, model: str) -> Answer:
         """Answer a request; `load` was made a method that keeps the last ones used."""
         held = await self.load(model)
-        return await answer(held.loaded.application, call)
+        with held.used():
+            return await answer(held.loaded.application, call)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return what `WorkPolicy` decides by."""
@@ -173,7 +175,23 @@ class Held:
     def __init__(self, loaded: Loaded, forget: Callable[[], object]) -> None:
         self.loaded = loaded
         self._forget = forget
+        self._num_running = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Keep the model open while a request is answered."""
+        self._num_running += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+            if not self._num_running:
+                self._is_idle.set()
 
     async def __del__(self) -> None:  # Ray awaits it
         self._forget()
+        await self._is_idle.wait()
         await self.loaded.application.close()

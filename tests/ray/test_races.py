@@ -1,0 +1,100 @@
+"""What happens at the same moment: an end and a call, an eviction and a request. No cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from embedlib.config import Config
+from embedlib.errors import ClosedError
+from embedlib.serve import ServeOptions
+from embedlib.serve.fleet import Route
+from embedlib_ray.gateway import Gateway, lane_of
+from embedlib_ray.pool import WorkerPool
+from embedlib_ray.replica import Call, Held, SharedReplica
+
+SECONDS = 30.0
+
+
+def make_pool() -> WorkerPool:
+    return WorkerPool(Mock(return_value=None), Mock(), Mock())
+
+
+def test_a_call_behind_the_end_of_a_pool_is_refused() -> None:
+    pool, may_end = make_pool(), threading.Event()
+    pool._inbox.put(lambda: may_end.wait(SECONDS) and None)
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    while not pool._inbox.qsize():
+        pass
+    try:
+        with pytest.raises(ClosedError, match="were closed"):
+            pool.submit("embed", ["a"])
+    finally:
+        may_end.set()
+        closing.join(SECONDS)
+
+
+def test_a_call_that_is_cancelled_at_the_end_leaves_none_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Leaving(Future[Any]):
+        def set_exception(self, exception: BaseException | None) -> None:
+            self.cancel()
+            super().set_exception(exception)
+
+    pool = make_pool()
+    monkeypatch.setattr("embedlib_ray.pool.Future", Leaving)
+    first = pool.submit("embed", ["a"])
+    monkeypatch.undo()
+    second = pool.submit("embed", ["b"])
+    pool.close()
+    assert first.cancelled()
+    with pytest.raises(ClosedError):
+        second.result(SECONDS)
+
+
+def test_a_model_is_closed_when_its_last_request_is_answered() -> None:
+    async def work() -> None:
+        may_answer = asyncio.Event()
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            await may_answer.wait()
+            assert not loaded.application.close.called
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        loaded = Mock(application=Mock(side_effect=application, close=AsyncMock()))
+        replica = SharedReplica({}, Config(), ServeOptions())
+        forget = Mock()
+        held = Held(loaded, forget)
+        call = Call(method="GET", path="/", query=b"", headers=[], body=b"", client=None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(replica, "load", AsyncMock(return_value=held))
+            asked = [asyncio.create_task(replica.answer(call, "m")) for _ in range(3)]
+            await asyncio.sleep(0)
+            asked[0].cancel()
+            evicted = asyncio.create_task(held.__del__())
+            with suppress(asyncio.CancelledError):
+                await asked[0]
+            assert forget.called
+            assert not loaded.application.close.called
+            may_answer.set()
+            assert [(await each).status for each in asked[1:]] == [200, 200]
+            await evicted
+        assert loaded.application.close.called
+
+    asyncio.run(asyncio.wait_for(work(), SECONDS))
+
+
+@pytest.mark.parametrize("body", [b'{"model": "\xff"}', b'{"a":' * 10_000, b"[]", b"", b"null"])
+def test_a_body_that_cannot_be_read_goes_to_a_replica(body: bytes) -> None:
+    route = Mock(spec=Route, method="POST")
+    assert lane_of(route, body) == "query"
+    gateway = Gateway({"one": {}, "two": {}}, ServeOptions())
+    assert gateway._find_model(body) == "one"
