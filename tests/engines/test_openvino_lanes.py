@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
+from embedlib.errors import EngineRunError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
@@ -73,6 +75,34 @@ def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFile
     assert done.wait(WAIT_SECONDS)
     with pytest.raises(Exception, match="cancel"):
         pending.result()
+    engine.close()
+
+
+def test_a_batch_that_is_cancelled_before_its_first_stage_is_not_computed(
+    files: ModelFiles,
+) -> None:
+    """It is handed to a thread, which is about to pack it."""
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, shares_lanes=True))
+    may_go_on, done = threading.Event(), threading.Event()
+    infer = engine._models.infer
+
+    def infer_later(*arguments: Any) -> Any:
+        assert may_go_on.wait(WAIT_SECONDS)
+        return infer(*arguments)
+
+    engine._models.infer = infer_later  # type: ignore[method-assign]
+    pending = engine.submit(make_batch(IDS), done.set)
+    while pending._request is None:
+        pass
+    pending.cancel()
+    may_go_on.set()
+    assert done.wait(WAIT_SECONDS)
+    with pytest.raises(EngineRunError, match="cancelled"):
+        pending.result()
+    done.clear()
+    pending = engine.submit(make_batch(IDS), done.set)  # the next one is not
+    assert done.wait(WAIT_SECONDS)
+    assert len(pending.result()) == len(IDS)
     engine.close()
 
 

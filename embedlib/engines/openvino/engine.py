@@ -186,6 +186,7 @@ class _BatchInFlight:
         with self._changing:
             if self._is_cancelled:
                 raise EngineRunError("engine openvino: the batch was cancelled")
+            request.begin()
             self._request = request
         try:
             yield

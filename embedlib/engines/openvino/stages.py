@@ -45,6 +45,10 @@ class Request:
         ]
         self._is_cancelled = False
 
+    def begin(self) -> None:
+        """Begin with another batch: only what is cancelled from now on is meant for it."""
+        self._is_cancelled = False
+
     def infer(
         self, arrays: Mapping[str, NDArray[Any]], between: Callable[[], object] = lambda: None
     ) -> None:
@@ -57,7 +61,6 @@ class Request:
         Raises:
             RuntimeError: it failed, or was cancelled.
         """
-        self._is_cancelled = False
         between_stages = self._hidden(arrays)
         last = len(self._stages) - 1
         for number, (stage, request, names) in enumerate(self._stages):
