@@ -190,7 +190,10 @@ class Session(StrictAttributes):
         try:
             self._open(Meter(perf_counter))
         except BaseException:
-            model.engine.close()
+            if "_pipeline" in vars(self):  # its threads have the engine, and free it
+                self._ending.close_or_log(self._close_seconds)
+            else:
+                model.engine.close()
             raise
 
     def _open(self, meter: Meter) -> None:

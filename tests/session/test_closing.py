@@ -22,6 +22,7 @@ from embedlib.batching.policy import BatchingPolicy
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, CloseTimeoutError
+from embedlib.session.model import ModelAroundEngine
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
 
 WAIT_SECONDS = 30
@@ -48,6 +49,20 @@ def wait_ended(engine: FakeEngine) -> None:
         if thread.name.startswith("embedlib-"):
             thread.join(WAIT_SECONDS)
             assert not thread.is_alive()
+
+
+def test_a_load_that_is_interrupted_at_its_end_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(model: ModelAroundEngine) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelAroundEngine, "start_preparing", interrupt)
+    engine, before = FakeEngine(), threading.enumerate()
+    with pytest.raises(KeyboardInterrupt):
+        fake_embedder(engine)
+    assert threading.enumerate() == before
+    assert engine.is_closed
 
 
 def test_an_engine_that_never_answers_is_named_and_no_call_waits() -> None:
