@@ -133,7 +133,8 @@ class Server:
             with build_opener(_NoRedirect).open(request, timeout=SECONDS) as answer:
                 content = answer.read(MAX_ANSWER_BYTES + 1)
         except HTTPError as error:
-            said = error.read(MAX_SAID_BYTES).decode("utf-8", "replace")
+            with error:
+                said = error.read(MAX_SAID_BYTES).decode("utf-8", "replace")
             raise self._error(f"answers {error.code}: {said or error.reason}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error

@@ -173,9 +173,6 @@ def test_a_lock_that_cannot_be_opened_is_one_line_with_the_folder(
     assert "--recreate" not in str(caught.value)
 
 
-# qdrant-client 1.20 never closes the connection with which it asks SQLite for its threading mode
-# (local/persistence.py); Python 3.13 warns when such a connection is collected.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("recreate", [False, True])
 def test_a_collection_of_others_is_left_alone(
     make: Callable[..., Any], tmp_path: Path, recreate: bool
