@@ -151,4 +151,7 @@ def test_scores_of_any_length(sizes: tuple[int, int], length: int, num_texts: in
 
 @cache
 def case_of(num_buckets: int, num_positions: int) -> Case:
-    return Case(num_buckets, num_positions, threads=2)
+    # Blocks so short that most of these texts have several.
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(distances, "BLOCK_TOKENS", 12)
+        return Case(num_buckets, num_positions, threads=2)

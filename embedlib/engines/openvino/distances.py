@@ -1,13 +1,15 @@
 """Relative positions: products of queries and keys with vectors of distances (DeBERTa).
 
-Distances share a vector where they are large, and of a short text only few occur. So queries and
-keys are multiplied with the vectors that the longest text of a batch can need, a range of the
-table, and each pair of tokens takes its product from there. Which one that is holds for all layers
-and heads. Source: docs/benchmarks.md, relative positions.
+Distances share a vector where they are large, and of a short text only few occur. So tokens are
+multiplied with the vectors that they can need, and each pair of tokens takes its product from
+there. The tokens are divided into blocks, since those at one end of a text need few of the
+distances that those at the other end have. Where a pair's product lies holds for all layers and
+heads. Source: docs/benchmarks.md, relative positions.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +28,11 @@ MAX_TAKEN: Final = 1 << 24
 with more, all but the first thread may take others than they should. Source: class
 jitUniGatherKernel of OpenVINO, intel_cpu/src/nodes/kernels/x64/gather_uni_kernel.cpp; seen with
 OpenVINO 2026.4."""
+BLOCK_TOKENS: Final = 128
+"""The most tokens of a text that are multiplied with the same vectors. Source: docs/benchmarks.md,
+relative positions."""
+LANES: Final = 8
+"""Float32 numbers of a vector register of AVX2."""
 
 
 def heads_at_once(encoder: Encoder) -> int:
@@ -36,6 +43,20 @@ def heads_at_once(encoder: Encoder) -> int:
 def most_batch_tokens(encoder: Encoder) -> int:
     """Return the tokens of a batch, padding included, at which `MAX_TAKEN` is not exceeded."""
     return MAX_TAKEN // (heads_at_once(encoder) * encoder.num_positions)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A text's tokens in n blocks of g, and the w vectors that those of a block can need."""
+
+    tokens: ov.Node
+    """int32[n * g]: positions; the last one is repeated."""
+    rows: ov.Node
+    """int32[n, w]: rows of the table."""
+    shape: ov.Node
+    """int32[4]: that of vectors float32[B, heads, ..., d] as [B, heads * n, g or w, d]."""
+    places: ov.Node
+    """int32[L, L]: where a pair's product is among those of a head, float32[n, w, g]."""
 
 
 class Distances:
@@ -57,20 +78,13 @@ class Distances:
         self._furthest = encoder.num_positions - 1
         distances = np.arange(-self._furthest, self._furthest + 1)
         self._row_of_distance = op.constant(signed_buckets(relative, distances).astype(np.int32))
-        length = op.shape_of(indices, "i32")
-        largest = op.subtract(length, int_constants(1))
-        self._first = self._rows(op.subtract(int_constants(0), largest))
-        """int32[1]: the first row that a batch needs; rows rise with the distance."""
-        last = self._rows(largest)
-        self._behind = op.add(last, int_constants(1))
+        length = op.squeeze(op.shape_of(indices, "i32"), int_constant(0))
+        self._last = op.subtract(length, int_constant(1))
+        """int32[]: the last position of the longest text."""
         queries, keys = (op.unsqueeze(indices, int_constant(axis)) for axis in (1, 0))
         rows = self._rows(op.subtract(queries, keys))
-        num_rows = op.subtract(self._behind, self._first)
-        # Read upwards: keys of a query have falling distances, and its products rising addresses.
-        self._of_query = op.add(op.multiply(queries, num_rows), op.subtract(last, rows))
-        """int32[L, L]: where a pair's product is among those of a text's queries, row by row."""
-        self._of_key = op.add(op.multiply(op.subtract(rows, self._first), length), keys)
-        """int32[L, L]: the same of the vectors with a text's keys, vector by vector."""
+        self._of_queries = self._blocks(queries, rows, are_queries=True)
+        self._of_keys = self._blocks(keys, rows, are_queries=False)
 
     def scores(self, query: ov.Node, key: ov.Node, prefix: str) -> tuple[ov.Node, ov.Node]:
         """Return what distances add to the scores, in two parts: float32[B, heads, L, L] each.
@@ -80,15 +94,11 @@ class Distances:
             key: float32[B, heads, L, d].
             prefix: prefix of the layer's roles.
         """
-        num_all = len(self._vectors)
-        first, behind = (
-            op.subtract(int_constants(num_all), of) for of in (self._behind, self._first)
+        asked, asking = self._projected(prefix + "k"), self._scaled(prefix + "q")
+        return (
+            self._taken(asked, query, self._of_queries),
+            self._taken(asking, key, self._of_keys),
         )
-        asked = self._table(self._projected(prefix + "k")[::-1], first, behind)
-        asking = self._table(self._scaled(prefix + "q"), self._first, self._behind)
-        by_query = op.matmul(query, asked, False, True)
-        by_key = op.matmul(asking, key, False, True)
-        return self._taken(by_query, self._of_query), self._taken(by_key, self._of_key)
 
     def scores_of_one(self, query: ov.Node, key: ov.Node, prefix: str, place: ov.Node) -> ov.Node:
         """Return all scores of one query per sequence: float32[B, heads, 1, L].
@@ -113,6 +123,45 @@ class Distances:
         summed = op.reduce_sum(products, int_constant(3), False)
         return op.unsqueeze(op.transpose(summed, int_constants(0, 2, 1)), int_constant(2))
 
+    def _blocks(self, tokens: ov.Node, rows: ov.Node, *, are_queries: bool) -> Blocks:
+        """Divide the queries or the keys of a text into blocks.
+
+        The numbers that a query's pairs take lie g apart. An odd multiple of the lanes spreads
+        them over the sets of a cache, where 512 tokens in one block would all use two.
+
+        Args:
+            tokens: int32[L, 1] or int32[1, L]: their positions.
+            rows: int32[L, L]: the table's row of each pair.
+            are_queries: whether they are queries.
+        """
+        encoder, last, one = self._encoder, self._last, int_constant(1)
+        num_blocks = op.add(op.divide(last, int_constant(BLOCK_TOKENS)), one)
+        least = op.add(op.divide(last, num_blocks), one)
+        pairs = op.divide(op.add(least, int_constant(LANES - 1)), int_constant(2 * LANES))
+        size = op.add(op.multiply(pairs, int_constant(2 * LANES)), int_constant(LANES))
+        starts = op.minimum(op.multiply(_range(num_blocks), size), last)
+        ends = op.minimum(op.add(starts, op.subtract(size, one)), last)
+        if are_queries:
+            lowest, highest = op.subtract(starts, last), ends
+        else:
+            lowest, highest = op.negative(ends), op.subtract(last, starts)
+        first = self._rows(lowest)
+        more = op.reduce_max(op.subtract(self._rows(highest), first), int_constant(0), False)
+        num_rows = op.add(more, one)
+        needed = op.add(op.unsqueeze(first, one), _range(num_rows))
+        block = op.divide(tokens, size)
+        before = op.subtract(op.multiply(block, num_rows), op.gather(first, block, int_constant(0)))
+        within = op.subtract(tokens, op.multiply(block, size))
+        heads = op.unsqueeze(
+            op.multiply(num_blocks, int_constant(encoder.num_heads)), int_constant(0)
+        )
+        return Blocks(
+            tokens=op.minimum(_range(op.multiply(num_blocks, size)), last),
+            rows=op.minimum(needed, int_constant(len(self._vectors) - 1)),
+            shape=op.concat([int_constants(0), heads, int_constants(-1, encoder.head_dim)], 0),
+            places=op.add(op.multiply(op.add(before, rows), size), within),
+        )
+
     def _rows(self, distances: ov.Node) -> ov.Node:
         """Return the table's row of each distance, int32[...]: a query's place minus a key's."""
         index = op.add(distances, int_constant(self._furthest))
@@ -135,18 +184,25 @@ class Distances:
         encoder = self._encoder
         return self._projected(role) * np.float32(encoder.attention_scale or encoder.head_dim**-0.5)
 
-    def _table(self, vectors: NDArray[np.float32], first: ov.Node, behind: ov.Node) -> ov.Node:
-        """Return these rows of vectors: float32[1, heads, rows, d]."""
+    def _taken(self, vectors: NDArray[np.float32], tokens: ov.Node, blocks: Blocks) -> ov.Node:
+        """Return float32[B, heads, L, L]: for each pair, its token's product with its vector.
+
+        Args:
+            vectors: float32[2 buckets, heads * d], of the distances.
+            tokens: float32[B, heads, L, d], the queries or the keys.
+            blocks: the queries or the keys in blocks.
+        """
         by_head = vectors.reshape(1, len(vectors), self._encoder.num_heads, -1)
         table = op.constant(np.ascontiguousarray(by_head.transpose(0, 2, 1, 3)))
-        return op.slice(table, first, behind, int_constants(1), int_constants(2))
-
-    def _taken(self, products: ov.Node, places: ov.Node) -> ov.Node:
-        """Return float32[B, heads, L, L]: the product of each pair, from those of a head."""
-        flat = op.reshape(products, int_constants(0, 0, -1), True)
+        needed, tokens = (
+            op.reshape(op.gather(of, at, int_constant(2)), blocks.shape, True)
+            for of, at in ((table, blocks.rows), (tokens, blocks.tokens))
+        )
+        products = op.matmul(needed, tokens, False, True)
+        flat = op.reshape(products, int_constants(0, self._encoder.num_heads, -1), True)
         num_heads, size = self._encoder.num_heads, heads_at_once(self._encoder)
         if size == num_heads:
-            return op.gather(flat, places, int_constant(2))
+            return op.gather(flat, blocks.places, int_constant(2))
         parts = [
             op.slice(
                 flat,
@@ -157,10 +213,15 @@ class Distances:
             )
             for at in range(0, num_heads, size)
         ]
-        return op.concat([op.gather(part, places, int_constant(2)) for part in parts], 1)
+        return op.concat([op.gather(part, blocks.places, int_constant(2)) for part in parts], 1)
 
     def _by_token(self, vectors: ov.Node) -> ov.Node:
         """Reshape float32[B, L, heads * d] to float32[B, L, heads, d]."""
         encoder = self._encoder
         shape = int_constants(0, 0, encoder.num_heads, encoder.head_dim)
         return op.reshape(vectors, shape, True)
+
+
+def _range(number: ov.Node) -> ov.Node:
+    """Return 0, 1, 2 ...: int32[number]."""
+    return op.range(int_constant(0), number, int_constant(1), output_type="i32")
