@@ -28,9 +28,9 @@ MAX_TAKEN: Final = 1 << 24
 with more, all but the first thread may take others than they should. Source: class
 jitUniGatherKernel of OpenVINO, intel_cpu/src/nodes/kernels/x64/gather_uni_kernel.cpp; seen with
 OpenVINO 2026.4."""
-BLOCK_TOKENS: Final = 128
-"""The most tokens of a text that are multiplied with the same vectors. Source: docs/benchmarks.md,
-relative positions."""
+BLOCK_TOKENS: Final = 120
+"""The most tokens of a text that are multiplied with the same vectors. Not 128: numbers that lie
+512 bytes apart share few sets of a cache. Source: docs/benchmarks.md, relative positions."""
 LANES: Final = 8
 """Float32 numbers of a vector register of AVX2."""
 
@@ -126,8 +126,7 @@ class Distances:
     def _blocks(self, tokens: ov.Node, rows: ov.Node, *, are_queries: bool) -> Blocks:
         """Divide the queries or the keys of a text into blocks.
 
-        The numbers that a query's pairs take lie g apart. An odd multiple of the lanes spreads
-        them over the sets of a cache, where 512 tokens in one block would all use two.
+        The numbers that a query's pairs take lie g apart, and g is a multiple of the lanes.
 
         Args:
             tokens: int32[L, 1] or int32[1, L]: their positions.
@@ -137,8 +136,8 @@ class Distances:
         encoder, last, one = self._encoder, self._last, int_constant(1)
         num_blocks = op.add(op.divide(last, int_constant(BLOCK_TOKENS)), one)
         least = op.add(op.divide(last, num_blocks), one)
-        pairs = op.divide(op.add(least, int_constant(LANES - 1)), int_constant(2 * LANES))
-        size = op.add(op.multiply(pairs, int_constant(2 * LANES)), int_constant(LANES))
+        vectors = op.divide(op.add(least, int_constant(LANES - 1)), int_constant(LANES))
+        size = op.multiply(vectors, int_constant(LANES))
         starts = op.minimum(op.multiply(_range(num_blocks), size), last)
         ends = op.minimum(op.add(starts, op.subtract(size, one)), last)
         if are_queries:
