@@ -16,8 +16,11 @@ from embedlib.engines.base import Lane
 from embedlib.engines.openvino.bulk_threads import MAX_NICENESS, NICENESS, BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.inputs import infer
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineRunError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
@@ -64,6 +67,19 @@ def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) ->
     assert relative_errors(pending.result(), expected).max() < 2e-5
     assert relative_errors(found, expected).max() < 2e-5
     engine.close()
+
+
+@pytest.mark.parametrize(("num_texts", "num_stages"), [(1, 0), (32, 2)])
+def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
+    num_texts: int, num_stages: int, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[ov.CompiledModel] = []
+    monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
+    graphs = build_stages(files.spec, load_weights(files), "any", 2)
+    core = ov.Core()
+    request = Request([core.compile_model(graph, "CPU") for graph in graphs])
+    infer(request, make_batch([IDS[0]] * num_texts), {})
+    assert len(released) == num_stages
 
 
 def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:
