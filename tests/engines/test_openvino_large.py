@@ -15,6 +15,7 @@ import pytest
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino import matrices
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import matrix, parts_packed_once
@@ -60,6 +61,23 @@ def test_a_large_model_gives_the_vectors_of_a_small_one(
     assert relative_errors(many, np.tile(expected, (20, 1))).max() < 2e-5
     small.close()
     large.close()
+
+
+def test_nothing_is_fused_with_the_products_of_a_large_model(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    """Else oneDNN would multiply in place of MLAS, and pack a matrix a second time."""
+    files = read_model_files(tiny_folder("bert"))
+    graph = build_graph(files.spec, load_weights(files), "mlas")
+    compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    known = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    names = [
+        info["originalLayersNames"].astype(str)
+        for info in known
+        if info["layerType"].astype(str) == "FullyConnected"
+    ]
+    assert len(names) == 6 * files.spec.encoder.num_layers
+    assert not [name for name in names if "," in name]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])

@@ -53,7 +53,12 @@ class Places:
 
 
 class Attention:
-    """Builds softmax(cap(q k^T) + mask) v for all tokens of a batch."""
+    """Builds softmax(cap(q k^T) + mask) v for all tokens of a batch.
+
+    The plugin moves a factor of the queries into the product that makes them, or one of the scores
+    into that of the keys, and then multiplies with oneDNN in place of MLAS: slower, and a matrix
+    more in memory. So where `scales_late`, the scores are scaled behind the mask.
+    """
 
     def __init__(self, encoder: Encoder, places: Places, max_seq_tokens: int) -> None:
         """Hold what all layers share.
@@ -64,6 +69,9 @@ class Attention:
             max_seq_tokens: maximum L.
         """
         self._encoder = encoder
+        self.scale = encoder.attention_scale or encoder.head_dim**-0.5
+        self.scales_late = _can_scale_late(encoder, self.scale)
+        """Whether queries come unscaled."""
         self._places = places
         self._takes_long = max_seq_tokens > MAX_WHOLE_TOKENS
         self._whole_masks: dict[Mask, ov.Node] = {}
@@ -74,7 +82,7 @@ class Attention:
         """Return float32[B, L, heads * d].
 
         Args:
-            query: float32[B, heads, L, d], scaled.
+            query: float32[B, heads, L, d], scaled unless `scales_late`.
             key: float32[B, kv heads, S, d].
             value: the same.
             mask: makes the mask of a layer with this window.
@@ -125,8 +133,14 @@ class Attention:
         """
         key, value = self.for_queries(key), self.for_queries(value)
         scores = self.capped(op.matmul(query, key, False, True))
-        shares = op.softmax(reduce(op.add, added, scores), -1)
+        shares = self._shares(reduce(op.add, added, scores))
         return self.joined(op.matmul(shares, value, False, False))
+
+    def _shares(self, scores: ov.Node) -> ov.Node:
+        """Return the weights of the values, of scores with their mask."""
+        if self.scales_late:
+            scores = op.multiply(scores, float_constant(self.scale))
+        return op.softmax(scores, -1)
 
     def capped(self, scores: ov.Node) -> ov.Node:
         """Return the scores, with the model's cap if it has one."""
@@ -253,7 +267,7 @@ class Attention:
         added = mask(
             op.unsqueeze(queries, int_constants(0, 1, 3)), seen["keys"], seen.get("is_token")
         )
-        shares = op.softmax(op.add(scores, added), -1)
+        shares = self._shares(op.add(scores, added))
         mixed = op.matmul(self._by_key(shares, nodes["size"]), seen["value"], False, False)
         return self.joined(self._by_query(mixed, nodes["size"]))
 
@@ -294,6 +308,16 @@ class Attention:
         rows = op.unsqueeze(num_rows, int_constant(0))
         shape = op.concat([int_constants(0, num_heads), rows, last], 0)
         return op.reshape(vectors, shape, True)
+
+
+def _can_scale_late(encoder: Encoder, scale: float) -> bool:
+    """Return whether a score changes only by its scale and by a mask, which stays finite.
+
+    With rotations or norms queries are scaled there, which costs nothing.
+    """
+    is_plain = encoder.rope is None and not encoder.has_qk_norm and encoder.attention_cap is None
+    has_bias = encoder.position_bias is not None or encoder.relative_positions is not None
+    return is_plain and not has_bias and scale <= 1
 
 
 def _parameter(node: ov.Node) -> ov.Node:

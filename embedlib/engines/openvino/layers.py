@@ -111,9 +111,8 @@ class Layers:
         query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
         if sight.rotate_query:
             query = sight.rotate_query(query)
-        query = op.multiply(
-            query, float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
-        )
+        if pooled is not None or not self._attend.scales_late:
+            query = op.multiply(query, float_constant(self._attend.scale))
         if pooled is not None:
             mixed = self._attend_from_one(query, hidden, prefix, sight)
         else:
@@ -126,7 +125,7 @@ class Layers:
         """Return attention of all tokens with relative positions: float32[B, L, heads * d]."""
         encoder, distances = self._encoder, self._distances
         assert distances is not None, "checked by the caller; a bug in embedlib"
-        scale = float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
+        scale = float_constant(self._attend.scale)
         query, key, value = (
             self._heads(hidden, prefix + leaf, encoder.num_heads) for leaf in ("q", "k", "v")
         )

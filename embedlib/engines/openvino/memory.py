@@ -44,9 +44,8 @@ LIBRARY_ADDRESSES: Final = 2 * GIB
 SMALL_BYTES: Final = 64 << 20
 """Of packed matrices: so small a model may have copies and cost nothing worth saving."""
 MLAS_COPIES: Final = 1.1
-"""Packed copies of a float32 matrix in a large model: some products that are added to the residual
-stream are fused with it, and multiplied by oneDNN. Source: docs/benchmarks.md, memory of the CPU
-engine."""
+"""Packed copies of a float32 matrix in a large model: the plugin fuses some products with what
+follows, and multiplies them with oneDNN. Source: docs/benchmarks.md, memory of the CPU engine."""
 SMALL_COPIES: Final = 2.0
 """Packed copies of any matrix in a small model. Source: as above."""
 MAPPED_BYTES: Final = GIB // 8
