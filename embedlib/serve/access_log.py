@@ -6,9 +6,8 @@ import json
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from time import time
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import msgspec
 
@@ -25,35 +24,55 @@ _NAMES: Final[dict[Lane | None, str | None]] = {None: None, **{lane: lane.value 
 """Of lanes: an attribute of an enum is looked up in Python."""
 
 
-def line_of(
-    exchange: Exchange, status: int, seconds: float, num_bytes: int, message: str
-) -> dict[str, Any]:
+class Line(msgspec.Struct):
+    """The line of a request; a struct costs a third of a dict."""
+
+    time: float
+    request_id: str
+    method: str
+    route: str
+    status: int
+    model: str | None
+    lane: str | None
+    texts: int
+    tokens: int
+    truncated: int
+    ms: float
+    tokenize_ms: float
+    queue_ms: float
+    compute_ms: float
+    bytes_in: int
+    bytes_out: int
+    client: str
+    user_agent: str
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def line_of(exchange: Exchange, status: int, seconds: float, num_bytes: int, message: str) -> Line:
     """Return the line of a request that is over; `message` is that of its error."""
     request, usage = exchange.request, exchange.work.usage
-    facts: dict[str, Any] = {
-        "time": round(time() * 1e3) / 1e3,
-        "request_id": exchange.request_id,
-        "method": request.method,
-        "route": request.path[:200],
-        "status": status,
-        "model": exchange.model.name if exchange.model else None,
-        "lane": _NAMES[exchange.work.lane],
-        "texts": usage.num_texts,
-        "tokens": usage.num_tokens,
-        "truncated": len(usage.truncated),
+    return Line(
+        round(time() * 1e3) / 1e3,
+        exchange.request_id,
+        request.method,
+        request.path[:200],
+        status,
+        exchange.model.name if exchange.model else None,
+        _NAMES[exchange.work.lane],
+        usage.num_texts,
+        usage.num_tokens,
+        len(usage.truncated),
         # To a whole number of microseconds: rounding to digits takes several times as long.
-        "ms": round(seconds * 1e6) / 1e3,
-        "tokenize_ms": round(usage.tokenize_seconds * 1e6) / 1e3,
-        "queue_ms": round(usage.queue_seconds * 1e6) / 1e3,
-        "compute_ms": round(usage.compute_seconds * 1e6) / 1e3,
-        "bytes_in": len(exchange.body),
-        "bytes_out": num_bytes,
-        "client": request.client,
-        "user_agent": request.headers.get("user-agent", "")[:200],
-    }
-    if status >= 500:
-        facts["error"] = message  # below 500 it may quote what the client sent
-    return facts
+        round(seconds * 1e6) / 1e3,
+        round(usage.tokenize_seconds * 1e6) / 1e3,
+        round(usage.queue_seconds * 1e6) / 1e3,
+        round(usage.compute_seconds * 1e6) / 1e3,
+        len(exchange.body),
+        num_bytes,
+        request.client,
+        request.headers.get("user-agent", "")[:200],
+        message if status >= 500 else msgspec.UNSET,  # below 500 it may quote what the client sent
+    )
 
 
 class AccessLog:
@@ -62,7 +81,7 @@ class AccessLog:
     def __init__(self, stream: TextIO | None = None) -> None:
         """Take the stream; None: standard output. The first line starts the thread."""
         self._stream = stream or sys.stdout
-        self._lines: deque[bytes] = deque()
+        self._lines: deque[object] = deque()
         """One thread appends, the log's own takes: neither needs a lock."""
         self._has_lines = threading.Event()
         self._closed = threading.Event()
@@ -70,12 +89,12 @@ class AccessLog:
         """The writer's; only ever more."""
         self._thread: WorkerThread | None = None
 
-    def write(self, facts: dict[str, Any]) -> None:
-        """Add a line; never blocks. One thread may call it."""
+    def write(self, facts: object) -> None:
+        """Add a line, which the log's thread encodes; never blocks. One thread may call it."""
         if len(self._lines) >= MAX_LINES:
             self._num_dropped += 1
             return
-        self._lines.append(msgspec.json.encode(facts))
+        self._lines.append(facts)
         if not self._has_lines.is_set():
             self._has_lines.set()
             if self._thread is None:
@@ -91,6 +110,7 @@ class AccessLog:
 
     def _run(self) -> None:
         num_told = 0
+        encode = msgspec.json.Encoder().encode_lines
         while True:
             self._has_lines.wait()
             is_closed = self._closed.wait(GATHER_SECONDS)
@@ -98,18 +118,20 @@ class AccessLog:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             if dropped := self._num_dropped - num_told:
                 num_told += dropped
-                lines.append(msgspec.json.encode({"dropped_lines": dropped}))
+                lines.append({"dropped_lines": dropped})
             try:
                 if lines:
-                    self._write(lines)
+                    self._write(encode(lines).decode())
                     self._stream.flush()
             except (OSError, ValueError):  # the reader is gone: serve on without a log
                 return
             if is_closed:
                 return
 
-    def _write(self, lines: Sequence[bytes]) -> None:
+    def _write(self, text: str) -> None:
         try:
-            self._stream.write(b"\n".join(lines).decode() + "\n")
+            self._stream.write(text)
         except UnicodeEncodeError:  # paths and agents have any letters, the stream fewer
-            self._stream.writelines(json.dumps(json.loads(line)) + "\n" for line in lines)
+            self._stream.writelines(
+                json.dumps(json.loads(line)) + "\n" for line in text.split("\n") if line
+            )

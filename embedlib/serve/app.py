@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import perf_counter, time
 from types import MappingProxyType
+from typing import Final
 
 from embedlib.errors import EmbedlibError
 from embedlib.indexing.sinks.protocol import Sink
@@ -35,7 +36,7 @@ from embedlib.serve.tracing import Tracing
 
 BASETEN_ID = "x-baseten-customer-request-id"
 """The header in which Baseten's client sends the id of a request."""
-_IDS = ("x-request-id", BASETEN_ID)
+_IDS: Final = dict.fromkeys(("x-request-id", BASETEN_ID))
 
 
 class Application:
@@ -92,7 +93,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a connection."""
         if scope["type"] == "http":
-            await self._answer(Request.from_scope(scope), receive, send)
+            await self.answer(Request.from_scope(scope), receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
@@ -166,7 +167,8 @@ class Application:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _answer(self, request: Request, receive: Receive, send: Send) -> None:
+    async def answer(self, request: Request, receive: Receive, send: Send) -> None:
+        """Answer a request; the same object may come again, with the same head."""
         started = perf_counter()
         exchange = Exchange(request, b"", self._shared, _request_id(request))
         route: Route | None = None
@@ -174,10 +176,14 @@ class Application:
         self.metrics.num_inflight += 1
         try:
             try:
-                route, exchange.rest = find_route(request)
-                check_host(request.headers.get("host"), self.options.allowed_hosts)
-                if route.needs_key:
-                    exchange.owner = self._keys.check(request.headers)
+                if request.entrance is not None:
+                    route, exchange.rest, exchange.owner = request.entrance
+                else:
+                    route, exchange.rest = find_route(request)
+                    check_host(request.headers.get("host"), self.options.allowed_hosts)
+                    if route.needs_key:
+                        exchange.owner = self._keys.check(request.headers)
+                    request.entrance = route, exchange.rest, exchange.owner
                 if route.keeps_jobs:
                     _ = exchange.jobs  # told before the body is read
                 response = await self._handle(route, exchange, receive)
@@ -190,7 +196,10 @@ class Application:
                 if error.kind == "internal":
                     logging.getLogger(__name__).exception("request %s", exchange.request_id)
                 response = (route.dialect if route else OPENAI).respond(error)
-            await self._send(exchange, response, send)
+            headers = _headers_of(exchange, response.status)
+            if request.direct is None or not response.send_directly(request.direct, headers):
+                with suppress(OSError):  # the client has left meanwhile
+                    await response.send(send, headers)
             seconds = perf_counter() - started
             self._count(exchange, response, error, seconds)
             self._record(exchange, route, response.status, seconds, response.num_bytes, error)
@@ -210,7 +219,10 @@ class Application:
             exchange.parts = self._bodies.parts(exchange.request, receive)
             return await route.handle(exchange)
         with Endable() as block:
-            exchange.body = body = await self._bodies.read(exchange.request, receive, block)
+            body = self._bodies.take(exchange.request)
+            if body is None:
+                body = await self._bodies.read(exchange.request, receive, block)
+            exchange.body = body
             try:
                 # Whichever comes first ends the handler; it drops its texts before it ends.
                 block.end_without_client(exchange.request.direct, receive)
@@ -220,20 +232,6 @@ class Application:
                 return await route.handle(exchange)
             finally:
                 self._bodies.release(body)
-
-    async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
-        request_id = exchange.request_id.encode()
-        headers = [(b"x-request-id", request_id)]
-        if BASETEN_ID in exchange.request.headers:
-            headers.append((b"x-baseten-request-id", request_id))
-        if exchange.work.usage.truncated:
-            headers.append((b"x-embedlib-truncated", b"%d" % len(exchange.work.usage.truncated)))
-        if response.status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        try:
-            await response.send(send, headers, exchange.request.direct)
-        except OSError:
-            return  # the client has left meanwhile
 
     def _count(
         self, exchange: Exchange, response: Response, error: HTTPError | None, seconds: float
@@ -271,8 +269,23 @@ def _too_late(limit: float) -> HTTPError:
 
 def _request_id(request: Request) -> str:
     """Return the id of a request: the client's, or a new one."""
+    if _IDS.keys().isdisjoint(request.headers):
+        return new_id()
     for name in _IDS:
         given = request.headers.get(name)
         if given and len(given) <= 128 and given.isascii() and given.isprintable():
             return given
     return new_id()
+
+
+def _headers_of(exchange: Exchange, status: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer that tell of its request."""
+    request_id = exchange.request_id.encode()
+    headers = [(b"x-request-id", request_id)]
+    if BASETEN_ID in exchange.request.headers:
+        headers.append((b"x-baseten-request-id", request_id))
+    if exchange.work.usage.truncated:
+        headers.append((b"x-embedlib-truncated", b"%d" % len(exchange.work.usage.truncated)))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers

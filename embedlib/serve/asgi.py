@@ -61,6 +61,8 @@ class Request(msgspec.Struct):
     """The address of the client; empty for a unix socket."""
     direct: Direct | None = None
     """The connection; None: there are only messages."""
+    entrance: Any = None
+    """What the application found out about this head; a server may bring the head again."""
 
     @classmethod
     def from_scope(cls, scope: Scope) -> Request:
@@ -99,33 +101,25 @@ class Response(msgspec.Struct):
         """The size of the body."""
         return len(self.body)
 
-    async def send(
-        self, send: Send, more_headers: Headers = (), direct: Direct | None = None
-    ) -> None:
-        """Send head and body.
+    def send_directly(self, direct: Direct, more_headers: Headers) -> bool:
+        """Send head and body at once, with headers beside its own; False: `send` must do it."""
+        return direct.answer(self.status, self._all_headers(more_headers), self.body)
 
-        Args:
-            send: of the connection.
-            more_headers: beside its own.
-            direct: the connection, if there is more than messages.
-        """
+    async def send(self, send: Send, more_headers: Headers = ()) -> None:
+        """Send head and body, with headers beside its own."""
         headers = self._all_headers(more_headers)
-        if direct is not None and direct.answer(self.status, headers, self.body):
-            return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
     def _all_headers(self, more_headers: Headers) -> list[tuple[bytes, bytes]]:
-        own = [
-            (name.encode("latin-1"), value.encode("latin-1", "replace"))
-            for name, value in self.headers
-        ]
-        return [
+        found = [
             (b"content-type", self.content_type.encode("latin-1")),
             (b"content-length", b"%d" % self.num_bytes),
-            *own,
-            *more_headers,
         ]
+        for name, value in self.headers:
+            found.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+        found += more_headers
+        return found
 
 
 class PartsResponse(Response, kw_only=True):
@@ -141,9 +135,11 @@ class PartsResponse(Response, kw_only=True):
         """The size of the body."""
         return self.size
 
-    async def send(
-        self, send: Send, more_headers: Headers = (), direct: Direct | None = None
-    ) -> None:
+    def send_directly(self, direct: Direct, more_headers: Headers) -> bool:
+        """Do nothing: parts are sent as they come."""
+        return False
+
+    async def send(self, send: Send, more_headers: Headers = ()) -> None:
         """Send head and parts."""
         headers = self._all_headers(more_headers)
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
@@ -154,4 +150,4 @@ class PartsResponse(Response, kw_only=True):
 
 def new_id() -> str:
     """Return 32 hexadecimal digits; not by `uuid4`, which asks the system each time."""
-    return getrandbits(128).to_bytes(16, "big").hex()
+    return f"{getrandbits(128):032x}"

@@ -26,6 +26,17 @@ class BodyReader:
         self.held_bytes = 0
         """Of all requests; whoever read a body gives its bytes back with `release`."""
 
+    def take(self, request: Request) -> bytes | None:
+        """Return a body of which all is there, held as by `read`; None: it must be read.
+
+        Raises:
+            HTTPError: it is too large, or too much is held already.
+        """
+        whole = None if request.direct is None else request.direct.take_body()
+        if whole is not None:
+            self._hold(len(whole), len(whole))
+        return whole
+
     async def read(self, request: Request, receive: Receive, block: Endable) -> bytes:
         """Return the body; its bytes are held until `release`.
 
@@ -38,10 +49,6 @@ class BodyReader:
             HTTPError: it is too large, or late, or too much is held already.
             ClientGoneError: the client has left.
         """
-        whole = None if request.direct is None else request.direct.take_body()
-        if whole is not None:
-            self._hold(len(whole), len(whole))
-            return whole
         declared = request.headers.get("content-length", "0")
         if declared.isdigit() and int(declared) > self._max_bytes:
             raise self._too_large(int(declared))

@@ -38,8 +38,8 @@ class DirectRequest:
         cycle = self._cycle
         if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
             return None
-        cycle.flow.resume_reading()
-        cycle.message_event.clear()
+        if cycle.flow.read_paused:
+            cycle.flow.resume_reading()
         body, cycle.body = bytes(cycle.body), bytearray()
         return body
 
@@ -54,6 +54,5 @@ class DirectRequest:
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.transport.write(b"".join((STATUS_LINE[status], b"\r\n".join(lines), _END, body)))
-        cycle.message_event.set()
         cycle.on_response()
         return True

@@ -18,18 +18,16 @@ class Endable:
     each handler, cost several times as much, a tenth of a request of one text.
     """
 
-    def __init__(self) -> None:
-        """Nothing ends the block yet."""
-        self._loop = asyncio.get_running_loop()
-        self._timers: list[asyncio.TimerHandle] = []
-        self._gone: asyncio.Future[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._error: Exception | None = None
-        self._is_over = False
+    # Most blocks have no timer, watch no connection by a task and are not ended.
+    _timers: tuple[asyncio.TimerHandle, ...] = ()
+    _gone: asyncio.Future[None] | None = None
+    _watching: asyncio.Task[None] | None = None
+    _error: Exception | None = None
+    _is_over = False
 
     def __enter__(self) -> Endable:
         """Begin the block."""
-        task = asyncio.current_task(self._loop)
+        task = asyncio.current_task()
         assert task is not None, "requests are answered by tasks"
         self._task = task
         return self
@@ -42,8 +40,8 @@ class Endable:
 
     def end_after(self, seconds: float, make_error: Callable[[], Exception]) -> asyncio.TimerHandle:
         """End the block if it takes longer, unless the timer is cancelled before."""
-        timer = self._loop.call_later(seconds, self._end_late, make_error)
-        self._timers.append(timer)
+        timer = self._task.get_loop().call_later(seconds, self._end_late, make_error)
+        self._timers += (timer,)
         return timer
 
     def _end_late(self, make_error: Callable[[], Exception]) -> None:
@@ -58,7 +56,7 @@ class Endable:
         """
         gone: asyncio.Future[None]
         if direct is None:
-            gone = self._watching = self._loop.create_task(_until_gone(receive))
+            gone = self._watching = self._task.get_loop().create_task(_until_gone(receive))
         else:
             gone = direct.gone
         self._gone = gone

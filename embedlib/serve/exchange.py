@@ -111,7 +111,8 @@ class Exchange(msgspec.Struct):
         Raises:
             HTTPError: a field is wrong.
         """
-        found = await self.decode(kind)
+        small = len(self.body) <= MAX_BYTES_IN_LOOP
+        found = decode(self.body, kind) if small else await self.decode(kind)
         self.work.lane = self._lane(found.lane)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from embedlib.batching.outcome import Outcome
@@ -56,10 +57,12 @@ class Gathering:
         """Return a future of the event loop that is done once another thread's is."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
-        future.add_done_callback(lambda _: self._tell(loop, over))
+        future.add_done_callback(partial(self._tell, loop, over))
         return over
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:
+    def _tell(
+        self, loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], _: Outcome[Any]
+    ) -> None:
         """Have the loop resolve its future; on the thread that resolved the other one."""
         self._over.append(over)
         if not self._is_waking:

@@ -15,21 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 
 from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
-from embedlib.serve.asgi import DIRECT
-from embedlib.serve.direct import DirectRequest
-from embedlib.serve.slow_readers import ReadLimitedProtocol
+from embedlib.serve.connection import Connection
 
 MAX_OPEN_FILES = 65_536
 """Connections are bounded by what waits for an answer, not by this."""
-MAX_HEAD_BYTES = 64 << 10
-"""Of the head of a request, beside the piece that it begins in; and of all else that is no body,
-such as trailers. Source: that of h11, the other parser of uvicorn."""
 GC_OBJECTS = 20_000
 """New objects before the garbage collector looks for cycles among them. A turn of some requests
 makes the usual 700, and all are freed with their answers: a twentieth of a request was that."""
@@ -142,72 +136,13 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _protocol(application: Application) -> type[ReadLimitedProtocol]:
-    """Return uvicorn's protocol, which gives requests their connection as a `Direct`.
+def _protocol(served: Application) -> type[Connection]:
+    """Return the protocol of an application's connections; uvicorn makes one for each."""
 
-    It closes connections whose request head comes too late, or is too large. A head that arrives in
-    one piece, as nearly all do, costs no timer. uvicorn's middleware finds the client of requests
-    that came through a proxy; only these pay for it.
-    """
-    options = application.options
-
-    class Protocol(ReadLimitedProtocol):
-        answer_seconds = options.answer_seconds
-        _head_limit: asyncio.TimerHandle | None = None
-        _awaits_head = False
-        _num_bytes = 0
-        """That have come since a message began, or some of its body."""
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._gone: asyncio.Future[None] = self.loop.create_future()
-            self._arm()
-
-        def data_received(self, data: bytes) -> None:
-            self._num_bytes += len(data)
-            super().data_received(data)
-            if self._num_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The head has more than {MAX_HEAD_BYTES} bytes.")
-            elif self._head_limit is None and (self._awaits_head or self._is_answered()):
-                self._arm()
-
-        def on_message_begin(self) -> None:
-            self._disarm()
-            self._awaits_head = True
-            self._num_bytes = 0
-            super().on_message_begin()
-
-        def on_body(self, body: bytes) -> None:
-            self._num_bytes = 0
-            super().on_body(body)
-
-        def on_headers_complete(self) -> None:
-            self._disarm()
-            self._awaits_head = False
-            is_forwarded = b"x-forwarded-for" in dict(self.headers)
-            self.app = self.config.loaded_app if is_forwarded else application
-            super().on_headers_complete()
-            connection = DirectRequest(self.cycle, self._gone)
-            self.scope["extensions"] = {DIRECT: {"connection": connection}}
-            # Trailers are no headers: they would take the place of those that a proxy has set.
-            self.headers = []
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._disarm()
-            self._gone.set_result(None)
-            super().connection_lost(exc)
-
-        def _is_answered(self) -> bool:
-            """Whether only the rest of a body can come, or the next head: uvicorn has no timer."""
-            return self.cycle is not None and self.cycle.response_complete
-
-        def _arm(self) -> None:
-            self._head_limit = self.loop.call_later(options.head_seconds, self.transport.close)
-
-        def _disarm(self) -> None:
-            if self._head_limit is not None:
-                self._head_limit.cancel()
-                self._head_limit = None
+    class Protocol(Connection):
+        application = served
+        head_seconds = served.options.head_seconds
+        answer_seconds = served.options.answer_seconds
 
     return Protocol
 

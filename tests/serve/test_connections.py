@@ -12,7 +12,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.server import MAX_HEAD_BYTES, _protocol
+from embedlib.serve.connection import MAX_HEAD_BYTES
+from embedlib.serve.server import _protocol
 from embedlib.testing import fake_embedder
 
 HEAD = b"Host: x\r\nX-Api-Key: right\r\n"
