@@ -227,4 +227,4 @@ def test_paraphrases_and_searches_are_the_same(
 
 def check(ours: Mapping[str, float], theirs: Mapping[str, float]) -> None:
     assert ours.keys() == theirs.keys()
-    assert dict(ours) == pytest.approx(dict(theirs), abs=1e-5)
+    assert dict(ours) == pytest.approx(dict(theirs), rel=1e-6, abs=1e-5)
