@@ -119,7 +119,16 @@ def _prepares_nothing() -> Iterator[None]:
     """Let no load measure faster precisions, whatever CPU the tests run on; `prepares` lets it."""
     with pytest.MonkeyPatch.context() as patched:  # for fixtures of modules, too
         patched.setattr(preparing, "_left", lambda *_, **__: ())
+        # For programs that tests start: what they measured in the cache of the run would decide what
+        # `auto` takes in the tests after them.
+        patched.setenv("EMBEDLIB_PREPARE", "false")
         yield
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the environment set no option, as in a shell where nobody exported one."""
+    monkeypatch.delenv("EMBEDLIB_PREPARE")
 
 
 @pytest.fixture
@@ -129,7 +138,7 @@ def takes_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def prepares(takes_int8: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def prepares(takes_int8: None, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loads measure faster precisions."""
     monkeypatch.setattr(preparing, "_left", LEFT)
 

@@ -453,6 +453,7 @@ def test_role_and_task_reach_the_embedder(run: Run, fake: Fake) -> None:
     assert (call["role"], call["task"], call["prompt_name"]) == ("document", "find it", None)
 
 
+@pytest.mark.usefixtures("no_settings")
 def test_options_reach_the_config(run: Run, fake: Fake, tmp_path: Path) -> None:
     done = run(
         *("encode", "m", "--normalize", "--truncate-dim", 2, "--max-seq-tokens", 64),
@@ -480,6 +481,7 @@ def test_options_reach_the_config(run: Run, fake: Fake, tmp_path: Path) -> None:
     assert len(records(done.stdout)[0]["embedding"]) == 2
 
 
+@pytest.mark.usefixtures("no_settings")
 def test_defaults_are_those_of_the_config(run: Run, fake: Fake) -> None:
     assert run("encode", "m", stdin="").exit_code == 0
     assert fake.made[0].config == Config()

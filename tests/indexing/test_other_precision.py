@@ -174,16 +174,16 @@ def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_mod
     store = FakeStore()
     with open_model() as embedder:
         load(store, embedder)
-        bf16 = ChosenPrecision(name="bf16")
-        settings = {"precision": "bf16", **embedder._calls.settings(), "max_seq_length": 24}
+        fp8 = ChosenPrecision(name="fp8")
+        settings = {"precision": "fp8", **embedder._calls.settings(), "max_seq_length": 24}
         opened = OpenedModel.find(folder, embedder.config)
         files = read_model_files(folder)
-        made = model_and_settings_fingerprint(opened, files, bf16, settings)
+        made = model_and_settings_fingerprint(opened, files, fp8, settings)
         assert store.target is not None
         store.target = replace(store.target, fingerprint=made)
-        assert refusals(store, embedder)[0].startswith("fake: was made in bf16, this is float32, ")
+        assert refusals(store, embedder)[0].startswith("fake: was made in fp8, this is float32, ")
         with pytest.raises(
-            SinkError, match=r"was made in bf16, which is not available here: .*bf16"
+            SinkError, match=r"was made in fp8, which is not available here: .*fp8"
         ):
             open_embedder(
                 str(folder), embedder.config, FakeSink(store).inspect(), "fake:", lambda _: None

@@ -23,6 +23,9 @@ from embedlib.settings.layers import read_settings
 from embedlib.settings.names import MODEL, NOT_OF_PROJECTS, SETTINGS
 
 
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a user's configuration folder, which is empty."""
