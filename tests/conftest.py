@@ -119,8 +119,8 @@ def _prepares_nothing() -> Iterator[None]:
     """Let no load measure faster precisions, whatever CPU the tests run on; `prepares` lets it."""
     with pytest.MonkeyPatch.context() as patched:  # for fixtures of modules, too
         patched.setattr(preparing, "_left", lambda *_, **__: ())
-        # For programs that tests start: what they measured in the cache of the run would decide what
-        # `auto` takes in the tests after them.
+        # For programs that tests start: what they measured in the cache of the run would decide
+        # what `auto` takes in the tests after them.
         patched.setenv("EMBEDLIB_PREPARE", "false")
         yield
 

@@ -11,6 +11,7 @@ from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
+    from embedlib.reranker import Reranker
 
 
 # The contestants of `--task rerank`.
@@ -84,7 +85,8 @@ class EmbedlibContestant:
         )
 
     def fill_cache(self, cache_dir: Path) -> None:
-        """Do nothing: loading has filled it."""
+        """Wait for what the load measures beside the work."""
+        finish_preparing(self._loaded, cache_dir)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Encode on the bulk lane; batches are made by token budget."""
@@ -135,6 +137,29 @@ class EmbedlibInt8Contestant(EmbedlibContestant):
         """Make an Embedder; the first time the layers to keep are searched, which takes minutes."""
         compile_int8(folder, cache_dir, threads)
         super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
+
+
+def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
+    """Wait for what the load measures beside the work; not for a search for layers to keep.
+
+    The program of a user lives on until then; that of a contestant has only a first query.
+    """
+    from embedlib.engines.machine import Machine
+    from embedlib.engines.openvino.kind import KIND
+    from embedlib.engines.worthwhile import worthwhile
+    from embedlib.fidelity.preparing import prepare
+    from embedlib.session.preparing import Task
+
+    *faster, _ = worthwhile(KIND, Machine().cpu_features(), lambda _: True)
+    if model.config.precision == "auto" and faster:
+        options = {"threads": model.config.threads, "engine_cache_dir": str(cache_dir)}
+        task = Task(
+            model=model.model_name,
+            precisions=tuple(faster),
+            is_background=False,
+            options=options,
+        )
+        prepare(task)
 
 
 def compile_int8(folder: Path, cache_dir: Path, threads: int) -> None:

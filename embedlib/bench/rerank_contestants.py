@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import compile_int8
+from embedlib.bench.contestants import compile_int8, finish_preparing
 from embedlib.bench.sentence_transformers_contestants import SentenceTransformersContestant
 from embedlib.measuring.child import Memory, own_memory
 from embedlib.measuring.texts import RERANK_QUERY
@@ -39,7 +39,8 @@ class RerankerContestant:
         )
 
     def fill_cache(self, cache_dir: Path) -> None:
-        """Do nothing: loading has filled it."""
+        """Wait for what the load measures beside the work."""
+        finish_preparing(self._loaded, cache_dir)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Rank the texts and return their scores, float32[N], in the texts' order."""
@@ -50,8 +51,8 @@ class RerankerContestant:
         return np.array([self._loaded.predict((RERANK_QUERY, text))], np.float32)
 
     def precision(self) -> str:
-        """Return float32, which a Reranker computes in unless it is told."""
-        return "float32"
+        """Return the precision that the Reranker has chosen."""
+        return self._loaded.precision.split()[0]
 
     def memory(self) -> Memory:
         """Return the memory of this process."""

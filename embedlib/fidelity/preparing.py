@@ -132,7 +132,11 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     right: Embedded | None = None
     limit = measured.files.spec.max_seq_tokens
     are_pairs = measured.kind is Reranker
-    texts = built_in_texts(limit) if task.is_background else quick_texts(limit, are_pairs=are_pairs)
+    texts = (
+        built_in_texts(limit)
+        if task.is_background
+        else quick_texts(min(limit, task.max_text_tokens), are_pairs=are_pairs)
+    )
     for precision in task.precisions:
         report = _known_report(measured, precision, machine)
         if report is None:

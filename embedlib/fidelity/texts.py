@@ -24,10 +24,6 @@ QUERY_EVERY: Final = 4
 """Every fourth line of a file is a query."""
 MAX_TOKENS: Final = 1024
 """Longest built-in document, also for models with a higher limit: longer ones take minutes."""
-QUICK_TOKENS: Final = 128
-"""Longest document of `quick_texts`."""
-QUICK_PAIR_TOKENS: Final = 32
-"""The same for pairs, of which there are many more."""
 QUICK_STEP: Final = 2
 MIN_WORDS: Final = 3
 WORDS_PER_TOKEN: Final = 0.8
@@ -79,20 +75,20 @@ def built_in_texts(max_seq_tokens: int) -> FidelityTexts:
     return FidelityTexts(queries, tuple(documents))
 
 
-def quick_texts(max_seq_tokens: int, *, are_pairs: bool) -> FidelityTexts:
+def quick_texts(max_tokens: int, *, are_pairs: bool) -> FidelityTexts:
     """Return those of the built-in texts that are measured while a load waits.
 
     They are short, and as few as a report needs: every second one, or for pairs all queries, of
-    which each makes several rows, with short documents.
+    which each makes several rows.
 
     Args:
-        max_seq_tokens: the length limit of the model.
+        max_tokens: about where documents are cut.
         are_pairs: whether the model scores pairs of a query and a document.
     """
+    texts = built_in_texts(max_tokens)
     if are_pairs:
-        texts = built_in_texts(min(max_seq_tokens, QUICK_PAIR_TOKENS))
         return FidelityTexts(texts.queries, texts.documents[::QUICK_STEP])
-    return built_in_texts(min(max_seq_tokens, QUICK_TOKENS)).thinned(QUICK_STEP)
+    return texts.thinned(QUICK_STEP)
 
 
 def read_texts(path: Path) -> FidelityTexts:

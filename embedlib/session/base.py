@@ -278,6 +278,11 @@ class Session(StrictAttributes):
         """The model's tokenizer. It is shared with other threads: do not configure it."""
         return self._model.tokenizer
 
+    @property
+    def precision(self) -> str:
+        """The precision that vectors or scores are computed in, and the layers excluded from it."""
+        return self._model.precision
+
     def stats(self) -> Stats:
         """Return the totals since loading: counts, times, idle and padding shares; the profile."""
         return replace(self._pipeline.stats(), profile=self._model.profile)

@@ -57,11 +57,6 @@ class EmbeddingSession(Session):
     """The former name."""
 
     @property
-    def precision(self) -> str:
-        """The precision that the vectors are computed in, and the layers excluded from it."""
-        return self._model.precision
-
-    @property
     def similarity_fn_name(self) -> AnySimilarity:
         """The function that `similarity` computes."""
         late = self.spec.late_interaction

@@ -29,19 +29,12 @@ from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
 
-NOW_SECONDS: Final = 5.0
+NOW_SECONDS: Final = 15.0
 """Longest wait of a load; what is not measured by then is measured beside the work."""
-QUICK_SECONDS: Final = 3.0
-"""Longest estimate of a measurement for which a load waits; the rest of `NOW_SECONDS` is for
-starting the process and its engines."""
 PRODUCTS_PER_SECOND: Final = 5e10
 """Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
 """Of float32 weights that are hashed, rounded and written. Source: docs/compile.md, time."""
-QUICK_TOKENS: Final = 4_000
-"""Tokens of the texts that are measured in a load, rounded up; `fidelity.texts.quick_texts`."""
-QUICK_PAIR_TOKENS: Final = 24_000
-"""The same for a model with a head, whose texts may be pairs."""
 END_SECONDS: Final = 2.0
 """Longest wait for a process that was killed."""
 
@@ -60,6 +53,25 @@ SENT_OPTIONS: Final = (
 Close: TypeAlias = Callable[["float | None"], None]
 
 
+@dataclass(frozen=True)
+class QuickTexts:
+    """The texts that are measured while a load waits: `fidelity.texts.quick_texts`."""
+
+    max_tokens: int
+    """Where documents are cut."""
+    num_tokens: int
+    """Of all texts, rounded up."""
+    max_seconds: float
+    """Longest estimate of the time for which a load waits; what is left of `NOW_SECONDS` is for
+    starting the process and its engines."""
+
+
+QUICK: Final = (QuickTexts(128, 4_000, 3.0), QuickTexts(32, 1_700, 10.0))
+"""Best first: a larger model is measured on shorter texts."""
+QUICK_PAIRS: Final = (QuickTexts(32, 24_000, 10.0),)
+"""The same for a model with a head, whose texts may be pairs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What the other process is to measure; JSON values."""
@@ -71,19 +83,21 @@ class Task:
     """Whether it may take long: it then also searches for layers to keep, at low priority."""
     options: dict[str, Any]
     """Fields of `Config`."""
+    max_text_tokens: int = QUICK[0].max_tokens
+    """Where documents are cut if a load waits."""
 
 
 def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> bool:
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
-    if not is_quick(files.spec, plan, opened.config.num_threads):
-        return False
-    precisions = _left(opened, files, plan, with_search=False)
-    if not precisions:
+    texts = quick_texts_for(files.spec, plan, opened.config.num_threads)
+    precisions = () if texts is None else _left(opened, files, plan, with_search=False)
+    if texts is None or not precisions:
         return False
     logger = logging.getLogger(__name__)
     with _telling(f"Preparing {opened.name} for this machine, once"):
         logger.info("preparing %s for this machine, once: %s", opened.name, ", ".join(precisions))
-        process = _start(_task(opened, plan, precisions, is_background=False))
+        task = _task(opened, plan, precisions, is_background=False)
+        process = _start(replace(task, max_text_tokens=texts.max_tokens))
         if process is None:
             return False
         try:
@@ -108,13 +122,15 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
     return lambda timeout: _end(process)
 
 
-def is_quick(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> bool:
-    """Return whether a model is small enough to be measured while a load waits."""
-    num_tokens = QUICK_TOKENS if spec.head is None else QUICK_PAIR_TOKENS
+def quick_texts_for(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> QuickTexts | None:
+    """Return the texts that a model is measured on while a load waits; None: it is too large."""
     times = 1 + (len(plan.tried) - 1) / 2  # a lower precision takes about half of the time
     weights = linear_weights(spec.encoder)
-    computing = 2 * weights * num_tokens * times / (PRODUCTS_PER_SECOND * num_threads)
-    return computing + 4 * weights / BYTES_PER_SECOND <= QUICK_SECONDS
+    for texts in QUICK if spec.head is None else QUICK_PAIRS:
+        computing = 2 * weights * texts.num_tokens * times / (PRODUCTS_PER_SECOND * num_threads)
+        if computing + 4 * weights / BYTES_PER_SECOND <= texts.max_seconds:
+            return texts
+    return None
 
 
 def _left(

@@ -33,7 +33,7 @@ from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
 from embedlib.models.compiled.report_cache import has_given_up, model_place
 from embedlib.models.reading.files import read_model_files
-from embedlib.session.preparing import Task
+from embedlib.session.preparing import QUICK, QUICK_PAIRS, Task
 from tests.machines import fake_machine
 
 
@@ -73,8 +73,16 @@ def test_what_is_measured_is_stored(task: Task, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_texts_of_a_load_are_enough_for_a_report() -> None:
-    assert len(quick_texts(512, are_pairs=False).all) >= MIN_TEXTS
-    assert len(quick_texts(512, are_pairs=True).queries) * 2 >= MIN_TEXTS
+    for texts in QUICK:
+        assert len(quick_texts(texts.max_tokens, are_pairs=False).all) >= MIN_TEXTS
+    for texts in QUICK_PAIRS:
+        assert len(quick_texts(texts.max_tokens, are_pairs=True).queries) * 2 >= MIN_TEXTS
+
+
+def test_a_task_says_where_texts_are_cut(task: Task) -> None:
+    prepare(replace(task, max_text_tokens=16))
+    expected = quick_texts(16, are_pairs=False).digest
+    assert report_of(task).texts_digest == expected != quick_texts(128, are_pairs=False).digest
 
 
 def test_a_reranker_is_measured_by_its_scores(

@@ -182,9 +182,7 @@ def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_mod
         assert store.target is not None
         store.target = replace(store.target, fingerprint=made)
         assert refusals(store, embedder)[0].startswith("fake: was made in fp8, this is float32, ")
-        with pytest.raises(
-            SinkError, match=r"was made in fp8, which is not available here: .*fp8"
-        ):
+        with pytest.raises(SinkError, match=r"was made in fp8, which is not available here: .*fp8"):
             open_embedder(
                 str(folder), embedder.config, FakeSink(store).inspect(), "fake:", lambda _: None
             )

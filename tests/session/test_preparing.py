@@ -24,7 +24,7 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Head
 from embedlib.progress import SHOWN, Progress
 from embedlib.session import preparing
-from embedlib.session.preparing import START, Task, is_quick
+from embedlib.session.preparing import START, Task, quick_texts_for
 from tests.conftest import HUB_COMMIT
 
 Open = Callable[..., Embedder]
@@ -264,12 +264,19 @@ def test_which_models_are_measured_while_a_load_waits(
     plan = plan_of(KIND, "int8", "float32")
     minilm, bert_base = sized(384, 1536, 6), sized(768, 3072, 12)
     bert_large = sized(1024, 4096, 24)
-    assert is_quick(minilm, plan, 2)
-    assert not is_quick(bert_base, plan, 2)
-    assert is_quick(bert_base, plan, 16)
-    assert not is_quick(bert_large, plan, 1000), "its weights are read and written too"
+
+    def longest(spec: Any, threads: int) -> int | None:
+        texts = quick_texts_for(spec, plan, threads)
+        return texts and texts.max_tokens
+
+    assert longest(minilm, 2) == 128
+    assert longest(bert_base, 2) == 32, "a larger model is measured on shorter texts"
+    assert longest(bert_base, 16) == 128
+    assert longest(bert_large, 2) is None
+    assert longest(bert_large, 1000) == 32, "its weights are read and written too"
     reranker = replace(minilm, head=Head(labels=("score",), activation="identity"))
-    assert not is_quick(reranker, plan, 2), "pairs are many more"
+    assert longest(reranker, 1) is None, "pairs are many more"
+    assert longest(reranker, 2) == 32
 
 
 def plan_of(kind: EngineKind, *tried: str) -> EnginePlan:

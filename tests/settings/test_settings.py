@@ -22,7 +22,6 @@ from embedlib.settings.files import (
 from embedlib.settings.layers import read_settings
 from embedlib.settings.names import MODEL, NOT_OF_PROJECTS, SETTINGS
 
-
 pytestmark = pytest.mark.usefixtures("no_settings")
 
 
