@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ def openvino_multiply(precision: str, shapes: Sequence[tuple[int, int]]) -> Call
 
     Args:
         precision: "float32"; "bf16", which the plugin takes where the CPU has it; or "int8":
-            weights in int8, and activations quantized row by row at run time.
+            weights in int8, and activations quantized at run time, in groups as large as fit into
+            the rows of every product.
         shapes: (inputs, outputs) of each matrix.
     """
     from embedlib.engines.openvino.library import op, ov
@@ -31,7 +33,8 @@ def openvino_multiply(precision: str, shapes: Sequence[tuple[int, int]]) -> Call
     properties = {
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "EXECUTION_MODE_HINT": "PERFORMANCE",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(2**64 - 1),
+        # The plugin quantizes only groups that divide by 16; 2**64 - 1, "a whole row", does not.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(math.gcd(*(inputs for inputs, _ in shapes))),
         "INFERENCE_NUM_THREADS": 1,
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
