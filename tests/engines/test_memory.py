@@ -143,6 +143,11 @@ def test_the_plan_counts_packed_copies(
     halves = at_scale(read_model_files(tiny_folder("mistral")), 1024, 24)
     widened = memory_needs(halves, ChosenPrecision(name="float32"), config)
     assert widened.weights < widened.shared - LIBRARY_BYTES < 1.25 * widened.weights
+    for stored in (big, halves):  # packed once, in two bytes, whatever the file stores
+        rounded = memory_needs(stored, ChosenPrecision(name="bf16"), config)
+        assert rounded.copies == 1
+        same = memory_needs(stored, ChosenPrecision(name="float32"), config)
+        assert same.packed == 2 * rounded.packed
     small = at_scale(files, 256, 2)
     coded = memory_needs(small, ChosenPrecision(name="int8"), config)
     assert coded.copies == pytest.approx(2)
@@ -153,8 +158,11 @@ def test_the_plan_counts_packed_copies(
     [
         pytest.param(384, 6, "float32", False, True, id="MiniLM"),
         pytest.param(768, 12, "float32", True, True, id="BERT-base"),
+        pytest.param(384, 6, "bf16", False, True, id="MiniLM, bf16"),
+        pytest.param(768, 12, "bf16", True, True, id="BERT-base, bf16"),
         pytest.param(768, 12, "int8", True, True, id="BERT-base, int8"),
         pytest.param(1024, 24, "float32", True, False, id="BERT-large"),
+        pytest.param(1024, 24, "bf16", True, False, id="BERT-large, bf16"),
         pytest.param(1024, 24, "int8", True, True, id="BERT-large, int8"),
     ],
 )

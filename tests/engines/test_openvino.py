@@ -326,6 +326,8 @@ def test_who_multiplies(name: str, expected: str) -> None:
     assert Layout(threads=1).multiplier(core) == expected
     assert Layout(threads=1, is_large=True).multiplier(core) == "mlas"
     assert Layout(threads=1, is_large=True, library="any").multiplier(core) == "any"
+    # All of it is oneDNN's there, packed once, with the activation fused.
+    assert Layout(threads=1, is_large=True, precision="bf16").multiplier(core) == "any"
 
 
 def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:

@@ -182,7 +182,7 @@ def _cache(
     folder = config.engine_cache_path / NAME
     if not _needs(plan, files, config).is_large:
         return ModelCache(folder, weights_key(plan, files, config))
-    is_float32 = plan.precision.folder is None and not stores_16_bits(files.transformer_dir)
+    is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
     profile = plan.profile or choose_profile(plan, files, config, None)
     if is_float32 and not profile.shares_lanes:
         return None

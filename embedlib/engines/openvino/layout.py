@@ -102,12 +102,15 @@ class Layout:
     def multiplier(self, core: ov.Core) -> Multiplier:
         """Return which library shall multiply on this CPU.
 
-        A large model is multiplied by MLAS, which packs a matrix once. For the few tokens of a
-        query of a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md, single queries
-        and memory of the CPU engine; CPUs of other vendors were not measured.
+        In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
+        product. In float32 a large model is multiplied by MLAS, which packs a matrix once. For the
+        few tokens of a query of a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md,
+        single queries and memory of the CPU engine; CPUs of other vendors were not measured.
         """
         if self.library != "auto":
             return self.library
+        if self.precision == "bf16":
+            return "any"
         if self.is_large:
             return "mlas"
         return "onednn" if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME") else "any"

@@ -2,7 +2,8 @@
 
 A compiled model packs the matrices for itself. MLAS packs a float32 matrix once for any number of
 rows; oneDNN, which has what is stored in int8 or 16 bits, packs a small one for few rows and for
-many, and those of a large model once, see `matrices`. Two compiled models, one for each lane, are
+many, and those of a large model once, see `matrices`. In bf16 all matrices are oneDNN's, packed
+once, in two bytes a weight, whatever the file stores. Two compiled models, one for each lane, are
 the fastest. From some size on both lanes share one. Files are mapped; their pages are let go once a
 large model is packed.
 """
@@ -97,7 +98,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
 
     Args:
         files: the model.
-        precision: int8 takes one byte for each weight of a linear layer, float32 four.
+        precision: int8 takes one byte for each weight of a linear layer, bf16 two, float32 four.
         config: says how many batches are computed at the same time, and their size. A text longer
             than that is a batch of its own, so the longest one counts.
     """
@@ -105,19 +106,22 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
+    is_bf16 = precision.name == "bf16"
     weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = precision.name == "int8" and role in coded
-        num_bytes = math.prod(shape) * (1 if is_coded else 4)
+        size = 1 if is_coded else 2 if is_bf16 and role in linear else 4
+        num_bytes = math.prod(shape) * size
         weights += num_bytes
         if role in linear or (is_expert(role) and role.endswith(".weight")):
-            is_float = not (is_coded or is_narrow)
+            is_float = not (is_coded or is_narrow or is_bf16)
             by_mlas += num_bytes if is_float else 0
             by_onednn += 0 if is_float else num_bytes
     if files.spec.is_splade:  # the matrix of the head, often the one of the token embeddings
-        rows = 4 * files.spec.embedding_dim * encoder.hidden_size
-        by_mlas += 0 if is_narrow else rows
-        by_onednn += rows if is_narrow else 0
+        rows = (2 if is_bf16 else 4) * files.spec.embedding_dim * encoder.hidden_size
+        is_float = not (is_narrow or is_bf16)
+        by_mlas += rows if is_float else 0
+        by_onednn += 0 if is_float else rows
         weights += rows
     packed = by_mlas + by_onednn
     is_large = packed > SMALL_BYTES
@@ -127,7 +131,8 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest)
     num_stages = min(MAX_STAGES, encoder.num_layers)
     # A kept graph of float32 weights packs those of a stage before its pages are let go.
-    pages = min(packed, max(MAPPED_BYTES, by_mlas // num_stages))
+    mapped = 2 * packed if is_bf16 and not is_narrow else packed
+    pages = min(mapped, max(MAPPED_BYTES, by_mlas // num_stages))
     both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
     computing = batch + max_kept_bytes(files.spec)
@@ -156,9 +161,9 @@ def most_bytes(num_parameters: int, precision: str) -> int:
 
     Args:
         num_parameters: of the model.
-        precision: int8 takes one byte for each, float32 four.
+        precision: int8 takes one byte for each, bf16 two, float32 four.
     """
-    packed = num_parameters * (1 if precision == "int8" else 4)
+    packed = num_parameters * {"int8": 1, "bf16": 2}.get(precision, 4)
     if packed > SMALL_BYTES:
         copies = MLAS_COPIES if precision == "float32" else 1.0
     else:

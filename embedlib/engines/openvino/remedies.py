@@ -12,7 +12,7 @@ from embedlib.memory import Memory, gib
 from embedlib.models.reading.files import ModelFiles
 
 PRECISIONS: Final = ("float32", "int8")
-"""bf16 needs what float32 does, and not every CPU has it."""
+"""bf16 needs half of what float32 does, but not every CPU has it."""
 
 
 def remedy(files: ModelFiles, config: Config, precision: ChosenPrecision, room: Memory) -> str:
