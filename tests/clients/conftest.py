@@ -17,6 +17,8 @@ from embedlib import Classifier, Document, Embedder, Reranker, index
 from embedlib.testing import write_tiny_model
 
 KEY = "k-clients"
+PRECISION = "float32"
+"""Of both sides: what `auto` takes depends on the CPU and on what was measured before."""
 SECONDS = 120.0
 SEARCHED = ("copy a folder", "remove a folder", "list the files")
 
@@ -37,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     names = {"embed": "bert", "rank": "bert-reranker", "label": "bert-classifier"}
     folders = {name: write_tiny_model(root / name, kind) for name, kind in names.items()}
     rows = f"jsonl:{root / 'rows.jsonl'}"
-    with Embedder(folders["embed"]) as embedder:
+    with Embedder(folders["embed"], precision=PRECISION) as embedder:
         index([Document(id=text, text=text) for text in SEARCHED], rows, embedder=embedder)
     keys = root / "keys"
     keys.write_text(f"{KEY}\n")
@@ -47,7 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     command = [sys.executable, "-m", "embedlib", "serve", *map(str, folders.values())]
     for name, folder in folders.items():
         command += ["--name", f"{name}={folder}"]
-    command += ["--port", str(port), "--api-keys-file", str(keys), "--precision", "float32"]
+    command += ["--port", str(port), "--api-keys-file", str(keys), "--precision", PRECISION]
     command += ["--data-dir", str(root / "jobs"), "--search", f"docs={rows}"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1"}
     with Path(root / "log").open("w") as log:
@@ -55,9 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     try:
         _wait_ready(port, process, root / "log")
         with (
-            Embedder(folders["embed"]) as embedder,
-            Reranker(folders["rank"]) as reranker,
-            Classifier(folders["label"]) as classifier,
+            Embedder(folders["embed"], precision=PRECISION) as embedder,
+            Reranker(folders["rank"], precision=PRECISION) as reranker,
+            Classifier(folders["label"], precision=PRECISION) as classifier,
         ):
             yield Served(f"http://127.0.0.1:{port}", embedder, reranker, classifier)
     finally:
