@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.options import ServeOptions
@@ -14,6 +16,8 @@ from embedlib.serve.options import ServeOptions
 T = TypeVar("T")
 
 _PLACE = re.compile(r"`\$\.?([^`]*)`$")
+_STEP = re.compile(r"\w+|\[")
+_HALF_OF_A_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 
 Input = str | list[str | int | list[int]]
 """A text, texts, the token ids of a text, or those of several; see `inputs_of`."""
@@ -28,16 +32,20 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
+        raise _invalid(str(error), kind) from None
     except RecursionError:
         raise HTTPError(400, "the body is nested too deep; send the fields as documented") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         what = str(error) if body.strip() else "the body is empty"
-        raise HTTPError(400, f"the body is not JSON: {what:.200}; send a JSON object") from None
+        remedy = "send a JSON object"
+        # Near the end of a body the decoder says of half a pair that the data was truncated.
+        if "surrogate" in what or ("truncated" in what and _HALF_OF_A_PAIR.search(body)):
+            what, remedy = "a text has half of a surrogate pair", "send whole characters"
+        raise HTTPError(400, f"the body is not JSON: {what:.200}; {remedy}") from None
 
 
-def _invalid(message: str) -> HTTPError:
-    """Return the error for a field of another type than its declaration."""
+def _invalid(message: str, kind: Any) -> HTTPError:
+    """Return the error for a field of another type than its declaration in a body of this type."""
     found = _PLACE.search(message)
     place = found.group(1) if found else ""
     if "missing required field" in message:  # the place is its object's
@@ -51,7 +59,27 @@ def _invalid(message: str) -> HTTPError:
         )
     what = _PLACE.sub("", message).removesuffix(" - at ")
     what = what[:1].lower() + what[1:]
+    if what.startswith("invalid enum value"):
+        known = _choices(_type_info(kind), _STEP.findall(place))
+        what += f"; it must be {' or '.join(map(str, known))}" if known else ""
     return HTTPError(422, f"{place or 'the body'}: {what}", param=place or None)
+
+
+_type_info = cache(inspect.type_info)
+
+
+def _choices(kind: inspect.Type, steps: list[str]) -> list[Any]:
+    """Return the values that a place takes, by the names and `[` that lead there from its type."""
+    if isinstance(kind, inspect.UnionType):
+        return [value for each in kind.types for value in _choices(each, steps)]
+    if isinstance(kind, inspect.LiteralType) and not steps:
+        return list(kind.values)
+    if isinstance(kind, inspect.StructType) and steps:
+        fields = [field.type for field in kind.fields if field.encode_name == steps[0]]
+        return [value for each in fields for value in _choices(each, steps[1:])]
+    if isinstance(kind, inspect.ListType) and steps[:1] == ["["]:
+        return _choices(kind.item_type, steps[2:])
+    return []
 
 
 def inputs_of(value: Input, name: str, options: ServeOptions) -> list[str] | list[list[int]]:
