@@ -47,6 +47,9 @@ def run_tests(name: str, checkout: Path, scratch: Path) -> Results:
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = strict\n")
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-W", "ignore"]
     command += ["-p", "plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    # pytest would take the checkout for the root where that has a configuration of its own,
+    # and tests outside of the root lose the names of their files.
+    command += ["--rootdir", str(folder), "-c", str(folder / "pytest.ini")]
     command += ["--suite", name, "--checkout", str(checkout), "--models", str(scratch / "models")]
     command += [
         "--results",

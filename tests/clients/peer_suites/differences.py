@@ -28,6 +28,7 @@ TOKENS = "special tokens are the model's, and texts are not padded; another wish
 CHAT = "no chat: texts, not messages"
 EMPTY = "an empty text is a text"
 POOLING = "no /pooling; /embed_all has the vectors of tokens"
+TEXTS = "token ids are taken for vectors, in /v1/embeddings and /embed; other routes take texts"
 WORDS = "the words of a message, or the name of its type"
 FP8 = "vectors are sent as float32, float16 or bfloat16, not as fp8"
 LENGTH = "vectors have the length that the model gives them"
@@ -51,6 +52,7 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         "test_empty_input_error": EMPTY,
         "test_(add_special_tokens|padding)": TOKENS,
         "test_(invocations_)?chat_request": CHAT,
+        r"classify/.*::test_completion_request(_batched)?\[": TEXTS,
         r"classify/.*::test_(score|rerank)\[": WORDS,
         "test_params_not_supported": WORDS,
         "test_unsupported_input_type_rejected": WORDS,
