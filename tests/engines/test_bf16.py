@@ -131,6 +131,7 @@ def test_minilm_is_near_float32_compiled_anew_and_from_the_cache(tmp_path: Path)
     stored = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
     long = ["river " * count for count in (6, 14, 62, 126, 180, 238, 245, 254, 382, 510)]
     options: Any = {"engine_cache_dir": tmp_path, "max_seq_tokens": 512, "threads": 2}
+    options["on_truncate"] = "ignore"
     rows = []
     # float32 goes first: OpenVINO's own cache then gave its compiled model to bf16.
     for precision in ("float32", "bf16", "bf16"):
