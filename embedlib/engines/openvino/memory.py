@@ -131,8 +131,9 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest)
     num_stages = min(MAX_STAGES, encoder.num_layers)
     # A kept graph of float32 weights packs those of a stage before its pages are let go.
-    mapped = 2 * packed if is_bf16 and not is_narrow else packed
-    pages = min(mapped, max(MAPPED_BYTES, by_mlas // num_stages))
+    # Packing float32 in two bytes reads twice as many pages as it writes.
+    read = 2 if is_bf16 and not is_narrow else 1
+    pages = min(read * packed, max(read * MAPPED_BYTES, by_mlas // num_stages))
     both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
     computing = batch + max_kept_bytes(files.spec)
