@@ -81,6 +81,7 @@ class EmbedlibContestant:
             threads=threads,
             engine_cache_dir=cache_dir,
             on_truncate="ignore",
+            prepare=is_first_start(cache_dir),
             **options,
         )
 
@@ -137,6 +138,14 @@ class EmbedlibInt8Contestant(EmbedlibContestant):
         """Make an Embedder; the first time the layers to keep are searched, which takes minutes."""
         compile_int8(folder, cache_dir, threads)
         super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
+
+
+def is_first_start(cache_dir: Path) -> bool:
+    """Return whether nothing is prepared yet.
+
+    Later starts measure nothing: a search for layers to keep would go on beside the peers' turns.
+    """
+    return not any(cache_dir.iterdir())
 
 
 def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:

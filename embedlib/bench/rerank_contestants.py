@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import compile_int8, finish_preparing
+from embedlib.bench.contestants import compile_int8, finish_preparing, is_first_start
 from embedlib.bench.sentence_transformers_contestants import SentenceTransformersContestant
 from embedlib.measuring.child import Memory, own_memory
 from embedlib.measuring.texts import RERANK_QUERY
@@ -35,7 +35,12 @@ class RerankerContestant:
         from embedlib.reranker import Reranker
 
         self._reranker = Reranker(
-            folder, threads=threads, engine_cache_dir=cache_dir, on_truncate="ignore", **options
+            folder,
+            threads=threads,
+            engine_cache_dir=cache_dir,
+            on_truncate="ignore",
+            prepare=is_first_start(cache_dir),
+            **options,
         )
 
     def fill_cache(self, cache_dir: Path) -> None:

@@ -39,11 +39,14 @@ END_SECONDS: Final = 2.0
 """Longest wait for a process that was killed."""
 
 START: Final = (
-    "import os, sys; sys.path[:] = sys.argv[1:]; "
+    "import os, sys; hasattr(os, 'setpgid') and os.setpgid(0, 0); sys.path[:] = sys.argv[1:]; "
     "from embedlib.fidelity.preparing import main; main(sys.stdin, sys.stdout); os._exit(0)"
 )
 """Runs the other process with the import path of this one. It ends without the interpreter's own
-end, which would abort while a thread reads the input."""
+end, which would abort while a thread reads the input. A process group of its own keeps Ctrl-C at a
+terminal from it: it ends by the end of its input. A session of its own would as well, but Linux
+shares out cores among sessions first, so that there the lowest priority takes half of the machine.
+Source: sched(7), the autogroup feature."""
 SENT_OPTIONS: Final = (
     *("prompts", "default_prompt_name", "examples", "template", "max_seq_tokens"),
     *("threads", "cache_folder", "engine_cache_dir"),
@@ -216,10 +219,7 @@ def _plain(value: Any) -> Any:
 
 
 def _start(task: Task) -> subprocess.Popen[str] | None:
-    """Start the other process; it ends by itself when this one does.
-
-    A session of its own keeps Ctrl-C at a terminal from it: it ends by the end of its input.
-    """
+    """Start the other process; it ends by itself when this one does."""
     try:
         process = subprocess.Popen(
             [sys.executable, "-c", START, *(path for path in sys.path if isinstance(path, str))],
@@ -227,7 +227,6 @@ def _start(task: Task) -> subprocess.Popen[str] | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,
         )
     except OSError as error:  # no memory, no more processes
         logging.getLogger(__name__).info("no faster precision is measured: %s", error.strerror)

@@ -220,6 +220,31 @@ def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
     assert marker.exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "getsid"), reason="the system has no sessions")
+def test_ctrl_c_spares_the_process_and_its_priority_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a session of its own it would take as much of the machine as the program."""
+    folder = tmp_path / "embedlib" / "fidelity"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
+    (folder / "preparing.py").write_text(
+        "import os\n"
+        "def main(tasks, answers):\n"
+        "    print(os.getsid(0), os.getpgid(0), os.getpid(), file=answers, flush=True)\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    task = Task(model="", precisions=(), is_background=True, options={})
+    process = preparing._start(task)
+    assert process is not None
+    process.wait(300)
+    session, group, number = map(int, preparing._answer(process).split())
+    preparing._end(process)
+    assert session == os.getsid(0), "priorities count within a session"
+    assert group == number, "a terminal's Ctrl-C goes to the program's group"
+
+
 @pytest.mark.usefixtures("takes_int8")
 def test_a_later_measurement_changes_no_embedder(
     open_model: Open, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
