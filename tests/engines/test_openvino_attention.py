@@ -1,4 +1,4 @@
-"""Attention in blocks gives the same vectors as in one piece, in memory linear in the length."""
+"""Attention in blocks gives the same vectors as in one piece; where it is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedlib.engines.openvino import attention
+from embedlib.engines.openvino import attention, block_sizes, graph
+from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
@@ -31,6 +32,7 @@ def test_vectors_are_the_same_in_blocks(
     dice = np.random.default_rng(0)
     weights = weights_of(spec, dice)
     whole = OpenVINOEngine(spec, weights, Layout(threads=1))
+    monkeypatch.setattr(graph, "is_in_blocks", lambda *_, **__: True)
     monkeypatch.setattr(attention, "MAX_WHOLE_TOKENS", MAX_WHOLE)
     monkeypatch.setattr(attention, "BLOCK_SCORES", 5 * MAX_TOKENS)
     monkeypatch.setattr(attention, "MIN_BLOCK_QUERIES", 2)
@@ -43,3 +45,32 @@ def test_vectors_are_the_same_in_blocks(
         right = computed(whole, batch)
         for engine in engines:
             assert relative_errors(computed(engine, batch), right).max() <= 2e-5
+
+
+def test_what_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_sizes, "scores_are_kept", lambda encoder: encoder.attention_cap)
+    plain = CASES["one-layer"][0]
+    causal = replace(plain, is_causal=True)
+    assert not is_in_blocks(plain, None, 1 << 17), "the mask has one number for each key"
+    assert not is_in_blocks(causal, None, 40_960)
+    assert is_in_blocks(causal, None, 1 << 17), "the mask has a byte for each pair"
+    for encoder in (plain, causal):
+        assert is_in_blocks(encoder, 128, 8_192)
+        assert not is_in_blocks(encoder, 8_192, 8_192), "the window has all"
+        assert not is_in_blocks(encoder, 128, 1_024), "so little is soon computed"
+        assert not is_in_blocks(encoder, 128, 8_192, is_bf16=True), "OpenVINO's would be wrong"
+    capped = CASES["cap"][0]
+    assert is_in_blocks(capped, None, 8_192)
+    assert not is_in_blocks(capped, None, 1_024)
+
+
+def test_where_all_scores_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"avx2"}
+    machine = type("Machine", (), {"cpu_features": lambda _: flags})
+    monkeypatch.setattr(block_sizes, "Machine", machine)
+    kept = {name: block_sizes.scores_are_kept(encoder) for name, (encoder, *_) in CASES.items()}
+    assert [name for name, is_kept in kept.items() if is_kept] == [
+        name for name in CASES if "cap" in name or "position-bias" in name
+    ]
+    flags.clear()
+    assert all(block_sizes.scores_are_kept(encoder) for encoder, *_ in CASES.values())

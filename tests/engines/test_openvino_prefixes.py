@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.openvino import attention, kept_prefixes
+from embedlib.engines.openvino import attention, graph, kept_prefixes
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
@@ -65,6 +65,7 @@ def engines(
     cache = ModelCache(tmp_path_factory.mktemp("cache"), "these weights")
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "in blocks":
+            patched.setattr(graph, "is_in_blocks", lambda *_, **__: True)
             patched.setattr(attention, "MAX_WHOLE_TOKENS", 2)
             patched.setattr(attention, "BLOCK_SCORES", 3 * MAX_TOKENS)
             patched.setattr(attention, "MIN_BLOCK_QUERIES", 2)

@@ -1,12 +1,13 @@
-"""Attention: in one piece for short batches, in blocks of queries for long ones.
+"""Attention: in one piece, or in blocks of queries where that would take much memory or time.
 
-In one piece the scores are float32[B, heads, L, L]: fast, but 4.3 GB at 8,192 tokens and 16 heads.
-In blocks each step of a loop takes Q queries and only the keys that they can see. The scores of a
-step are float32[B, heads, Q, keys] with Q * L constant, so memory grows with L alone.
+In one piece the plugin fuses products, mask and softmax, and holds the scores of few queries. Where
+it cannot (`block_sizes.is_in_blocks`) the scores would be float32[B, heads, L, L], 4.3 GB at 8,192
+tokens and 16 heads. In blocks each step of a loop takes Q queries and only the keys that they can
+see. The scores of a step are float32[B, heads, Q, keys] with Q * L constant, so memory grows with L
+alone.
 
-In a model that takes long texts the first block stands before the loop, and a short batch is that
-block alone: a loop copies keys and values, which are many behind a kept prefix. A model that takes
-no long texts has no loop. (An If operator would keep both forms in the graph;
+The first block stands before the loop, and a short batch is that block alone: a loop copies keys
+and values, which are many behind a kept prefix. (An If operator would keep both forms in the graph;
 but in OpenVINO 2026.4 its output is wrong behind some graphs, as if its memory were used twice.)
 """
 
@@ -25,12 +26,13 @@ from embedlib.engines.openvino.block_sizes import (
     MIN_BLOCK_QUERIES,
 )
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.nodes import float_constant, int_constant, int_constants
+from embedlib.engines.openvino.nodes import MASKED, float_constant, int_constant, int_constants
 from embedlib.models.spec import Encoder
 
 Mask = Callable[[ov.Node, ov.Node, "ov.Node | None"], ov.Node]
-"""Makes a mask, float32[B or 1, heads or 1, queries or 1, keys], of the queries' positions
-int32[B or 1, 1, queries or 1, 1], the keys' positions int32[keys] and `Places.is_token`."""
+"""Makes a mask, [B or 1, heads or 1, queries or 1, keys], of the queries' positions int32[B or 1,
+1, queries or 1, 1], the keys' positions int32[keys] and `Places.is_token`. float32: it is added to
+the scores. bool: False on the scores that do not count."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,20 @@ class Attention:
     more in memory. So where `scales_late`, the scores are scaled behind the mask.
     """
 
-    def __init__(self, encoder: Encoder, places: Places, max_seq_tokens: int) -> None:
+    def __init__(self, encoder: Encoder, places: Places, *, is_in_blocks: bool) -> None:
         """Hold what all layers share.
 
         Args:
             encoder: the transformer.
             places: where the tokens are.
-            max_seq_tokens: maximum L.
+            is_in_blocks: see `block_sizes.is_in_blocks`.
         """
         self._encoder = encoder
         self.scale = encoder.attention_scale or encoder.head_dim**-0.5
         self.scales_late = _can_scale_late(encoder, self.scale)
         """Whether queries come unscaled."""
         self._places = places
-        self._takes_long = max_seq_tokens > MAX_WHOLE_TOKENS
+        self._is_in_blocks = is_in_blocks
         self._whole_masks: dict[Mask, ov.Node] = {}
 
     def __call__(
@@ -89,9 +91,9 @@ class Attention:
             window: see `Encoder.windows`.
         """
         nodes = {"query": query, "key": key, "value": value, **self._places.nodes}
-        if self._takes_long:
+        if self._is_in_blocks:
             return self._blocks(nodes, mask, window)
-        return self._whole(query, key, value, [self._whole_mask(mask)])
+        return self._whole(query, key, value, [], mask)
 
     def with_scores(
         self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, added: Sequence[ov.Node]
@@ -108,7 +110,7 @@ class Attention:
             mask: makes the mask.
             added: float32[B, heads, L, L] each.
         """
-        return self._whole(query, key, value, [*added, self._whole_mask(mask)])
+        return self._whole(query, key, value, added, mask)
 
     def _whole_mask(self, mask: Mask) -> ov.Node:
         """Return the mask of all queries; layers with the same `mask` share it."""
@@ -124,7 +126,7 @@ class Attention:
         return mask(op.unsqueeze(place, int_constants(2, 3)), places.keys, places.is_token)
 
     def _whole(
-        self, query: ov.Node, key: ov.Node, value: ov.Node, added: Sequence[ov.Node]
+        self, query: ov.Node, key: ov.Node, value: ov.Node, added: Sequence[ov.Node], mask: Mask
     ) -> ov.Node:
         """Return attention in one piece.
 
@@ -133,7 +135,7 @@ class Attention:
         """
         key, value = self.for_queries(key), self.for_queries(value)
         scores = self.capped(op.matmul(query, key, False, True))
-        shares = self._shares(reduce(op.add, added, scores))
+        shares = self._shares(masked(reduce(op.add, added, scores), self._whole_mask(mask)))
         return self.joined(op.matmul(shares, value, False, False))
 
     def _shares(self, scores: ov.Node) -> ov.Node:
@@ -264,10 +266,8 @@ class Attention:
         scores = self.capped(
             self._by_query(op.matmul(query, seen["key"], False, True), nodes["size"])
         )
-        added = mask(
-            op.unsqueeze(queries, int_constants(0, 1, 3)), seen["keys"], seen.get("is_token")
-        )
-        shares = self._shares(op.add(scores, added))
+        asked = op.unsqueeze(queries, int_constants(0, 1, 3))
+        shares = self._shares(masked(scores, mask(asked, seen["keys"], seen.get("is_token"))))
         mixed = op.matmul(self._by_key(shares, nodes["size"]), seen["value"], False, False)
         return self.joined(self._by_query(mixed, nodes["size"]))
 
@@ -308,6 +308,13 @@ class Attention:
         rows = op.unsqueeze(num_rows, int_constant(0))
         shape = op.concat([int_constants(0, num_heads), rows, last], 0)
         return op.reshape(vectors, shape, True)
+
+
+def masked(scores: ov.Node, mask: ov.Node) -> ov.Node:
+    """Return the scores with a mask, see `Mask`."""
+    if mask.get_element_type() == ov.Type.boolean:
+        return op.select(mask, scores, op.constant(MASKED))
+    return op.add(scores, mask)
 
 
 def _can_scale_late(encoder: Encoder, scale: float) -> bool:

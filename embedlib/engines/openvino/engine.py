@@ -147,10 +147,11 @@ def _load(
     product = layout.multiplier(core)
     is_whole = cache is not None and cache.file is None
     num_stages = MAX_STAGES if layout.shares_lanes and not is_whole else 1
+    is_bf16 = layout.precision == "bf16"
     return load_models(
         core,
         spec,
-        lambda: (build_stages(spec, weights, product, num_stages), weights),
+        lambda: (build_stages(spec, weights, product, num_stages, is_bf16=is_bf16), weights),
         layout.settings(spec),
         cache,
         {"product": product, "stages": num_stages},

@@ -19,6 +19,7 @@ import numpy as np
 
 from embedlib.engines.first_tokens import can_keep_prefix
 from embedlib.engines.openvino.attention import Attention, Mask, Places
+from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
@@ -35,10 +36,11 @@ from embedlib.engines.openvino.nodes import (
 )
 from embedlib.engines.openvino.pooling import Pooler, Tokens
 from embedlib.engines.openvino.positions import (
-    attention_mask,
+    additive,
     position_scores,
     rotation,
     rotation_of_one,
+    visible_keys,
 )
 from embedlib.engines.openvino.splade import pool_vocabulary
 from embedlib.engines.openvino.stages import HIDDEN
@@ -71,7 +73,12 @@ def build_graph(spec: ModelSpec, weights: ArraysByRole, multiplier: Multiplier =
 
 
 def build_stages(
-    spec: ModelSpec, weights: ArraysByRole, multiplier: Multiplier, max_stages: int
+    spec: ModelSpec,
+    weights: ArraysByRole,
+    multiplier: Multiplier,
+    max_stages: int,
+    *,
+    is_bf16: bool = False,
 ) -> list[ov.Model]:
     """Return the graph of a model, cut between layers; `stages.Request` computes it.
 
@@ -80,17 +87,25 @@ def build_stages(
         weights: its weights by role.
         multiplier: as in `build_graph`.
         max_stages: into how many graphs it is cut at most.
+        is_bf16: whether it is for a compiled model in bf16.
     """
-    return _GraphBuilder(spec, weights, multiplier, max_stages).build()
+    return _GraphBuilder(spec, weights, multiplier, max_stages, is_bf16=is_bf16).build()
 
 
 class _GraphBuilder:
     """Builds one graph; its fields are the nodes that several layers share."""
 
     def __init__(
-        self, spec: ModelSpec, weights: ArraysByRole, multiplier: Multiplier, max_stages: int
+        self,
+        spec: ModelSpec,
+        weights: ArraysByRole,
+        multiplier: Multiplier,
+        max_stages: int,
+        *,
+        is_bf16: bool,
     ) -> None:
         self.spec = spec
+        self.is_bf16 = is_bf16
         self.stage_layers = -(-spec.encoder.num_layers // max_stages)
         self.ended_stages: list[list[ov.Node]] = []
         """The outputs of every stage but the last."""
@@ -218,7 +233,13 @@ class _GraphBuilder:
             window: Layers(
                 own := encoder.with_window(window),
                 self.weighted,
-                Attention(own, self.places, self.spec.max_seq_tokens),
+                Attention(
+                    own,
+                    self.places,
+                    is_in_blocks=is_in_blocks(
+                        own, window, self.spec.max_seq_tokens, is_bf16=self.is_bf16
+                    ),
+                ),
                 self.kept,
                 distances,
                 experts,
@@ -315,13 +336,17 @@ class _GraphBuilder:
         """Return the function that makes masks of layers with this window."""
         encoder = self.encoder
 
+        # One of all positions hides nothing, and to find that out takes numbers for all pairs.
+        narrow = window if window is not None and window < self.spec.max_seq_tokens else None
+
         def mask(askers: ov.Node, positions: ov.Node, is_token: ov.Node | None) -> ov.Node:
-            visible = attention_mask(askers, positions, is_token, window, encoder.is_causal)
-            if encoder.position_bias is None:
-                return visible
-            num_positions = encoder.num_positions - encoder.position_offset
-            by_distance = bias_by_distance(encoder, self.weights, num_positions)
-            return op.add(visible, position_scores(askers, positions, by_distance))
+            visible = visible_keys(askers, positions, is_token, narrow, encoder.is_causal)
+            if encoder.position_bias is not None:
+                num_positions = encoder.num_positions - encoder.position_offset
+                by_distance = bias_by_distance(encoder, self.weights, num_positions)
+                return op.add(additive(visible), position_scores(askers, positions, by_distance))
+            is_pairwise = encoder.is_causal or narrow is not None
+            return visible if is_pairwise else additive(visible)
 
         return mask
 

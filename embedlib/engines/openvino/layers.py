@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedlib.engines.openvino.attention import Attention, Mask
+from embedlib.engines.openvino.attention import Attention, Mask, masked
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
@@ -32,7 +32,7 @@ class Sight:
     """How position enters the attention of a layer: mask and rotations."""
 
     mask: Mask
-    """Makes the mask that is added to the scores."""
+    """Makes the mask of the scores."""
     window: int | None
     place: ov.Node | None = None
     """int32[B, 1]: position of the pooled token; None: all tokens are computed."""
@@ -149,7 +149,7 @@ class Layers:
             scores = op.matmul(query, key, False, True)
             hidden = self._behind_kept(hidden, prefix + "hidden", 1)
         scores = self._attend.capped(scores)
-        shares = op.softmax(op.add(scores, self._attend.mask_at(sight.place, sight.mask)), -1)
+        shares = op.softmax(masked(scores, self._attend.mask_at(sight.place, sight.mask)), -1)
         if self._encoder.has_v_norm:
             value = self._attend.for_queries(self._values(hidden, prefix))
             return self._attend.joined(op.matmul(shares, value, False, False))

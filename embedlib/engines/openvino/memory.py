@@ -18,7 +18,12 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.openvino.block_sizes import MAX_WHOLE_TOKENS, num_scores
+from embedlib.engines.openvino.block_sizes import (
+    MAX_WHOLE_TOKENS,
+    is_in_blocks,
+    num_scores,
+    scores_are_kept,
+)
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES, MIN_TRIMMED_ROWS
 from embedlib.errors import ModelError
@@ -61,6 +66,10 @@ LIVE_ROWS: Final = 8
 BLOCK_ROWS: Final = 14
 """What attention in blocks keeps beside them, in rows of all heads. Source: docs/benchmarks.md,
 long texts."""
+LONG_ROWS: Final = 8
+"""The same of long texts in one piece. Source: as above."""
+WINDOW_BYTES: Final = 12
+"""Of each pair of tokens, while the mask of a sliding window is made: an estimate."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
     longest = files.spec.max_seq_tokens
-    batch = _activation_bytes(encoder, max(batch_tokens, longest), longest)
+    batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16)
     num_stages = min(MAX_STAGES, encoder.num_layers)
     # A kept graph of float32 weights packs those of a stage before its pages are let go.
     # Packing float32 in two bytes reads twice as many pages as it writes.
@@ -139,7 +148,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     computing = batch + max_kept_bytes(files.spec)
     # Of a large model each stage keeps what a short batch takes.
     short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
-    short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest))
+    short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest), is_bf16)
     stages = (num_stages - 1) * short if is_large else 0
     # A large model lets the pages go before it computes.
     at_once = max if is_large else operator.add
@@ -184,12 +193,17 @@ def stores_16_bits(folder: Path) -> bool:
         return False  # the engine raises it again, when it loads the weights
 
 
-def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int) -> int:
+def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int, is_bf16: bool) -> int:
     """Return what a batch of so many tokens takes, in sequences as long as the longest one."""
     width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
-    score_copies = 1
-    if longest > MAX_WHOLE_TOKENS:
+    windows = set(encoder.windows)
+    if any(is_in_blocks(encoder, window, longest, is_bf16=is_bf16) for window in windows):
         width += BLOCK_ROWS * encoder.num_heads * encoder.head_dim
-        score_copies = 4
-    scores = score_copies * encoder.num_heads * num_scores(longest) * -(-num_tokens // longest)
-    return 4 * (num_tokens * width + scores)
+        pairs = 16 * encoder.num_heads * num_scores(longest)
+    elif longest <= MAX_WHOLE_TOKENS or scores_are_kept(encoder):
+        pairs = 4 * encoder.num_heads * longest**2
+    else:
+        width += LONG_ROWS * encoder.num_heads * encoder.head_dim
+        narrow = [window for window in windows if window is not None and window < longest]
+        pairs = (WINDOW_BYTES * len(narrow) + encoder.is_causal) * longest**2
+    return 4 * num_tokens * width + pairs * -(-num_tokens // longest)

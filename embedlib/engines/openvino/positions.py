@@ -20,14 +20,14 @@ from embedlib.models.rope import inverse_frequencies
 Rotation = Callable[[ov.Node], ov.Node]
 
 
-def attention_mask(
+def visible_keys(
     askers: ov.Node,
     positions: ov.Node,
     is_token: ov.Node | None,
     window: int | None,
     is_causal: bool,
 ) -> ov.Node:
-    """Return the mask to add to attention scores: float32[B or 1, 1, L or 1, L].
+    """Return which tokens attend to which: bool[B or 1, 1, L or 1, L].
 
     Padding is on the right, so causal attention never reaches it. The window of a causal model
     includes the token itself, the window of a bidirectional one does not. Source: the two
@@ -42,15 +42,15 @@ def attention_mask(
     """
     distance = op.subtract(askers, positions)
     if is_causal:
-        visible = op.greater_equal(distance, int_constant(0))
+        visible = op.greater_equal(askers, positions)
         if window is not None:
             visible = op.logical_and(visible, op.less(distance, int_constant(window)))
-        return _additive(visible)
+        return visible
     visible = op.unsqueeze(is_token, int_constants(1, 2))
     if window is not None:
         near = op.less_equal(op.abs(distance), int_constant(window))
         visible = op.logical_and(visible, near)
-    return _additive(visible)
+    return visible
 
 
 def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
@@ -128,6 +128,6 @@ def position_scores(
     return op.transpose(by_head, int_constants(1, 0, 2, 3))
 
 
-def _additive(visible: ov.Node) -> ov.Node:
+def additive(visible: ov.Node) -> ov.Node:
     """Return the additive mask: 0 where visible, MASKED elsewhere."""
     return op.select(visible, float_constant(0), op.constant(MASKED))
