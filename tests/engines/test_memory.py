@@ -208,7 +208,7 @@ def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
     long = replace(big, spec=replace(big.spec, max_seq_tokens=1 << 15))
     for num_bytes, told in (
         (
-            int(3.5 * GIB),
+            9 * GIB // 2,
             r"; precision='int8' needs about \d.\d GiB, max_seq_tokens=16384 needs about",
         ),
         (2 * GIB, r"; max_seq_tokens=\d+ needs about 1\.\d GiB"),
