@@ -10,8 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.errors import ModelNotFoundError
-from embedlib.models.reading.model_file import has_file
+from embedlib.errors import ModelError, ModelNotFoundError
+from embedlib.models.catalog import catalog
+from embedlib.models.reading.model_file import has_file, load_json
 
 _SPARSE: Final = (
     "belongs to a sparse model of another kind than those that load: a Transformer with a "
@@ -61,12 +62,32 @@ def no_config(directory: Path, folder: Path) -> ModelNotFoundError:
     message = f"{directory}: there is no config.json"
     if has_file(directory / "adapter_config.json", folder):
         message = (
-            f"{directory}: adapter_config.json is an adapter without its model; merge the two with "
-            "peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
+            f"{directory}: adapter_config.json is an adapter without {_adapted(directory, folder)}; merge "
+            "the two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
         )
-    elif any(directory.glob("*.gguf")):
+    elif files := sorted(directory.glob("*.gguf")):
         message = (
             f"{directory}: holds GGUF, a file of llama.cpp, and no config.json; load the model it "
-            "was made from"
+            f"was made from{_named_like(files[0].stem)}"
         )
     return ModelNotFoundError(message)
+
+
+def _adapted(directory: Path, folder: Path) -> str:
+    """Return which model an adapter changes, as far as it says so."""
+    try:
+        config = load_json(directory / "adapter_config.json", folder)
+    except ModelError:
+        config = None
+    name = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    return f"its model, {name!r}" if isinstance(name, str) and name else "its model"
+
+
+def _named_like(stem: str) -> str:
+    """Return the published model whose name a file's name begins with, or where to look for it."""
+    plain = stem.lower().replace("_", "-")
+    names = [entry.name for entry in catalog()]
+    alike = [name for name in names if plain.startswith(name.rpartition("/")[2].lower())]
+    if not alike:
+        return "; `embedlib models` lists what loads"
+    return f": by its name {max(alike, key=len)}, which loads"

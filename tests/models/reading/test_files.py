@@ -248,16 +248,27 @@ def test_a_model_of_another_kind_is_told_what_it_is(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("adapter_config.json", r"merge the two with peft, model.merge_and_unload\(\)"),
-        ("model-Q4_K_M.gguf", "holds GGUF, a file of llama.cpp"),
+        ("adapter_config.json", r"without its model, 'a/b'; merge the two with peft, model.merge"),
+        ("model-Q4_K_M.gguf", "was made from; `embedlib models` lists what loads$"),
+        (
+            "bge_base_en_v1.5.Q8_0.gguf",
+            "holds GGUF, .* was made from: by its name BAAI/bge-base-en-v1.5, which loads$",
+        ),
         ("README.md", "there is no config.json$"),
     ],
 )
 def test_a_folder_without_a_model_is_told_what_it_holds(
     name: str, message: str, tmp_path: Path
 ) -> None:
-    (tmp_path / name).write_text("{}")
+    (tmp_path / name).write_text('{"base_model_name_or_path": "a/b"}')
     with pytest.raises(ModelNotFoundError, match=message):
+        load_spec(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"base_model_name_or_path": 7}'])
+def test_an_adapter_that_does_not_say_what_it_changes(content: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(ModelNotFoundError, match="is an adapter without its model; merge"):
         load_spec(tmp_path)
 
 
