@@ -62,8 +62,9 @@ def no_config(directory: Path, folder: Path) -> ModelNotFoundError:
     message = f"{directory}: there is no config.json"
     if has_file(directory / "adapter_config.json", folder):
         message = (
-            f"{directory}: adapter_config.json is an adapter without {_adapted(directory, folder)}; merge "
-            "the two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
+            f"{directory}: adapter_config.json is an adapter without {_adapted(directory, folder)}; "
+            "merge the two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and "
+            "load that"
         )
     elif files := sorted(directory.glob("*.gguf")):
         message = (
