@@ -22,16 +22,15 @@ from typing import Any, Final, TypeAlias
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.precision import known_versions, to_prepare
 from embedlib.errors import EmbedlibError
-from embedlib.models.compiled.report_cache import has_given_up, waited_place
+from embedlib.models.compiled.report_cache import has_given_up
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
 
-NOW_SECONDS: Final = 30.0
-"""Longest wait of a load; what is not measured by then is measured beside the work, and no later
-load waits."""
+NOW_SECONDS: Final = 15.0
+"""Longest wait of a load; what is not measured by then is measured beside the work."""
 PRODUCTS_PER_SECOND: Final = 5e10
 """Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
@@ -70,7 +69,7 @@ class QuickTexts:
     starting the process and its engines."""
 
 
-QUICK: Final = (QuickTexts(128, 4_000, 3.0), QuickTexts(32, 1_700, 25.0))
+QUICK: Final = (QuickTexts(128, 4_000, 3.0), QuickTexts(32, 1_700, 10.0))
 """Best first: a larger model is measured on shorter texts."""
 QUICK_PAIRS: Final = (QuickTexts(32, 24_000, 10.0),)
 """The same for a model with a head, whose texts may be pairs."""
@@ -95,8 +94,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
     texts = quick_texts_for(files.spec, plan, opened.config.num_threads)
     precisions = () if texts is None else _left(opened, files, plan, with_search=False)
-    waited = waited_place(files, plan.engine, plan.hardware, opened.config)
-    if texts is None or not precisions or waited.exists():
+    if texts is None or not precisions:
         return False
     logger = logging.getLogger(__name__)
     with _telling(f"Preparing {opened.name} for this machine, once"):
@@ -110,9 +108,6 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
             logger.info("prepared %s: %s", opened.name, _answer(process))
         except subprocess.TimeoutExpired:
             logger.info("preparing %s takes longer than %g s", opened.name, NOW_SECONDS)
-            with suppress(OSError):
-                waited.parent.mkdir(parents=True, exist_ok=True)
-                waited.touch()
         finally:
             _end(process)
     return True

@@ -173,27 +173,19 @@ def test_a_cache_that_is_full(
 
 @pytest.mark.usefixtures("prepares")
 def test_a_process_that_takes_too_long_or_dies(
-    open_model: Open,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(preparing, "NOW_SECONDS", 0.01)
-    for name, program, line in (
-        ("slow", "import sys; sys.stdin.read()", "takes longer than 0.01 s"),
-        ("dead", "import os; os.kill(os.getpid(), 9)", "the process that measures ended with -9"),
+    for program, line in (
+        ("import sys; sys.stdin.read()", "takes longer than 0.01 s"),
+        ("import os; os.kill(os.getpid(), 9)", "the process that measures ended with -9"),
     ):
         caplog.clear()
         monkeypatch.setattr(preparing, "START", program)
-        options = {"engine_cache_dir": tmp_path / name}
-        with caplog.at_level(logging.INFO), open_model(**options) as embedder:
+        with caplog.at_level(logging.INFO), open_model() as embedder:
             assert embedder.precision == "float32"
         assert line in " ".join(told(caplog))
         monkeypatch.setattr(preparing, "NOW_SECONDS", 300.0)
-        caplog.clear()
-        with caplog.at_level(logging.INFO), open_model(**options):
-            is_waiting = any("for this machine, once" in line for line in told(caplog))
-        assert is_waiting == (name == "dead"), "no load waits a second time in vain"
 
 
 @pytest.mark.usefixtures("prepares")
@@ -305,9 +297,8 @@ def test_which_models_are_measured_while_a_load_waits(
     assert longest(minilm, 2) == 128
     assert longest(bert_base, 2) == 32, "a larger model is measured on shorter texts"
     assert longest(bert_base, 16) == 128
-    assert longest(bert_large, 2) == 32
-    assert longest(bert_large, 1) is None
-    assert longest(sized(2560, 9728, 36), 1000) is None, "its weights are read and written too"
+    assert longest(bert_large, 2) is None
+    assert longest(bert_large, 1000) == 32, "its weights are read and written too"
     reranker = replace(minilm, head=Head(labels=("score",), activation="identity"))
     assert longest(reranker, 1) is None, "pairs are many more"
     assert longest(reranker, 2) == 32
