@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.precision import known_versions, to_prepare
 from embedlib.errors import EmbedlibError
-from embedlib.models.compiled.report_cache import has_given_up
+from embedlib.models.compiled.report_cache import has_given_up, waited_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
@@ -30,7 +30,8 @@ from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
 
 NOW_SECONDS: Final = 15.0
-"""Longest wait of a load; what is not measured by then is measured beside the work."""
+"""Longest wait of a load; what is not measured by then is measured beside the work, and no later
+load waits."""
 PRODUCTS_PER_SECOND: Final = 5e10
 """Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
@@ -94,7 +95,8 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
     texts = quick_texts_for(files.spec, plan, opened.config.num_threads)
     precisions = () if texts is None else _left(opened, files, plan, with_search=False)
-    if texts is None or not precisions:
+    waited = waited_place(files, plan.engine, plan.hardware, opened.config)
+    if texts is None or not precisions or waited.exists():
         return False
     logger = logging.getLogger(__name__)
     with _telling(f"Preparing {opened.name} for this machine, once"):
@@ -108,6 +110,9 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
             logger.info("prepared %s: %s", opened.name, _answer(process))
         except subprocess.TimeoutExpired:
             logger.info("preparing %s takes longer than %g s", opened.name, NOW_SECONDS)
+            with suppress(OSError):
+                waited.parent.mkdir(parents=True, exist_ok=True)
+                waited.touch()
         finally:
             _end(process)
     return True

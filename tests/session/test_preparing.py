@@ -173,19 +173,27 @@ def test_a_cache_that_is_full(
 
 @pytest.mark.usefixtures("prepares")
 def test_a_process_that_takes_too_long_or_dies(
-    open_model: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_model: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(preparing, "NOW_SECONDS", 0.01)
-    for program, line in (
-        ("import sys; sys.stdin.read()", "takes longer than 0.01 s"),
-        ("import os; os.kill(os.getpid(), 9)", "the process that measures ended with -9"),
+    for name, program, line in (
+        ("slow", "import sys; sys.stdin.read()", "takes longer than 0.01 s"),
+        ("dead", "import os; os.kill(os.getpid(), 9)", "the process that measures ended with -9"),
     ):
         caplog.clear()
         monkeypatch.setattr(preparing, "START", program)
-        with caplog.at_level(logging.INFO), open_model() as embedder:
+        options = {"engine_cache_dir": tmp_path / name}
+        with caplog.at_level(logging.INFO), open_model(**options) as embedder:
             assert embedder.precision == "float32"
         assert line in " ".join(told(caplog))
         monkeypatch.setattr(preparing, "NOW_SECONDS", 300.0)
+        caplog.clear()
+        with caplog.at_level(logging.INFO), open_model(**options):
+            is_waiting = any("for this machine, once" in line for line in told(caplog))
+        assert is_waiting == (name == "dead"), "no load waits a second time in vain"
 
 
 @pytest.mark.usefixtures("prepares")

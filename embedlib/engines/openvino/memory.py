@@ -39,6 +39,9 @@ MAX_BATCH_TOKENS: Final = 512
 SHARED_BATCH_TOKENS: Final = 64
 """Of a batch where the lanes share a compiled model: a query waits for a part of one. Source:
 docs/benchmarks.md, memory of the CPU engine."""
+SHARED_BF16_BATCH_TOKENS: Final = 192
+"""The same in bf16, where few rows are multiplied at less than the full rate. Source:
+docs/benchmarks.md, bf16 and int8 on Zen 4."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
 to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
@@ -161,6 +164,11 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
     )
+
+
+def shared_batch_tokens(precision: str) -> int:
+    """Return the token budget where the lanes share a compiled model."""
+    return SHARED_BF16_BATCH_TOKENS if precision == "bf16" else SHARED_BATCH_TOKENS
 
 
 def most_bytes(num_parameters: int, precision: str) -> int:

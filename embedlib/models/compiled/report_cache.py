@@ -135,6 +135,11 @@ def search_place(
     return model_place(files, config) / f"search-{precision}-{_digest(facts)}"
 
 
+def waited_place(files: ModelFiles, engine: str, hardware: str, config: Config) -> Path:
+    """Return the file that says that a load has waited in vain for a model to be measured."""
+    return model_place(files, config) / f"waited-{_digest([__version__, engine, hardware])}"
+
+
 def _given_up_place(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> Path:

@@ -61,8 +61,9 @@ def no_config(directory: Path, folder: Path) -> ModelNotFoundError:
     """Return the error for a folder without config.json."""
     message = f"{directory}: there is no config.json"
     if has_file(directory / "adapter_config.json", folder):
+        adapted = _adapted(directory, folder)
         message = (
-            f"{directory}: adapter_config.json is an adapter without {_adapted(directory, folder)}; "
+            f"{directory}: adapter_config.json is an adapter without {adapted}; "
             "merge the two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and "
             "load that"
         )
