@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ _SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
 
 _DISK_FULL = "No space left on device"
 """What the operating system calls it, and Postgres passes on."""
+
+START_SECONDS = 60.0
+"""Longest wait for a server that another process has begun to start."""
 
 NEW_DATABASE_MB = 40
 """Measured: `du` of a folder after the first start, without rows."""
@@ -146,7 +150,7 @@ class LocalServer:
                 # Not get_server: it returns the server of this process again after it was stopped.
                 server = package.PostgresServer(self._data, cleanup_mode=None)
             try:
-                server.start()
+                _start_or_wait(server)
             finally:
                 self._new.end()  # also of an initdb that failed: that empties the folder itself
             self._server = server
@@ -193,6 +197,22 @@ def _captured_log(lines: list[str]) -> Iterator[None]:
 
 def _existing_parent(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _start_or_wait(server: Any) -> None:
+    """Start a server, or wait for one that is starting: its starter may have been killed.
+
+    The package asserts that one that runs is ready.
+    """
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            server.start()
+            return
+        except AssertionError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.1)
 
 
 def _find_plain_path(path: Path, name: str) -> Path:

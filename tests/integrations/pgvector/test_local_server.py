@@ -17,6 +17,7 @@ import pytest
 
 from embedlib.errors import SinkError
 from embedlib.indexing.sinks.urls import open_sink, parse_url
+from embedlib_pgvector import local_server
 from embedlib_pgvector.destination import parse_destination
 from embedlib_pgvector.new_database import NewDatabase
 from embedlib_pgvector.sink import PgvectorSink
@@ -250,6 +251,26 @@ def test_a_server_that_died_is_started_again(pg: Any, pg_folder: Path, made_url:
     assert pg.waits == [0.5]
     sink.close()
     assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_a_server_is_awaited_that_a_killed_process_began_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(local_server.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(local_server.time, "sleep", lambda _: None)
+    states = ["starting", "starting", "ready"]
+
+    class Server:
+        def start(self) -> None:
+            assert states.pop(0) == "ready"
+
+    local_server._start_or_wait(Server())
+    assert states == []
+    states[:] = ["starting"] * 100
+    with pytest.raises(AssertionError):
+        local_server._start_or_wait(Server())
+    assert len(states) > 100 - local_server.START_SECONDS - 2, "it waits for so long only"
 
 
 def test_a_folder_it_cannot_use_is_one_line(pg: Any, pg_folder: Path, url: str) -> None:
