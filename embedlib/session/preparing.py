@@ -95,8 +95,10 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
     texts = quick_texts_for(files.spec, plan, opened.config.num_threads)
     precisions = () if texts is None else _left(opened, files, plan, with_search=False)
+    if texts is None or not precisions:
+        return False
     waited = waited_place(files, plan.engine, plan.hardware, opened.config)
-    if texts is None or not precisions or waited.exists():
+    if waited.exists():
         return False
     logger = logging.getLogger(__name__)
     with _telling(f"Preparing {opened.name} for this machine, once"):

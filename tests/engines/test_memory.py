@@ -193,6 +193,34 @@ def test_the_plan_counts_the_longest_text_and_is_linear_in_its_tokens(files: Mod
     assert steps[2] == pytest.approx(2 * steps[1], rel=0.05)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("windows", [(None,), (None, 128)], ids=["all", "some in a window"])
+def test_the_plan_counts_a_byte_for_each_pair_of_a_causal_mask(
+    windows: tuple[int | None, ...], precision: str, files: ModelFiles
+) -> None:
+    num_tokens = 1 << 14
+    big = at_scale(files, 1024, 24)
+    encoder = replace(big.spec.encoder, windows=windows * (24 // len(windows)))
+    needs = [
+        memory_needs(
+            replace(
+                big,
+                spec=replace(
+                    big.spec,
+                    max_seq_tokens=num_tokens,
+                    encoder=replace(encoder, is_causal=is_causal, attention_cap=cap),
+                ),
+            ),
+            ChosenPrecision(name=precision),
+            Config(threads=1),
+        ).shared
+        for is_causal, cap in ((False, None), (True, None), (True, 50.0))
+    ]
+    assert needs[1] - needs[0] >= num_tokens**2
+    if precision == "bf16":
+        assert needs[2] > 16 * encoder.num_heads * num_tokens**2, "all scores are in memory"
+
+
 def test_a_batch_of_short_texts_takes_what_its_tokens_take(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     short = replace(big, spec=replace(big.spec, max_seq_tokens=64))

@@ -25,10 +25,10 @@ def is_in_blocks(
 ) -> bool:
     """Return whether a layer's attention is computed in blocks, by a loop.
 
-    In one piece the library fuses products, mask and softmax, and holds few scores at once. It does
-    not with a cap, nor on a CPU without AVX2; a bias differs by head; and of a sliding window it
-    would compute everything. In bf16 nothing is computed in blocks: OpenVINO 2026.4 then gives
-    wrong vectors, see docs/benchmarks.md, long texts.
+    In one piece the library fuses products, mask and softmax, and holds few scores at once. With a
+    cap, or on a CPU without AVX2, that was not measured; a bias has a number for each head and
+    pair; and of a sliding window everything would be computed. In bf16 nothing is computed in
+    blocks: OpenVINO 2026.4 then gives wrong vectors, see docs/fidelity.md, bf16 on a CPU.
 
     Args:
         encoder: the transformer.
@@ -44,7 +44,7 @@ def is_in_blocks(
 
 
 def scores_are_kept(encoder: Encoder) -> bool:
-    """Return whether attention in one piece holds all scores of all heads at once."""
+    """Return whether attention in one piece may hold all scores of all heads at once."""
     is_changed = encoder.attention_cap is not None or encoder.position_bias is not None
     return is_changed or "avx2" not in Machine().cpu_features()
 

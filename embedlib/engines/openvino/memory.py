@@ -71,8 +71,8 @@ BLOCK_ROWS: Final = 14
 long texts."""
 LONG_ROWS: Final = 8
 """The same of long texts in one piece. Source: as above."""
-WINDOW_BYTES: Final = 12
-"""Of each pair of tokens, while the mask of a sliding window is made: an estimate."""
+WINDOW_BYTES: Final = 6
+"""Of each pair of tokens, while the mask of a sliding window is made. Source: as above."""
 
 
 @dataclass(frozen=True)
@@ -205,11 +205,16 @@ def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int, is_bf16: 
     """Return what a batch of so many tokens takes, in sequences as long as the longest one."""
     width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
     windows = set(encoder.windows)
-    if any(is_in_blocks(encoder, window, longest, is_bf16=is_bf16) for window in windows):
+    in_blocks = {w for w in windows if is_in_blocks(encoder, w, longest, is_bf16=is_bf16)}
+    if in_blocks:
         width += BLOCK_ROWS * encoder.num_heads * encoder.head_dim
         pairs = 16 * encoder.num_heads * num_scores(longest)
-    elif longest <= MAX_WHOLE_TOKENS or scores_are_kept(encoder):
+        has_whole_mask = encoder.is_causal and in_blocks != windows
+        pairs += longest**2 if has_whole_mask else 0
+    elif longest <= MAX_WHOLE_TOKENS:
         pairs = 4 * encoder.num_heads * longest**2
+    elif scores_are_kept(encoder):  # in bf16: the scores, their bias, both, and the shares
+        pairs = 16 * encoder.num_heads * longest**2
     else:
         width += LONG_ROWS * encoder.num_heads * encoder.head_dim
         narrow = [window for window in windows if window is not None and window < longest]
