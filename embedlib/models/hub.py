@@ -18,6 +18,7 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, typed_line
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
+from embedlib.models.reading.refusals import held_instead
 
 _ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
 # The same weights in another runtime's format or layout, and training checkpoints.
@@ -158,6 +159,8 @@ def _check_folder(folder: Path, name: str) -> Path:
         )
     # Whatever has the name: `reading` refuses what is no file.
     if not any(os.path.lexists(folder / file) for file in ("config.json", "modules.json")):
+        if held := held_instead(folder, folder):
+            raise ModelNotFoundError(f"folder {name!r}: {held}")
         raise ModelNotFoundError(
             f"folder {name!r} holds neither config.json nor modules.json, so it is not a model; "
             "for a hub model, run in a directory that has no folder of this name"

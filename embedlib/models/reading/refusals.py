@@ -59,20 +59,28 @@ def explain_module(kind: str, package: str) -> str | None:
 
 def no_config(directory: Path, folder: Path) -> ModelNotFoundError:
     """Return the error for a folder without config.json."""
-    message = f"{directory}: there is no config.json"
+    held = held_instead(directory, folder) or "there is no config.json"
+    return ModelNotFoundError(f"{directory}: {held}")
+
+
+def held_instead(directory: Path, folder: Path) -> str | None:
+    """Return what a folder without config.json holds, and what to take; None if it is not known.
+
+    Args:
+        directory: the one without config.json.
+        folder: the model's, which it is part of.
+    """
     if has_file(directory / "adapter_config.json", folder):
-        adapted = _adapted(directory, folder)
-        message = (
-            f"{directory}: adapter_config.json is an adapter without {adapted}; "
-            "merge the two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and "
-            "load that"
+        return (
+            f"adapter_config.json is an adapter without {_adapted(directory, folder)}; merge the "
+            "two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
         )
-    elif files := sorted(directory.glob("*.gguf")):
-        message = (
-            f"{directory}: holds GGUF, a file of llama.cpp, and no config.json; load the model it "
-            f"was made from{_named_like(files[0].stem)}"
+    if files := sorted(directory.glob("*.gguf")):
+        return (
+            "holds GGUF, a file of llama.cpp, and no config.json; load the model it was made "
+            f"from{_named_like(files[0].stem)}"
         )
-    return ModelNotFoundError(message)
+    return None
 
 
 def _adapted(directory: Path, folder: Path) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from embedlib.config import Config
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
+from embedlib.models.hub import find_model
 from embedlib.models.reading.files import load_spec, read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
 from embedlib.models.weights.load import load_weights
@@ -263,6 +265,9 @@ def test_a_folder_without_a_model_is_told_what_it_holds(
     (tmp_path / name).write_text('{"base_model_name_or_path": "a/b"}')
     with pytest.raises(ModelNotFoundError, match=message):
         load_spec(tmp_path)
+    named = message if name != "README.md" else "holds neither config.json nor modules.json"
+    with pytest.raises(ModelNotFoundError, match=named):
+        find_model(str(tmp_path), Config())
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"base_model_name_or_path": 7}'])
