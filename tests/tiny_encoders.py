@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine
-from embedlib.models.compiled.int8 import quantize_rows
+from embedlib.models.compiled.int8 import dequantize, quantize_groups
 from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
@@ -156,9 +156,9 @@ def in_int8(weights: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], 
     codes, floats = dict(weights), dict(weights)
     for role, values in weights.items():
         if role.startswith("layers.") and values.ndim == 2:
-            codes[role], scales = quantize_rows(values)
+            codes[role], scales = quantize_groups(values)
             codes[f"{role}_scale"] = scales
-            floats[role] = codes[role] * scales[:, None]
+            floats[role] = dequantize(codes[role], scales)
     return codes, floats
 
 

@@ -148,6 +148,6 @@ def _out_of_reach(
     return OutOfReachError(
         f"{choices.precision} does not reach a mean cosine of {gate.mean} and {gate.p1} for 99 of "
         f"100 texts: with all linear layers in {choices.precision} it has {mean:.5f} and {p1:.5f}, "
-        f"with half of their weights kept in {choices.kept_in} {best_mean:.5f} and {best_p1:.5f}; "
+        f"with half of their weights kept {best_mean:.5f} and {best_p1:.5f}; "
         f"lower the gate or stay with {choices.kept_in}"
     )

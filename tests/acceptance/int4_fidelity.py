@@ -16,7 +16,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.fidelity.to_gate import SEARCH_STEP
 from embedlib.measuring.texts import QUERIES, docstrings
 from embedlib.models.compiled.fidelity_report import Gate
-from embedlib.models.compiled.int8 import quantize_rows
+from embedlib.models.compiled.int8 import dequantize, quantize_groups
 from embedlib.models.weights.load import load_weights
 
 Floats = NDArray[np.float32]
@@ -139,8 +139,7 @@ class RoundedLayers:
 
 
 def _in_int8(weight: Floats) -> Floats:
-    codes, scales = quantize_rows(np.asarray(weight))
-    return cast(Floats, codes * scales[:, None])
+    return dequantize(*quantize_groups(np.asarray(weight)))
 
 
 def measure(name: str, config: Config) -> None:

@@ -20,13 +20,14 @@ from embedlib.engines.make import make_engine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.number_types import computes_in_bf16
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.testing import TINY_VARIANTS, fake_spec, make_batch
 from tests.comparing import relative_errors
 from tests.machines import fake_machine
-from tests.tiny_encoders import HIDDEN, PLAIN, computed, weights_of
+from tests.tiny_encoders import HIDDEN, PLAIN, computed, in_int8, weights_of
 
 AMX = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16\n"
 ZEN = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16\n"
@@ -89,6 +90,25 @@ def test_auto_never_takes_it_where_the_cpu_lacks_it(files: ModelFiles) -> None:
     asked = replace(plan, precision=replace(plan.precision, name="bf16"))
     with pytest.raises(EngineUnavailableError, match="this CPU does not compute in bf16"):
         KIND.check_memory(asked, choice, files, config)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "computed_so"),
+    [
+        (AMX, ["bf16"]),
+        (ZEN, ["int8", "bf16"]),
+        (ZEN.replace("avx512_vnni", ""), ["bf16"]),
+        (OLD, ["bf16"]),  # which such a CPU refuses
+    ],
+    ids=["AMX", "AVX512_BF16", "without VNNI", "without bf16"],
+)
+def test_what_else_of_a_model_in_int8_is_in_bf16(
+    cpuinfo: str, computed_so: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = machine(cpuinfo).cpu_features()
+    monkeypatch.setattr(Machine, "cpu_features", lambda self: features)
+    found = [name for name in KIND.precisions if computes_in_bf16(name)]
+    assert found == computed_so
 
 
 @pytest.mark.parametrize("has_cache", [False, True])
@@ -159,7 +179,7 @@ def test_every_kind_of_model_is_finite_and_near_float32(
 ) -> None:
     texts = ["a river", "runs through a large city " * 9, "a"]
     rows = []
-    for precision in ("float32", "bf16", "bf16"):
+    for precision in ("float32", "bf16", "bf16", "int8", "int8"):
         with Embedder(
             tiny_folder(variant),
             precision=precision,
@@ -177,15 +197,18 @@ def test_every_kind_of_model_is_finite_and_near_float32(
 @pytest.mark.parametrize("shares_lanes", [False, True], ids=["a model a lane", "in stages"])
 @pytest.mark.parametrize("windows", [(None, None), (None, 64)], ids=["all", "window"])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("is_coded", [False, True], ids=["bf16", "int8"])
 def test_long_texts_are_near_float32(
-    is_causal: bool, windows: tuple[int | None, ...], shares_lanes: bool
+    is_coded: bool, is_causal: bool, windows: tuple[int | None, ...], shares_lanes: bool
 ) -> None:
     """OpenVINO 2026.4 computes loops wrongly in bf16, and more so once their memory was freed."""
     encoder = replace(PLAIN, num_positions=LONG, is_causal=is_causal, windows=windows)
     spec = replace(fake_spec(LONG), encoder=encoder, modules=(), embedding_dim=HIDDEN)
     dice = np.random.default_rng(0)
-    weights = weights_of(spec, dice)
-    right = OpenVINOEngine(spec, weights, Layout(threads=1))
+    weights = floats = weights_of(spec, dice)
+    if is_coded:
+        weights, floats = in_int8(weights)
+    right = OpenVINOEngine(spec, floats, Layout(threads=1))
     layout = Layout(threads=1, precision="bf16", shares_lanes=shares_lanes)
     engine = OpenVINOEngine(spec, weights, layout)
     for length in (9, LONG, LONG, LONG - 200, LONG):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
+from embedlib.engines.openvino import number_types
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, verify
@@ -123,7 +124,7 @@ def test_nothing_is_searched_where_all_in_8_bits_passes_or_half_kept_fails() -> 
         Search(search, EIGHT, TWO).find(Gate(mean=0.99, p1=0.98))
     assert str(caught.value) == (
         "fp8 does not reach a mean cosine of 0.99 and 0.98 for 99 of 100 texts: with all linear "
-        "layers in fp8 it has 0.92106 and 0.92106, with half of their weights kept in bf16 0.98007 "
+        "layers in fp8 it has 0.92106 and 0.92106, with half of their weights kept 0.98007 "
         "and 0.98007; lower the gate or stay with bf16"
     )
     assert search.asked[-1] == (8, ("a", "b"))
@@ -176,7 +177,11 @@ def spoiled(tmp_path: Path) -> Path:
     return change(write_tiny_model(tmp_path / "model", "bert"), {"layers.1.o": outlier})
 
 
-def test_the_layer_that_costs_int8_most_is_kept(spoiled: Path, config: Config) -> None:
+def test_the_layer_that_costs_int8_most_is_kept(
+    spoiled: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On some CPUs a kept layer is computed in bf16, which the outliers spoil too.
+    monkeypatch.setattr(number_types, "computes_in_bf16", lambda precision: False)
     seen: list[tuple[int, int]] = []
     gate = Gate(mean=0.9995, p1=0.999)
     folder, comparison = compile_to_gate(

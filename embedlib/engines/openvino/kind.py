@@ -255,7 +255,9 @@ def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile)
 
 def _computed(precision: ChosenPrecision) -> Literal["float32", "bf16"]:
     """Return the precision of everything that is not int8."""
-    return "bf16" if precision.name == "bf16" else "float32"
+    from embedlib.engines.openvino.number_types import computes_in_bf16
+
+    return "bf16" if computes_in_bf16(precision.name) else "float32"
 
 
 def weights_key(plan: EnginePlan, files: ModelFiles, config: Config) -> str:

@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from embedlib.engines.machine import VNNI_FLAGS, Machine
 from embedlib.engines.openvino.library import op, ov
+from embedlib.engines.openvino.nodes import int_constants
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS, dequantize
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.mapped import StoredBits, stored_bits
 
-DYNAMIC_GROUP: Final = 64
+DYNAMIC_GROUP: Final = GROUP_WEIGHTS
 """Activations per quantization group where the matrix is int8.
 
 OpenVINO quantizes the activations to int8 at run time, with one scale per group of this many
 neighboring elements of a token's vector: `scale = largest / 127`. A shorter remainder is a group of
 its own, and a vector shorter than one group stays float32. On CPUs without instructions that
-multiply int8 (x86 without VNNI, ARM), all activations stay float32. Smaller groups are more
-accurate and slower. Source: docs/fidelity.md, group sizes.
+multiply int8 (x86 without VNNI, ARM), all activations stay float32, and so they do where a group is
+longer than one of the weights. Smaller groups are more accurate and slower. Source:
+docs/fidelity.md, group sizes.
 """
 
 
@@ -39,8 +42,9 @@ LAST_ROWS: Final = 16
 def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
     """Return the node of a weight matrix: float32[rows, columns].
 
-    An int8 weight becomes its codes times the scales of its rows. The plugin recognizes this form:
-    it keeps the codes in int8 and multiplies them with activations that it has quantized to int8.
+    An int8 weight becomes its codes times the scales of their groups. The plugin recognizes this
+    form: it keeps the codes in int8 and multiplies them with activations that it has quantized to
+    int8.
     A 16-bit weight is widened when the plugin packs it, and never as a whole.
     """
     return _rows(weights, role, slice(None))
@@ -74,11 +78,18 @@ def _rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Nod
     if narrow is not None:
         return widened(StoredBits(narrow.dtype, narrow.bits[rows]))
     stored = np.ascontiguousarray(weights[role][rows])
-    node = op.constant(stored, shared_memory=True)
     if stored.dtype != np.int8:
-        return node
-    scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX][rows])[:, np.newaxis]
-    return op.multiply(op.convert(node, "f32"), op.constant(scales))
+        return op.constant(stored, shared_memory=True)
+    scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX][rows])
+    if stored.shape[1] < DYNAMIC_GROUP and stored.shape[1] % 2:
+        # OpenVINO 2026.4 multiplies it wrongly in bf16; only models for tests have one.
+        return op.constant(dequantize(stored, scales))
+    is_grouped = scales.shape[1] > 1
+    codes = stored.reshape(*scales.shape, -1) if is_grouped else stored
+    factors = scales[:, :, np.newaxis] if is_grouped else scales
+    numbers = op.convert(op.constant(codes, shared_memory=True), "f32")
+    product = op.multiply(numbers, op.constant(factors, shared_memory=True))
+    return op.reshape(product, int_constants(*stored.shape), False) if is_grouped else product
 
 
 def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
@@ -107,6 +118,5 @@ def float_matrix(weights: Mapping[str, NDArray[Any]], role: str) -> NDArray[np.f
     """Return a weight matrix as float32[rows, columns]; int8 codes are dequantized."""
     stored: NDArray[Any] = np.ascontiguousarray(weights[role])
     if stored.dtype == np.int8:
-        scales: NDArray[np.float32] = weights[role + SCALE_SUFFIX]
-        stored = stored.astype(np.float32) * scales[:, np.newaxis]
+        return dequantize(stored, weights[role + SCALE_SUFFIX])
     return stored

@@ -24,10 +24,12 @@ from embedlib.engines.openvino.block_sizes import (
     num_scores,
     scores_are_kept,
 )
+from embedlib.engines.openvino.number_types import computes_in_bf16
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES, MIN_TRIMMED_ROWS
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS, groups_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import list_files
 from embedlib.models.spec import Encoder
@@ -110,7 +112,8 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
 
     Args:
         files: the model.
-        precision: int8 takes one byte for each weight of a linear layer, bf16 two, float32 four.
+        precision: int8 takes one byte for each weight of a linear layer, and its scales, bf16 two,
+            float32 four.
         config: says how many batches are computed at the same time, and their size. A text longer
             than that is a batch of its own, so the longest one counts.
     """
@@ -118,12 +121,13 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
-    is_bf16 = precision.name == "bf16"
+    is_bf16 = computes_in_bf16(precision.name)
     weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = precision.name == "int8" and role in coded
         size = 1 if is_coded else 2 if is_bf16 and role in linear else 4
         num_bytes = math.prod(shape) * size
+        num_bytes += 4 * shape[0] * groups_of(shape[1]) if is_coded else 0
         weights += num_bytes
         if role in linear or (is_expert(role) and role.endswith(".weight")):
             is_float = not (is_coded or is_narrow or is_bf16)
@@ -144,7 +148,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     num_stages = min(MAX_STAGES, encoder.num_layers)
     # A kept graph of float32 weights packs those of a stage before its pages are let go.
     # Packing float32 in two bytes reads twice as many pages as it writes.
-    read = 2 if is_bf16 and not is_narrow else 1
+    read = 2 if precision.name == "bf16" and not is_narrow else 1
     pages = min(read * packed, max(read * MAPPED_BYTES, by_mlas // num_stages))
     both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
@@ -179,9 +183,10 @@ def most_bytes(num_parameters: int, precision: str) -> int:
 
     Args:
         num_parameters: of the model.
-        precision: int8 takes one byte for each, bf16 two, float32 four.
+        precision: int8 takes one byte for each, and its scales, bf16 two, float32 four.
     """
-    packed = num_parameters * {"int8": 1, "bf16": 2}.get(precision, 4)
+    sizes = {"int8": 1 + 4 / GROUP_WEIGHTS, "bf16": 2}
+    packed = int(num_parameters * sizes.get(precision, 4))
     if packed > SMALL_BYTES:
         copies = MLAS_COPIES if precision == "float32" else 1.0
     else:

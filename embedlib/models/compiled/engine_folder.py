@@ -27,7 +27,7 @@ from embedlib.models.weights.fingerprint import fingerprint
 CompiledPrecision = Literal["fp8", "bf16", "int8"]
 
 MANIFEST_NAME: Final = "embedlib.json"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Version of the manifest and of the files beside it; any change of their format increments it."""
 
 

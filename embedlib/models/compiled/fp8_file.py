@@ -64,7 +64,7 @@ def _kinds(
         dtype = "BF16" if tensor.dtype in STORED_DTYPES else tensor.dtype
         kinds[name] = dtype, tensor.shape
         if name in quantized:
-            kinds |= quantized_kinds(name, tensor.shape, "F8_E4M3")
+            kinds |= quantized_kinds(name, tensor.shape, "F8_E4M3", tensor.shape[:1])
     return kinds
 
 
@@ -79,7 +79,7 @@ def _to_bfloat16(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[Any]
 
 _FORMAT: Final = FileFormat(
     code_dtype="F8_E4M3",
-    quantize_rows=quantize_rows,
+    quantize=quantize_rows,
     convert=_to_bfloat16,
     refused="NaN, infinity or a number too large for bfloat16",
 )

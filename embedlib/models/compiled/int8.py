@@ -1,6 +1,8 @@
-"""int8 quantization for CPUs: int8 codes with one float32 scale per output channel."""
+"""int8 quantization for CPUs: int8 codes with one float32 scale for a few neighboring weights."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,21 +11,38 @@ from embedlib.models.compiled.row_scales import INT8_MAX, row_scales
 
 Floats = NDArray[np.float32]
 
+GROUP_WEIGHTS: Final = 64
+"""Neighboring weights of a row that share a scale. Source: docs/fidelity.md, group sizes."""
 
-def quantize_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Return the codes of a linear layer's weight and the scale of every row.
 
-    Row r is `codes[r] * scales[r]`, off by at most half a scale. Every row is an output channel;
-    its largest absolute value becomes 127 or -127, and a row of zeros gets the scale 1.
+def quantize_groups(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Return the codes of a linear layer's weight and the scale of every group.
+
+    A group's largest absolute value becomes 127 or -127; each weight is its code times the scale of
+    its group, off by at most half a scale. A group of zeros gets the scale 1.
 
     Args:
-        weight: float32[rows, columns].
+        weight: float32[rows, columns]; every row is an output channel.
 
     Returns:
-        int8[rows, columns] and float32[rows]; a scale is NaN or infinite exactly if its row
-        contains NaN or infinity.
+        int8[rows, columns] and float32[rows, groups]; a scale is NaN or infinite exactly if its
+        group contains NaN or infinity.
     """
-    scales = row_scales(weight, INT8_MAX)
-    with np.errstate(invalid="ignore"):  # NaN and infinity: the caller rejects the row
-        codes = np.rint(weight / scales[:, None])
-        return np.clip(codes, -INT8_MAX, INT8_MAX).astype(np.int8), scales
+    num_groups = groups_of(weight.shape[1])
+    grouped = weight.reshape(len(weight) * num_groups, -1)
+    scales = row_scales(grouped, INT8_MAX)
+    with np.errstate(invalid="ignore"):  # NaN and infinity: the caller rejects the group
+        codes = np.rint(grouped / scales[:, None])
+        codes = np.clip(codes, -INT8_MAX, INT8_MAX).astype(np.int8)
+    return codes.reshape(weight.shape), scales.reshape(len(weight), num_groups)
+
+
+def dequantize(codes: NDArray[np.int8], scales: Floats) -> Floats:
+    """Return float32[rows, columns]: the weights that codes and the scales of their groups mean."""
+    grouped = codes.reshape(*scales.shape, -1) * scales[:, :, np.newaxis]
+    return grouped.reshape(codes.shape)
+
+
+def groups_of(num_columns: int) -> int:
+    """Return how many groups a row has: one, unless it is divided without a remainder."""
+    return num_columns // GROUP_WEIGHTS if num_columns % GROUP_WEIGHTS == 0 else 1

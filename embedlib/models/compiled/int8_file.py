@@ -1,8 +1,8 @@
 """Reads and writes model.int8.safetensors: all weights of a model by role, chosen matrices in int8.
 
 An int8 matrix is stored under its role with the type I8; its scales are `ROLE_scale`,
-float32[rows]. All other tensors keep the model's type and numbers. The file name differs from
-model.safetensors so that no other library loads it as a model.
+float32[rows, groups]. All other tensors keep the model's type and numbers. The file name differs
+from model.safetensors so that no other library loads it as a model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.compiled.int8 import quantize_rows
+from embedlib.models.compiled.int8 import groups_of, quantize_groups
 from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
     FileFormat,
@@ -95,7 +95,8 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
         # Norms that are stored minus one get the 1 added on reading, in float32.
         kinds[role] = "F32" if tensor.added else tensor.dtype, tensor.shape
         if role in quantized:
-            kinds |= quantized_kinds(role, tensor.shape, "I8")
+            rows, columns = tensor.shape
+            kinds |= quantized_kinds(role, tensor.shape, "I8", (rows, groups_of(columns)))
     written = create_file(path, kinds)
     in_order = sorted(stored.items(), key=_place)
     return [partial(rewrite_tensor, _FORMAT, *item, path, written) for item in in_order]
@@ -111,5 +112,5 @@ def _as_stored(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[Any]:
 
 
 _FORMAT: Final = FileFormat(
-    code_dtype="I8", quantize_rows=quantize_rows, convert=_as_stored, refused="NaN or infinity"
+    code_dtype="I8", quantize=quantize_groups, convert=_as_stored, refused="NaN or infinity"
 )

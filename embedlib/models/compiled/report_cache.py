@@ -16,7 +16,7 @@ from typing import Final
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError
 from embedlib.models.compiled.cache import Compiled
-from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.models.compiled.engine_folder import FORMAT_VERSION, file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
     REPORT_NAME,
     FidelityReport,
@@ -131,7 +131,8 @@ def search_place(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> Path:
     """Return the folder for what a search for layers to keep has measured so far."""
-    facts = [__version__, engine, hardware, files.spec.max_seq_tokens, template_facts(files.spec)]
+    measured = [engine, hardware, files.spec.max_seq_tokens, template_facts(files.spec)]
+    facts = [__version__, FORMAT_VERSION, *measured]
     return model_place(files, config) / f"search-{precision}-{_digest(facts)}"
 
 

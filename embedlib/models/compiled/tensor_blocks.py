@@ -20,8 +20,8 @@ from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
 
-QuantizeRows = Callable[[NDArray[np.float32]], tuple[NDArray[Any], NDArray[np.float32]]]
-"""Returns the codes of float32[rows, columns], one byte each, and the scale of every row."""
+Quantize = Callable[[NDArray[np.float32]], tuple[NDArray[Any], NDArray[np.float32]]]
+"""Returns the codes of float32[rows, columns], one byte each, and scales, float32[rows, ...]."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F64", "I64", "U64"), 8),
@@ -112,10 +112,10 @@ def as_numbers(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[np.flo
 
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
-    """How a kind of file stores tensors: matrices as codes with a scale per row, or numbers."""
+    """How a kind of file stores tensors: matrices as codes with scales, or numbers."""
 
     code_dtype: str
-    quantize_rows: QuantizeRows
+    quantize: Quantize
     convert: Callable[[NDArray[np.uint8], StoredTensor], NDArray[Any] | None]
     """Returns a block of a tensor that is not quantized as it is to be stored; None: it contains
     numbers that the file cannot store."""
@@ -166,9 +166,9 @@ def _write_codes(
     blocks: Iterable[NDArray[np.uint8]],
     writer: IO[bytes],
 ) -> Iterator[NDArray[np.float32]]:
-    """Write the codes of a matrix, and yield the scales of its rows."""
+    """Write the codes of a matrix, and yield the scales of each block of rows."""
     for block in blocks:
-        codes, scales = file_format.quantize_rows(as_numbers(block, tensor))
+        codes, scales = file_format.quantize(as_numbers(block, tensor))
         if not np.isfinite(scales).all():
             raise _cannot_be_stored(file_format, name, tensor)
         writer.write(codes.data)
@@ -185,7 +185,7 @@ def _cannot_be_stored(
 
 
 def quantized_kinds(
-    name: str, shape: tuple[int, ...], dtype: str
+    name: str, shape: tuple[int, ...], dtype: str, scales: tuple[int, ...]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape of a quantized matrix and of its scales, for `create_file`."""
-    return {name: (dtype, shape), name + SCALE_SUFFIX: ("F32", shape[:1])}
+    return {name: (dtype, shape), name + SCALE_SUFFIX: ("F32", scales)}

@@ -37,7 +37,7 @@ from embedlib.models.compiled.fidelity_report import (
     read_report,
     write_report,
 )
-from embedlib.models.compiled.int8 import quantize_rows
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS, dequantize, groups_of, quantize_groups
 from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.models.compiled.row_scales import SMALLEST_SCALE
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -56,7 +56,7 @@ CONFIG = "0_Transformer/config.json"
 
 matrices = arrays(
     np.float32,
-    st.tuples(st.integers(1, 4), st.integers(1, 40)),
+    st.tuples(st.integers(1, 4), st.integers(1, 40) | st.sampled_from([64, 128, 192])),
     elements=st.floats(-(2.0**100), 2.0**100, width=32),
 )
 
@@ -64,32 +64,46 @@ matrices = arrays(
 @settings(deadline=None)
 @given(matrices)
 def test_rounding(weight: Floats) -> None:
-    codes, scales = quantize_rows(weight)
+    codes, scales = quantize_groups(weight)
     assert codes.dtype == np.int8
     assert scales.dtype == np.float32
-    assert scales.shape == (len(weight),)
+    assert scales.shape == (len(weight), groups_of(weight.shape[1]))
     assert (np.abs(codes.astype(int)) <= 127).all()
     assert (scales >= SMALLEST_SCALE).all()
-    wide = scales.astype(np.float64)[:, None]
+    grouped = (*scales.shape, -1)
+    wide = scales.astype(np.float64)[:, :, None]
+    off = codes.reshape(grouped) * wide - weight.reshape(grouped)
     # Half a step, plus the rounding error of the float32 division.
-    assert (np.abs(codes * wide - weight) <= wide * (0.5 + 127 * 2.0**-22)).all()
-    large = np.abs(weight).max(axis=1) > 200 * SMALLEST_SCALE
-    assert (np.abs(codes.astype(int)).max(axis=1)[large] == 127).all()
-    negative, same = quantize_rows(-weight)
+    assert (np.abs(off) <= wide * (0.5 + 127 * 2.0**-22)).all()
+    large = np.abs(weight.reshape(grouped)).max(axis=2) > 200 * SMALLEST_SCALE
+    assert (np.abs(codes.astype(int)).reshape(grouped).max(axis=2)[large] == 127).all()
+    rounded = codes.reshape(grouped) * scales[:, :, None]
+    np.testing.assert_array_equal(dequantize(codes, scales), rounded.reshape(weight.shape))
+    negative, same = quantize_groups(-weight)
     np.testing.assert_array_equal(negative, -codes)
     np.testing.assert_array_equal(same, scales)
 
 
 def test_rows_of_zeros_and_of_tiny_numbers() -> None:
-    codes, scales = quantize_rows(np.array([[0, -0.0], [1e-44, 0], [3, -6]], np.float32))
+    codes, scales = quantize_groups(np.array([[0, -0.0], [1e-44, 0], [3, -6]], np.float32))
     assert codes.tolist() == [[0, 0], [0, 0], [64, -127]]
-    assert scales.tolist() == [1, np.float32(SMALLEST_SCALE), np.float32(6) / np.float32(127)]
+    expected = [1, np.float32(SMALLEST_SCALE), np.float32(6) / np.float32(127)]
+    assert scales[:, 0].tolist() == expected
+
+
+def test_groups_of_a_row_have_scales_of_their_own() -> None:
+    weight = np.ones((1, 2 * GROUP_WEIGHTS), np.float32)
+    weight[0, 0] = 127
+    codes, scales = quantize_groups(weight)
+    assert scales.tolist() == [[1, np.float32(1) / np.float32(127)]]
+    assert codes[0, [0, 1, -1]].tolist() == [127, 1, 127]
+    assert quantize_groups(weight[:, 1:])[1].shape == (1, 1), "it cannot be divided into groups"
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_shows_in_the_scale(bad: float) -> None:
-    _, scales = quantize_rows(np.array([[1, bad], [1, 2]], np.float32))
-    assert np.isfinite(scales).tolist() == [False, True]
+    _, scales = quantize_groups(np.array([[1, bad], [1, 2]], np.float32))
+    assert np.isfinite(scales).tolist() == [[False], [True]]
 
 
 # --- the graph ------------------------------------------------------------------------------------
@@ -97,7 +111,7 @@ def test_what_is_not_finite_shows_in_the_scale(bad: float) -> None:
 
 def multiply(vectors: Floats, weight: Floats) -> Floats:
     """Return OpenVINO's product of vectors and an int8 matrix, with the engine's options."""
-    codes, scales = quantize_rows(weight)
+    codes, scales = quantize_groups(weight)
     node = op.parameter([-1, -1, weight.shape[1]], np.float32)
     product = op.matmul(node, matrix({"m": codes, "m_scale": scales}, "m"), False, True)
     options = {
@@ -112,8 +126,7 @@ def multiply(vectors: Floats, weight: Floats) -> Floats:
 
 def emulate(vectors: Floats, weight: Floats, *, group: int | None) -> Floats:
     """Return it computed in numpy: `group` activations share a scale; None: float32 activations."""
-    codes, scales = quantize_rows(weight)
-    rows = codes * scales[:, None]
+    rows = dequantize(*quantize_groups(weight))
     if group is None:
         return vectors @ rows.T
     total = np.zeros((*vectors.shape[:-1], len(weight)), np.float32)
@@ -214,7 +227,7 @@ def test_the_file_holds_every_role(
     for role, expected in floats.items():
         is_layer = role.startswith("layers.") and expected.ndim == 2
         if is_layer and role != "layers.1.v.weight":
-            codes, scales = quantize_rows(expected)
+            codes, scales = quantize_groups(expected)
             np.testing.assert_array_equal(weights[role], codes)
             np.testing.assert_array_equal(weights[f"{role}_scale"], scales)
             num_quantized += 1
@@ -236,7 +249,7 @@ def test_vectors_are_those_of_the_rounded_weights(
     rounded = {role: np.array(values) for role, values in load_weights(files).items()}
     for role in rounded:
         if f"{role}_scale" in weights:
-            rounded[role] = weights[role] * weights[f"{role}_scale"][:, None]
+            rounded[role] = dequantize(weights[role], weights[f"{role}_scale"])
     found = run(files, weights)
     expected = run(files, rounded)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
