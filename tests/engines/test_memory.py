@@ -16,7 +16,7 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.openvino import memory
+from embedlib.engines.openvino import kind, memory
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND, lower
 from embedlib.engines.openvino.layout import Layout
@@ -231,6 +231,20 @@ def test_a_batch_of_short_texts_takes_what_its_tokens_take(files: ModelFiles) ->
         for num_tokens in (1 << 14, 1 << 15)
     ]
     assert by_budget[1] - by_budget[0] > 4 * (1 << 14) * big.spec.encoder.hidden_size
+
+
+@pytest.mark.parametrize(
+    ("hidden", "precision", "is_kept"),
+    [(1024, "int8", True), (4096, "int8", False), (4096, "bf16", True)],
+)
+def test_int8_matrices_that_would_fill_the_disk_are_not_kept_with_a_graph(
+    hidden: int, precision: str, is_kept: bool, files: ModelFiles, tmp_path: Path
+) -> None:
+    big = at_scale(files, hidden, 24)
+    config = Config(engine_cache_dir=tmp_path)
+    plan = plan_engine(big, config, machine=fake_machine())
+    plan = replace(plan, precision=ChosenPrecision(name=precision), needs=None)
+    assert (kind._cache(plan, big, config, load_weights(files)) is not None) is is_kept
 
 
 def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:

@@ -5,7 +5,8 @@ is mapped once for all compiled models of an engine. So the first process, too, 
 kept, and frees the graph and the model's own weights: both starts need the same memory.
 
 Of a large model only the graph is kept, as the plugin has changed it, which takes it most of the
-time. The weights are read from the model's own file, and packed at every start.
+time, and matrices in int8, whose places in the model's file the plugin forgets. Other weights are
+read from the model's own file; all are packed at every start.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ def _compile(
             if files or not number:
                 vectors = _try(models[0], batch)
     if entry is not None and known is not None and np.isfinite(vectors).all():
-        entry.write([stage.export_model for stage in models[0]], vectors)
+        with letting_go(files):  # int8 matrices are read once more
+            entry.write([stage.export_model for stage in models[0]], vectors)
     return Loaded(models, [*graphs, weights, known], files)
 
 
@@ -233,16 +235,18 @@ def _import(
             parts = [ov.Tensor(content[start:end], shared_memory=True) for start, end in kept.parts]
             models: list[Stages] = []
             files: list[MappedFile] = []
+            blobs = [content] if file else []
             tried = []
             for number, one in enumerate(reversed(settings)):
                 with _loading_threads(mark if number else None) as threads:
                     stages, mappings = _import_stages(core, parts, one, file, threads)
                 models.insert(0, stages)
                 files += mappings
+                let_all_go(blobs)
                 # Only the one that queries use, unless pages must be let go: it would pack its
                 # weights at the first query anyway.
                 if file or not number:
-                    with letting_go(files):
+                    with letting_go([*files, *blobs]):
                         tried.append(_try(stages, batch))
     except (RuntimeError, OSError, ValueError) as error:
         entry.drop(f"it cannot be loaded: {last_line(error)}")
@@ -252,7 +256,7 @@ def _import(
         return None
     entry.use()
     logging.getLogger(__name__).info("the compiled model in %s is used", entry.path)
-    return Loaded(models, [*parts, content], files)
+    return Loaded(models, [*parts, content], [*files, *blobs])
 
 
 def _import_stages(

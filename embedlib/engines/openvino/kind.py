@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "openvino"
 PRECISIONS: Final = ("int8", "bf16", "float32")
+MOST_KEPT_BYTES: Final = 1 << 30
+"""Of int8 matrices that are kept with a graph."""
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
@@ -173,6 +175,7 @@ def _cache(
     Of a large model the graph alone, since a copy of its weights would be as slow to load; its
     files are known by their states, since hashing them takes longer. What is stored in float32 is
     packed by the import: if the graph has one stage, file and packed copy would be in memory.
+    Matrices in int8 are kept with the graph, so it is not kept where they would fill the disk.
     """
     from embedlib.engines.openvino.memory import stores_16_bits
     from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
@@ -180,8 +183,11 @@ def _cache(
     from embedlib.models.weights.mapped import mapped_paths
 
     folder = config.engine_cache_path / NAME
-    if not _needs(plan, files, config).is_large:
+    needs = _needs(plan, files, config)
+    if not needs.is_large:
         return ModelCache(folder, weights_key(plan, files, config))
+    if plan.precision.name == "int8" and needs.packed > MOST_KEPT_BYTES:
+        return None
     is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
     profile = plan.profile or choose_profile(plan, files, config, None)
     if is_float32 and not profile.shares_lanes:
@@ -230,7 +236,9 @@ def choose_profile(
     needs = _needs(plan, files, config)
     shares = _shares_lanes(plan, needs)
     rule = Profile(
-        max_batch_tokens=shared_batch_tokens(plan.precision.name) if shares else MAX_BATCH_TOKENS,
+        max_batch_tokens=shared_batch_tokens(_computed(plan.precision))
+        if shares
+        else MAX_BATCH_TOKENS,
         num_streams=1 if shares else config.num_threads,
         shares_lanes=shares,
         library="auto",

@@ -171,7 +171,11 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
 
 
 def shared_batch_tokens(precision: str) -> int:
-    """Return the token budget where the lanes share a compiled model."""
+    """Return the token budget where the lanes share a compiled model.
+
+    Args:
+        precision: of everything that is not int8.
+    """
     return SHARED_BF16_BATCH_TOKENS if precision == "bf16" else SHARED_BATCH_TOKENS
 
 
