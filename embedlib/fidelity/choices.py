@@ -17,12 +17,17 @@ from embedlib.fidelity.search import Unit
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.spec import Encoder
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import FUSED_LAYERS, encoder_shapes, linear_roles
 
 MAX_UNITS: Final = 48
 """Maximum units, up to rounding; the search measures each one alone. In a model with more layers,
 neighbors of one kind share a unit."""
+SEARCHED_WEIGHTS: Final = 4_000_000_000
+"""The weights of a model times the units of its layers that a search measures alone: some ten
+minutes of two cores for BERT-large. Source: docs/fidelity.md, which layers are kept."""
+MIN_UNITS: Final = 12
 SearchedPrecision = Literal["int8", "fp8"]
 
 
@@ -71,6 +76,13 @@ class LayerChoices:
 def searching_kinds() -> dict[str, EngineKind]:
     """Return for each precision that has a search the engine on which it runs."""
     return {kind.searched_precision: kind for kind in OWN_KINDS if kind.searched_precision}
+
+
+def most_units(encoder: Encoder) -> int:
+    """Return into how many units a search divides the layers: fewer of a larger model."""
+    shapes = encoder_shapes(encoder)
+    num_weights = sum(math.prod(shapes[f"{role}.weight"]) for role in linear_roles(encoder))
+    return min(MAX_UNITS, max(MIN_UNITS, SEARCHED_WEIGHTS // num_weights))
 
 
 def layer_units(

@@ -7,7 +7,6 @@ input ends: then the program that started it is gone.
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -27,13 +26,13 @@ from embedlib.errors import (
     EngineOutOfMemoryError,
     EngineUnavailableError,
 )
-from embedlib.fidelity.choices import MAX_UNITS, searching_kinds
+from embedlib.fidelity.choices import searching_kinds
 from embedlib.fidelity.measure import compare_planned, reference_vectors, store_report
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import MAX_TOKENS, FidelityTexts, built_in_texts, quick_texts
-from embedlib.fidelity.to_gate import SearchSize, compile_to_gate
+from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
@@ -45,8 +44,6 @@ from embedlib.models.compiled.report_cache import (
     report_place,
     search_place,
 )
-from embedlib.models.spec import Encoder
-from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.reranker import Reranker
 from embedlib.session.preparing import Task
 
@@ -55,10 +52,6 @@ FIRST_TO_KILL: Final = "1000"
 """Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
 SHARE_OF_MEMORY: Final = 2
 """It takes at most one of so many parts of what is free."""
-SEARCHED_WEIGHTS: Final = 4_000_000_000
-"""The weights of a model times the units of its layers that a search measures alone: some ten
-minutes of two cores for BERT-large. Source: docs/fidelity.md, which layers are kept."""
-MIN_UNITS: Final = 12
 MEASURED_TOKENS: Final = 2 * MAX_TOKENS
 """No text that is measured is longer, so none counts in the memory plan."""
 
@@ -258,13 +251,6 @@ def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> Eng
     return replace(plan, tried=(precision, "float32"))
 
 
-def most_units(encoder: Encoder) -> int:
-    """Return into how many units a search divides the layers: fewer of a larger model."""
-    shapes = encoder_shapes(encoder)
-    num_weights = sum(math.prod(shapes[f"{role}.weight"]) for role in linear_roles(encoder))
-    return min(MAX_UNITS, max(MIN_UNITS, SEARCHED_WEIGHTS // num_weights))
-
-
 def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
     """Search for the layers to keep, and remember it if there are none."""
     plan = _plan(measured, precision, machine)  # raises if memory is short
@@ -275,7 +261,6 @@ def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machin
             cast(Any, precision),
             config=measured.config,
             machine=machine,
-            size=SearchSize(max_units=most_units(measured.files.spec.encoder)),
             keep_in=search_place(*facts),
         )
     except OutOfReachError as error:

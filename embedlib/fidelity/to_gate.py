@@ -12,7 +12,7 @@ from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
 from embedlib.errors import ConfigError
-from embedlib.fidelity.choices import MAX_UNITS, LayerChoices, SearchedPrecision, searching_kinds
+from embedlib.fidelity.choices import LayerChoices, SearchedPrecision, most_units, searching_kinds
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.measure import (
     Reference,
@@ -44,8 +44,9 @@ class SearchSize:
 
     min_texts: int = MIN_TEXTS
     """Minimum number of texts; layers chosen on fewer would not suit other texts."""
-    max_units: int = MAX_UNITS
-    """Maximum number of groups of layers, each measured alone; up to rounding."""
+    max_units: int | None = None
+    """Maximum number of groups of layers, each measured alone, up to rounding; None: fewer of a
+    larger model, see `most_units`."""
 
 
 def compile_to_gate(
@@ -115,7 +116,8 @@ def compile_to_gate(
         Target(some, reference_vectors(measured, plan, some, reference, machine))
         for some in (texts, texts.thinned(SEARCH_STEP))
     )
-    choices: Choices = LayerChoices(measured, plan, max_units=size.max_units)
+    max_units = size.max_units or most_units(measured.files.spec.encoder)
+    choices: Choices = LayerChoices(measured, plan, max_units=max_units)
     if keep_in is not None:
         choices = RememberedChoices(choices, keep_in)
     try:

@@ -22,15 +22,12 @@ from embedlib.errors import (
     EngineRunError,
 )
 from embedlib.fidelity import preparing
-from embedlib.fidelity.choices import MAX_UNITS
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import (
-    MIN_UNITS,
     _auto_plan,
     end_with_input,
     main,
-    most_units,
     prepare,
     read_task,
 )
@@ -43,7 +40,6 @@ from embedlib.models.compiled.new_folder import try_place_lock
 from embedlib.models.compiled.report_cache import has_given_up, model_place
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.preparing import QUICK, QUICK_PAIRS, Task
-from embedlib.testing import fake_spec
 from tests.machines import fake_machine
 
 
@@ -156,28 +152,6 @@ def test_the_search_runs_beside_the_work_and_once(
     assert prepare(later) == "int8 does not reach it"
     assert prepare(later) == "all that can be measured is measured"
     assert searched == ["int8"]
-
-
-@pytest.mark.parametrize(
-    ("hidden", "layers", "units"),
-    [(384, 6, MAX_UNITS), (1024, 24, 13), (4096, 32, MIN_UNITS)],
-    ids=["MiniLM", "BERT-large", "seven billion"],
-)
-def test_a_search_of_a_larger_model_measures_fewer_units(
-    hidden: int, layers: int, units: int
-) -> None:
-    small = fake_spec(512).encoder
-    encoder = replace(
-        small,
-        hidden_size=hidden,
-        head_dim=hidden // small.num_heads,
-        num_kv_heads=small.num_heads,
-        intermediate_size=4 * hidden,
-        num_layers=layers,
-        windows=(None,) * layers,
-        is_gated=False,
-    )
-    assert most_units(encoder) == units
 
 
 def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

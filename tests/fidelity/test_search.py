@@ -20,7 +20,13 @@ from embedlib.engines.openvino import number_types
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, verify
-from embedlib.fidelity.choices import LayerChoices, layer_units
+from embedlib.fidelity.choices import (
+    MAX_UNITS,
+    MIN_UNITS,
+    LayerChoices,
+    layer_units,
+    most_units,
+)
 from embedlib.fidelity.measure import cpu_engine, store_report
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
@@ -34,6 +40,7 @@ from embedlib.models.compiled.fidelity_report import read_report, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import FUSED_LAYERS
+from embedlib.testing import fake_spec
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, TRTLLM, fake_machine, gpu
 
@@ -161,6 +168,28 @@ def test_layers_computed_as_one_are_kept_together(tiny_folder: Callable[[str], P
         assert sorted(itertools.chain(*(unit.layers for unit in some))) == sorted(
             itertools.chain(*(unit.layers for unit in single))
         )
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "units"),
+    [(384, 6, MAX_UNITS), (1024, 24, 13), (4096, 32, MIN_UNITS)],
+    ids=["MiniLM", "BERT-large", "seven billion"],
+)
+def test_a_search_of_a_larger_model_measures_fewer_units(
+    hidden: int, layers: int, units: int
+) -> None:
+    small = fake_spec(512).encoder
+    encoder = replace(
+        small,
+        hidden_size=hidden,
+        head_dim=hidden // small.num_heads,
+        num_kv_heads=small.num_heads,
+        intermediate_size=4 * hidden,
+        num_layers=layers,
+        windows=(None,) * layers,
+        is_gated=False,
+    )
+    assert most_units(encoder) == units
 
 
 # --- int8 -----------------------------------------------------------------------------------------
