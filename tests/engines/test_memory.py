@@ -242,7 +242,8 @@ def test_int8_matrices_that_would_fill_the_disk_are_not_kept_with_a_graph(
 ) -> None:
     big = at_scale(files, hidden, 24)
     config = Config(engine_cache_dir=tmp_path)
-    plan = plan_engine(big, config, machine=fake_machine())
+    machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {64 << 20} kB\n"})
+    plan = plan_engine(big, config, machine=machine)
     plan = replace(plan, precision=ChosenPrecision(name=precision), needs=None)
     assert (kind._cache(plan, big, config, load_weights(files)) is not None) is is_kept
 
