@@ -12,7 +12,7 @@ from embedlib.models.compiled.row_scales import INT8_MAX, row_scales
 Floats = NDArray[np.float32]
 
 GROUP_WEIGHTS: Final = 64
-"""Neighboring weights of a row that share a scale. Source: docs/fidelity.md, group sizes."""
+"""Neighboring weights of a row that share a scale. Source: docs/fidelity.md, groups of weights."""
 
 
 def quantize_groups(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
