@@ -20,7 +20,7 @@ from embedlib.engines.make import make_engine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.number_types import computes_in_bf16
+from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -107,7 +107,7 @@ def test_what_else_of_a_model_in_int8_is_in_bf16(
 ) -> None:
     features = machine(cpuinfo).cpu_features()
     monkeypatch.setattr(Machine, "cpu_features", lambda self: features)
-    found = [name for name in KIND.precisions if computes_in_bf16(name)]
+    found = [name for name in KIND.precisions if number_type(name) == "bf16"]
     assert found == computed_so
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
-from embedlib.engines.openvino import number_types
+from embedlib.engines.openvino import kind as cpu_kind
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, verify
@@ -210,7 +210,7 @@ def test_the_layer_that_costs_int8_most_is_kept(
     spoiled: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On some CPUs a kept layer is computed in bf16, which the outliers spoil too.
-    monkeypatch.setattr(number_types, "computes_in_bf16", lambda precision: False)
+    monkeypatch.setattr(cpu_kind, "number_type", lambda precision: "float32")
     seen: list[tuple[int, int]] = []
     gate = Gate(mean=0.9995, p1=0.999)
     folder, comparison = compile_to_gate(

@@ -8,10 +8,11 @@ from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
+from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
+from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.profile import Profile, ProfileKey
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from embedlib.memory import Memory, gib
@@ -158,7 +159,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
             max_inflight_bulk=config.max_inflight_batches,
             shares_lanes=profile.shares_lanes,
-            precision=_computed(plan.precision),
+            precision=number_type(plan.precision.name),
             is_large=needs.is_large,
             num_streams=profile.num_streams,
             library=profile.library,
@@ -236,7 +237,7 @@ def choose_profile(
     needs = _needs(plan, files, config)
     shares = _shares_lanes(plan, needs)
     rule = Profile(
-        max_batch_tokens=shared_batch_tokens(_computed(plan.precision))
+        max_batch_tokens=shared_batch_tokens(number_type(plan.precision.name))
         if shares
         else MAX_BATCH_TOKENS,
         num_streams=1 if shares else config.num_threads,
@@ -259,13 +260,6 @@ def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile)
     if profile.shares_lanes:
         return _room(plan).too_small(needs.shared, needs.files) is None
     return not _shares_lanes(plan, needs)
-
-
-def _computed(precision: ChosenPrecision) -> Literal["float32", "bf16"]:
-    """Return the precision of everything that is not int8."""
-    from embedlib.engines.openvino.number_types import computes_in_bf16
-
-    return "bf16" if computes_in_bf16(precision.name) else "float32"
 
 
 def weights_key(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
@@ -319,7 +313,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
             threads=config.num_threads,
             max_batch_tokens=config.max_batch_tokens,
             shares_lanes=needs is not None and _shares_lanes(plan, needs),
-            precision=_computed(plan.precision),
+            precision=number_type(plan.precision.name),
             is_large=needs is not None and needs.is_large,
         ),
     )

@@ -24,7 +24,7 @@ from embedlib.engines.openvino.block_sizes import (
     num_scores,
     scores_are_kept,
 )
-from embedlib.engines.openvino.number_types import computes_in_bf16
+from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES, MIN_TRIMMED_ROWS
 from embedlib.errors import ModelError
@@ -66,6 +66,9 @@ TABLE_BYTES: Final = GIB // 16
 SPARE_SHARE: Final = 0.25
 SPARE_BYTES: Final = GIB // 5
 """What packed copies may take beyond the weights, for both lanes to have a model of their own."""
+LANE_BYTES: Final = 5 << 20
+"""What a second compiled model takes for each layer beside its matrices. Source:
+docs/benchmarks.md, bf16 and int8 on Zen 4."""
 LIVE_ROWS: Final = 8
 """Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
 BLOCK_ROWS: Final = 14
@@ -121,7 +124,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
-    is_bf16 = computes_in_bf16(precision.name)
+    is_bf16 = number_type(precision.name) == "bf16"
     weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = precision.name == "int8" and role in coded
@@ -157,13 +160,14 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
     short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest), is_bf16)
     stages = (num_stages - 1) * short if is_large else 0
+    second = LANE_BYTES * encoder.num_layers
     # A large model lets the pages go before it computes.
     at_once = max if is_large else operator.add
     return MemoryNeeds(
         precision=str(precision),
         weights=weights,
         packed=packed,
-        separate=both + copies + at_once(pages, computing + config.num_threads * batch),
+        separate=both + copies + second + at_once(pages, computing + config.num_threads * batch),
         shared=both + at_once(pages, computing + stages),
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,

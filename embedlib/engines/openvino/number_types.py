@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from embedlib.engines.machine import VNNI_FLAGS, Machine
 
 
-def computes_in_bf16(precision: str) -> bool:
-    """Return whether everything that is not int8 is computed in bf16, and not in float32.
+def number_type(precision: str) -> Literal["float32", "bf16"]:
+    """Return what everything that is not int8 is computed in.
 
-    With int8 that is so where bf16 is the faster one, and the library still rounds activations to
-    int8 before it multiplies. Source: docs/benchmarks.md, bf16 and int8 on Zen 4. Whether it does
-    on a CPU with AMX was not measured.
+    With int8 it is bf16 where that is the faster one and the library still rounds activations to
+    int8 before it multiplies. Source: docs/fidelity.md, groups of weights. Whether it does so on a
+    CPU with AMX was not measured.
 
     Args:
         precision: of the model: "int8", "bf16" or "float32".
     """
     features = Machine().cpu_features()
     has_both = "avx512_bf16" in features and not VNNI_FLAGS.isdisjoint(features)
-    return precision == "bf16" or (precision == "int8" and has_both and "amx_bf16" not in features)
+    is_faster = precision == "int8" and has_both and "amx_bf16" not in features
+    return "bf16" if precision == "bf16" or is_faster else "float32"
