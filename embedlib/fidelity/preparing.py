@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +29,15 @@ from embedlib.errors import (
 from embedlib.fidelity.choices import searching_kinds
 from embedlib.fidelity.measure import compare_planned, reference_vectors, store_report
 from embedlib.fidelity.model import MeasuredModel, open_model
-from embedlib.fidelity.outputs import Embedded
+from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, Embedded
 from embedlib.fidelity.search import OutOfReachError
-from embedlib.fidelity.texts import MAX_TOKENS, FidelityTexts, built_in_texts, quick_texts
+from embedlib.fidelity.texts import (
+    MAX_TOKENS,
+    WORDS_PER_TOKEN,
+    FidelityTexts,
+    built_in_texts,
+    quick_texts,
+)
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import CompiledPrecision
@@ -44,6 +50,7 @@ from embedlib.models.compiled.report_cache import (
     report_place,
     search_place,
 )
+from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.reranker import Reranker
 from embedlib.session.preparing import Task
 
@@ -54,6 +61,12 @@ SHARE_OF_MEMORY: Final = 2
 """It takes at most one of so many parts of what is free."""
 MEASURED_TOKENS: Final = 2 * MAX_TOKENS
 """No text that is measured is longer, so none counts in the memory plan."""
+CUTS: Final = (MAX_TOKENS, 512, 256, 128, 64, 32)
+"""Where documents are cut beside the work, in tokens."""
+MAX_PRODUCTS: Final = 8e12
+"""Of all texts that are measured at once beside the work, in multiplications and additions: some
+20 seconds of two cores in float32. BERT-base takes all lengths, BERT-large 256 tokens and fewer.
+Longer texts are as near to float32 or nearer. Source: docs/fidelity.md, one model on a machine."""
 
 
 def main(tasks: TextIO, answers: TextIO) -> None:
@@ -130,13 +143,11 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     found: list[str] = []
     failed: list[str] = []
     right: Embedded | None = None
-    limit = measured.files.spec.max_seq_tokens
-    are_pairs = measured.kind is Reranker
-    texts = (
-        built_in_texts(limit)
-        if task.is_background
-        else quick_texts(min(limit, task.max_text_tokens), are_pairs=are_pairs)
-    )
+    if task.is_background:
+        texts = texts_beside_work(measured)
+    else:
+        limit = min(measured.files.spec.max_seq_tokens, task.max_text_tokens)
+        texts = quick_texts(limit, are_pairs=measured.kind is Reranker)
     for precision in task.precisions:
         report = _known_report(measured, precision, machine)
         if report is None:
@@ -154,6 +165,24 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
             break
         failed.append(precision)
     return found, failed
+
+
+def texts_beside_work(measured: MeasuredModel) -> FidelityTexts:
+    """Return the built-in texts, their documents cut so that a large model takes no longer."""
+    spec = measured.files.spec
+    for cut in CUTS:
+        texts = built_in_texts(min(spec.max_seq_tokens, cut))
+        num_tokens = _num_tokens(texts.all)
+        if measured.kind is Reranker:  # pairs of each query with some of the documents
+            num_pairs = NUM_CANDIDATES * NUM_ROWS_PER_QUERY * len(texts.queries)
+            num_tokens = num_pairs * num_tokens / len(texts.documents)
+        if 2 * linear_weights(spec.encoder) * num_tokens <= MAX_PRODUCTS:
+            break
+    return texts
+
+
+def _num_tokens(texts: Sequence[str]) -> float:
+    return sum(len(text.split()) for text in texts) / WORDS_PER_TOKEN
 
 
 def _compare(
@@ -259,6 +288,7 @@ def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machin
         _, comparison = compile_to_gate(
             task.model,
             cast(Any, precision),
+            texts=texts_beside_work(measured),
             config=measured.config,
             machine=machine,
             keep_in=search_place(*facts),

@@ -30,10 +30,11 @@ from embedlib.fidelity.preparing import (
     main,
     prepare,
     read_task,
+    texts_beside_work,
 )
 from embedlib.fidelity.remembered import RememberedChoices
 from embedlib.fidelity.search import OutOfReachError
-from embedlib.fidelity.texts import FidelityTexts, quick_texts
+from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
@@ -89,6 +90,57 @@ def test_a_task_says_where_texts_are_cut(task: Task) -> None:
     prepare(replace(task, max_text_tokens=16))
     expected = quick_texts(16, are_pairs=False).digest
     assert report_of(task).texts_digest == expected != quick_texts(128, are_pairs=False).digest
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "num_layers", "folder", "cut"),
+    [
+        pytest.param(384, 6, "bert", 1024, id="MiniLM"),
+        pytest.param(768, 12, "bert", 1024, id="BERT-base"),
+        pytest.param(1024, 24, "bert", 256, id="BERT-large"),
+        pytest.param(4096, 32, "bert", 32, id="7 billion"),
+        pytest.param(384, 6, "bert-reranker", 1024, id="MiniLM, reranker"),
+        pytest.param(768, 12, "bert-reranker", 128, id="BERT-base, reranker"),
+    ],
+)
+def test_a_larger_model_is_measured_on_shorter_texts(
+    hidden_size: int,
+    num_layers: int,
+    folder: str,
+    cut: int,
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    measured = open_model(tiny_folder(folder), Config())
+    spec = measured.files.spec
+    encoder = replace(
+        spec.encoder,
+        hidden_size=hidden_size,
+        intermediate_size=4 * hidden_size,
+        num_layers=num_layers,
+        windows=(None,) * num_layers,
+        num_heads=hidden_size // 64,
+        num_kv_heads=hidden_size // 64,
+        head_dim=64,
+    )
+    scaled = replace(measured.files, spec=replace(spec, encoder=encoder, max_seq_tokens=4096))
+    texts = texts_beside_work(replace(measured, files=scaled))
+    assert texts == built_in_texts(cut)
+
+
+def test_a_search_beside_the_work_takes_those_texts(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[FidelityTexts] = []
+
+    def search(*_: object, texts: FidelityTexts, **__: object) -> Any:
+        searched.append(texts)
+        raise OutOfReachError("int8 does not reach it")
+
+    monkeypatch.setattr(preparing, "CUTS", (8,))
+    monkeypatch.setattr(preparing, "compile_to_gate", search)
+    failing(monkeypatch, replace(task, is_background=True))
+    assert searched == [built_in_texts(8)]
+    assert report_of(task).texts_digest == built_in_texts(8).digest
 
 
 def test_a_reranker_is_measured_by_its_scores(

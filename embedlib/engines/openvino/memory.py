@@ -64,11 +64,13 @@ MAPPED_BYTES: Final = GIB // 8
 TABLE_BYTES: Final = GIB // 16
 """Pages of embedding tables that texts have touched, at most; an estimate."""
 SPARE_SHARE: Final = 0.25
-SPARE_BYTES: Final = GIB // 5
-"""What packed copies may take beyond the weights, for both lanes to have a model of their own."""
+SPARE_BYTES: Final = 197 << 20
+"""What packed copies, and what a second compiled model takes beside them, may take beyond the
+weights, for both lanes to have a model of their own. Source: docs/benchmarks.md, memory of the CPU
+engine."""
 LANE_BYTES: Final = 5 << 20
-"""What a second compiled model takes for each layer beside its matrices. Source:
-docs/benchmarks.md, bf16 and int8 on Zen 4."""
+"""What a second compiled model takes for each layer beside its matrices, where oneDNN has them.
+Source: docs/benchmarks.md, bf16 and int8 on Zen 4."""
 LIVE_ROWS: Final = 8
 """Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
 BLOCK_ROWS: Final = 14
@@ -98,6 +100,8 @@ class MemoryNeeds:
     """Of mapped files, and of libraries' addresses."""
     copies: float
     """Packed copies of the matrices in a compiled model, at most."""
+    second: int
+    """Of a second compiled model, beside its matrices."""
 
     @property
     def is_large(self) -> bool:
@@ -107,7 +111,8 @@ class MemoryNeeds:
     @property
     def may_be_separate(self) -> bool:
         """Whether a compiled model for each lane takes little more than the weights."""
-        return 2 * self.copies * self.packed <= (1 + SPARE_SHARE) * self.weights + SPARE_BYTES
+        both = 2 * self.copies * self.packed + self.second
+        return both <= (1 + SPARE_SHARE) * self.weights + SPARE_BYTES
 
 
 def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) -> MemoryNeeds:
@@ -160,7 +165,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
     short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest), is_bf16)
     stages = (num_stages - 1) * short if is_large else 0
-    second = LANE_BYTES * encoder.num_layers
+    second = LANE_BYTES * encoder.num_layers if by_onednn > by_mlas else 0
     # A large model lets the pages go before it computes.
     at_once = max if is_large else operator.add
     return MemoryNeeds(
@@ -171,6 +176,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
         shared=both + at_once(pages, computing + stages),
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
+        second=second,
     )
 
 
