@@ -19,7 +19,12 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.tensor_roles import FUSED_LAYERS, encoder_shapes, linear_roles
+from embedlib.models.weights.tensor_roles import (
+    FUSED_LAYERS,
+    encoder_shapes,
+    linear_roles,
+    linear_weights,
+)
 
 MAX_UNITS: Final = 48
 """Maximum units, up to rounding; the search measures each one alone. In a model with more layers,
@@ -80,9 +85,7 @@ def searching_kinds() -> dict[str, EngineKind]:
 
 def most_units(encoder: Encoder) -> int:
     """Return into how many units a search divides the layers: fewer of a larger model."""
-    shapes = encoder_shapes(encoder)
-    num_weights = sum(math.prod(shapes[f"{role}.weight"]) for role in linear_roles(encoder))
-    return min(MAX_UNITS, max(MIN_UNITS, SEARCHED_WEIGHTS // num_weights))
+    return min(MAX_UNITS, max(MIN_UNITS, SEARCHED_WEIGHTS // linear_weights(encoder)))
 
 
 def layer_units(

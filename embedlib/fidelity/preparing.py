@@ -64,9 +64,9 @@ MEASURED_TOKENS: Final = 2 * MAX_TOKENS
 CUTS: Final = (MAX_TOKENS, 512, 256, 128, 64, 32)
 """Where documents are cut beside the work, in tokens."""
 MAX_PRODUCTS: Final = 8e12
-"""Of all texts that are measured at once beside the work, in multiplications and additions: some
-20 seconds of two cores in float32. BERT-base takes all lengths, BERT-large 256 tokens and fewer.
-Longer texts are as near to float32 or nearer. Source: docs/fidelity.md, one model on a machine."""
+"""Maximum number of multiplications and additions in linear layers for all texts, so that they take
+about a minute in float32 on two cores. BERT-base takes texts of all lengths, BERT-large those of 256
+tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
 
 
 def main(tasks: TextIO, answers: TextIO) -> None:
@@ -168,7 +168,11 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
 
 
 def texts_beside_work(measured: MeasuredModel) -> FidelityTexts:
-    """Return the built-in texts, their documents cut so that a large model takes no longer."""
+    """Return the built-in texts, with documents cut to the first of `CUTS` that a model can afford.
+
+    Args:
+        measured: the model; of one that is too large for any, documents are cut to the last.
+    """
     spec = measured.files.spec
     for cut in CUTS:
         texts = built_in_texts(min(spec.max_seq_tokens, cut))
