@@ -65,8 +65,8 @@ CUTS: Final = (MAX_TOKENS, 512, 256, 128, 64, 32)
 """Where documents are cut beside the work, in tokens."""
 MAX_PRODUCTS: Final = 8e12
 """Maximum number of multiplications and additions in linear layers for all texts, so that they take
-about a minute in float32 on two cores. BERT-base takes texts of all lengths, BERT-large those of 256
-tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
+about a minute in float32 on two cores. BERT-base takes texts of all lengths, BERT-large those of
+256 tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
 
 
 def main(tasks: TextIO, answers: TextIO) -> None:
