@@ -149,7 +149,7 @@ def is_first_start(cache_dir: Path) -> bool:
 
 
 def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
-    """Wait for what the load measures beside the work; not for a search for layers to keep.
+    """Wait for what the load measures beside the work, and for a search for layers to keep.
 
     The program of a user lives on until then; that of a contestant has only a first query.
     """
@@ -165,7 +165,7 @@ def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
         task = Task(
             model=model.model_name,
             precisions=tuple(faster),
-            is_background=False,
+            is_background=True,
             options=options,
         )
         prepare(task)

@@ -17,6 +17,7 @@ from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import is_emulated, plan_reference
+from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
@@ -33,6 +34,7 @@ _ACTIVITY: Final = "Embedding in {}"
 Reference = Literal["float32", "bf16"]
 """The precision compared with: float32 on the CPU, or bf16 on the engine that is measured."""
 
+NOTHING_REMEMBERED: Final = RememberedVectors(None)
 ALONE: Final = 1
 """Token budget that makes every text a batch of its own, so that results are reproducible: in int8
 a text's vector depends slightly on its batch."""
@@ -44,6 +46,7 @@ def reference_vectors(
     texts: FidelityTexts,
     reference: Reference,
     machine: Machine,
+    remembered: RememberedVectors = NOTHING_REMEMBERED,
 ) -> Embedded:
     """Return the vectors of the reference precision, which others are compared with.
 
@@ -53,18 +56,20 @@ def reference_vectors(
         texts: what to embed.
         reference: the reference precision.
         machine: reports the hardware and packages of this machine.
+        remembered: what need not be computed again.
 
     Raises:
         ConfigError: the engine that is measured does not have the reference precision.
     """
-    if reference == "float32":
-        return model.embed(
-            cpu_engine(model, load_weights(model.files), machine),
-            texts,
-            _ACTIVITY.format(reference),
-        )
-    config = replace(model.config, precision=reference)
-    return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
+
+    def compute() -> Embedded:
+        if reference == "float32":
+            engine = cpu_engine(model, load_weights(model.files), machine)
+            return model.embed(engine, texts, _ACTIVITY.format(reference))
+        config = replace(model.config, precision=reference)
+        return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
+
+    return remembered.get(reference, (), texts, compute)
 
 
 def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts) -> Embedded:
@@ -135,6 +140,7 @@ def compare_planned(
     right: Embedded,
     reference: Reference,
     machine: Machine,
+    remembered: RememberedVectors = NOTHING_REMEMBERED,
 ) -> Comparison:
     """Compare the vectors of a planned engine with the reference vectors `right`."""
     subject = Subject(
@@ -149,7 +155,12 @@ def compare_planned(
         texts_digest=texts.digest,
         versions=versions(plan.kind, machine),
     )
-    found = planned_vectors(model, plan, texts)
+    found = remembered.get(
+        plan.precision.name,
+        plan.precision.excluded,
+        texts,
+        lambda: planned_vectors(model, plan, texts),
+    )
     return compare(right, found, model.row_texts(texts), subject)
 
 

@@ -27,9 +27,16 @@ from embedlib.errors import (
     EngineUnavailableError,
 )
 from embedlib.fidelity.choices import searching_kinds
-from embedlib.fidelity.measure import compare_planned, reference_vectors, store_report
+from embedlib.fidelity.measure import (
+    NOTHING_REMEMBERED,
+    compare_planned,
+    reference_vectors,
+    store_report,
+    versions,
+)
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, Embedded
+from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import (
     MAX_TOKENS,
@@ -40,7 +47,11 @@ from embedlib.fidelity.texts import (
 )
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import CompiledPrecision
+from embedlib.models.compiled.engine_folder import (
+    CompiledPrecision,
+    file_hashes,
+    model_fingerprint,
+)
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
@@ -50,6 +61,7 @@ from embedlib.models.compiled.report_cache import (
     report_place,
     search_place,
 )
+from embedlib.models.reading.files import ModelFiles
 from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.reranker import Reranker
 from embedlib.session.preparing import Task
@@ -143,6 +155,10 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     found: list[str] = []
     failed: list[str] = []
     right: Embedded | None = None
+    remembered = NOTHING_REMEMBERED
+    for precision in task.precisions:
+        if task.is_background and precision in searching_kinds():
+            remembered = _remembered(measured, precision, machine)
     if task.is_background:
         texts = texts_beside_work(measured)
     else:
@@ -154,8 +170,8 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
             try:
                 plan = _plan(measured, precision, machine)
                 if right is None:
-                    right = reference_vectors(measured, plan, texts, "float32", machine)
-                report = _compare(measured, plan, texts, right, machine)
+                    right = reference_vectors(measured, plan, texts, "float32", machine, remembered)
+                report = _compare(measured, plan, texts, right, machine, remembered)
             except EngineError as error:
                 found.append(f"{precision}: {error}")
                 _remember_error(measured, precision, error, machine)
@@ -164,7 +180,27 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
         if report.passes(Gate()):
             break
         failed.append(precision)
+    if not any(precision in searching_kinds() for precision in failed):
+        remembered.forget()  # no search will read it
     return found, failed
+
+
+def _remembered(measured: MeasuredModel, precision: str, machine: Machine) -> RememberedVectors:
+    """Return what was measured for a search for layers to keep."""
+    kind = _auto_plan(measured, precision, machine).kind
+    return RememberedVectors(
+        search_place(*_facts(measured, precision, machine)),
+        model_fingerprint(measured.files, file_hashes(measured.config)),
+        versions(kind, machine),
+    )
+
+
+def _facts(
+    measured: MeasuredModel, precision: str, machine: Machine
+) -> tuple[ModelFiles, str, str, str, Config]:
+    """Return what `report_cache` tells measurements apart by."""
+    plan = _auto_plan(measured, precision, machine)
+    return measured.files, precision, plan.engine, plan.hardware, measured.config
 
 
 def texts_beside_work(measured: MeasuredModel) -> FidelityTexts:
@@ -195,13 +231,15 @@ def _compare(
     texts: FidelityTexts,
     right: Embedded,
     machine: Machine,
+    remembered: RememberedVectors,
 ) -> FidelityReport:
     """Measure a planned precision, compile it first if need be, and store the report."""
     if plan.precision.name not in plan.kind.computed_precisions:
         precision = cast(CompiledPrecision, plan.precision.name)
         folder = compile_model(measured.files, precision, (), measured.config)
         plan = replace(plan, precision=replace(plan.precision, folder=folder))
-    report = compare_planned(measured, plan, texts, right, "float32", machine).report
+    comparison = compare_planned(measured, plan, texts, right, "float32", machine, remembered)
+    report = comparison.report
     place = plan.precision.folder or report_place(measured.files, report, measured.config)
     store_report(place, report)
     return report
@@ -213,9 +251,7 @@ def _remember_error(
     """Remember an error that comes again at every load; not that of a disk or of the memory."""
     is_passing = isinstance(error, EngineUnavailableError | EngineOutOfMemoryError)
     if not is_passing and not isinstance(error.__cause__, OSError):
-        plan = _auto_plan(measured, precision, machine)
-        facts = (measured.files, precision, plan.engine, plan.hardware, measured.config)
-        give_up(*facts, str(error))
+        give_up(*_facts(measured, precision, machine), str(error))
 
 
 def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
@@ -264,12 +300,12 @@ def _is_open(measured: MeasuredModel, precision: str, machine: Machine) -> bool:
     """Return whether nobody has searched layers to keep in a precision here."""
     plan = _auto_plan(measured, precision, machine)
     kind, hardware, files, config = plan.kind, plan.hardware, measured.files, measured.config
-    versions = known_versions(kind, hardware, files, config)
+    known = known_versions(kind, hardware, files, config)
     left = to_prepare(
         kind,
         hardware,
         files,
-        versions,
+        known,
         plan,
         lambda name: has_given_up(files, name, kind.name, hardware, config),
         with_search=True,
@@ -286,8 +322,7 @@ def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> Eng
 
 def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
     """Search for the layers to keep, and remember it if there are none."""
-    plan = _plan(measured, precision, machine)  # raises if memory is short
-    facts = (measured.files, precision, plan.engine, plan.hardware, measured.config)
+    _plan(measured, precision, machine)  # raises if memory is short
     try:
         _, comparison = compile_to_gate(
             task.model,
@@ -295,10 +330,10 @@ def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machin
             texts=texts_beside_work(measured),
             config=measured.config,
             machine=machine,
-            keep_in=search_place(*facts),
+            remembered=_remembered(measured, precision, machine),
         )
     except OutOfReachError as error:
-        give_up(*facts, str(error))
+        give_up(*_facts(measured, precision, machine), str(error))
         return str(error)
     report = comparison.report
     kept = ", ".join(report.excluded)

@@ -1,10 +1,11 @@
-"""`RememberedChoices`: measurements that survive the process that made them."""
+"""`RememberedVectors`: measurements that survive the process that made them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+import shutil
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -16,30 +17,71 @@ from embedlib.fidelity.search import Choices
 from embedlib.fidelity.texts import FidelityTexts
 
 
-class RememberedChoices:
-    """Implements `search.Choices`: what was measured once is read from a folder.
+class RememberedVectors:
+    """Vectors of one model, by precision, kept layers and texts.
 
-    A search takes minutes, and the process beside an Embedder may be ended after seconds.
+    Measuring and searching take minutes, and the process beside an Embedder may be ended after
+    seconds; what it has computed serves the next one.
     """
 
-    def __init__(self, choices: Choices, folder: Path) -> None:
-        """Measure with `choices` what `folder` does not have."""
+    def __init__(self, folder: Path | None, *facts: object) -> None:
+        """Read from and write into a folder.
+
+        Args:
+            folder: of vectors of one kind of machine; None: vectors are computed every time.
+            facts: JSON values that vectors depend on, such as the model's fingerprint.
+        """
+        self._folder = folder
+        self._facts = facts
+
+    def get(
+        self,
+        precision: str,
+        kept: Collection[str],
+        texts: FidelityTexts,
+        compute: Callable[[], Embedded],
+    ) -> Embedded:
+        """Return the vectors of texts; compute and keep them if the folder does not have them.
+
+        Args:
+            precision: that they are computed in.
+            kept: linear layers that are computed in a higher one.
+            texts: the texts.
+            compute: computes their vectors.
+        """
+        if self._folder is None:
+            return compute()
+        key = json.dumps([self._facts, precision, sorted(kept), texts.digest], sort_keys=True)
+        place = self._folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npz"
+        found = _read(place)
+        if found is None:
+            found = compute()
+            with suppress(OSError):  # without it the next process takes longer
+                _write(place, found)
+        return found
+
+    def forget(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class RememberedChoices:
+    """Implements `search.Choices`: measures what is not remembered."""
+
+    def __init__(self, choices: Choices, vectors: RememberedVectors) -> None:
+        """Measure with `choices` what `vectors` does not have."""
         self.precision = choices.precision
         self.kept_in = choices.kept_in
         self.units = choices.units
         self._choices = choices
-        self._folder = folder
+        self._vectors = vectors
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
         """Return the vectors of texts with these layers kept."""
-        key = json.dumps([self.precision, sorted(kept), texts.digest])
-        place = self._folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npz"
-        found = _read(place)
-        if found is None:
-            found = self._choices.embed(kept, texts)
-            with suppress(OSError):  # without it the next search takes longer
-                _write(place, found)
-        return found
+        return self._vectors.get(
+            self.precision, kept, texts, lambda: self._choices.embed(kept, texts)
+        )
 
 
 def _read(place: Path) -> Embedded | None:

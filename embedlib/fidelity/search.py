@@ -18,6 +18,8 @@ from embedlib.models.compiled.fidelity_report import Gate
 
 MAX_KEPT_SHARE: Final = 0.5
 """Maximum share of the linear layers' weights that is kept. Above it, 8 bits save too little."""
+TINY: Final = 1e-12
+"""Instead of a loss of zero, by which nothing can be divided."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ class Search:
     """Searches for the layers to keep, by measuring choices of layers on two sets of texts.
 
     Keeps no layer if the gate passes with all linear layers in 8 bits. Otherwise measures the gain
-    of each unit by keeping it alone, sorts the units by gain per weight, and finds by bisection the
-    shortest prefix of that order that passes.
+    of each unit by keeping it alone, sorts the units by gain per weight, and finds the shortest
+    beginning of that order that passes: it starts at the one that the gains promise, goes on in
+    steps that double, then by bisection.
     """
 
     def __init__(
@@ -92,30 +95,45 @@ class Search:
         plain = self._cosines(())
         if _passes(plain, gate):
             return ()
-        order = self._rank()
+        order, gains = self._rank()
         sums = np.cumsum([unit.num_weights for unit in order])
-        # The first `too_few` units do not pass, the first `enough` do.
-        too_few, enough = 0, int((sums <= MAX_KEPT_SHARE * sums[-1]).sum())
-        best = self._cosines(order[:enough])
-        if not _passes(best, gate):
-            raise _out_of_reach(self._choices, gate, plain, best)
+        most = int((sums <= MAX_KEPT_SHARE * sums[-1]).sum())
+        needed = 1 - _allowed_share(plain, gate)
+        sums_of_gains = np.maximum.accumulate(np.cumsum(gains))
+        # The first `too_few` units do not pass, the first `enough` do or are too many.
+        too_few, enough = 0, most + 1
+        probe, step = min(int(np.searchsorted(sums_of_gains, needed)) + 1, most), 1
+        found = plain
         while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            if _passes(self._cosines(order[:middle]), gate):
-                enough = middle
+            found = self._cosines(order[:probe])
+            if _passes(found, gate):
+                enough = probe
             else:
-                too_few = middle
+                too_few = probe
+            if enough > most:
+                probe = min(too_few + step, most)
+            elif too_few == 0:
+                probe = max(enough - step, 1)
+            else:
+                probe = (too_few + enough) // 2
+            step *= 2
+        if too_few == most:
+            raise _out_of_reach(self._choices, gate, plain, found)
         return _layers(order[:enough])
 
-    def _rank(self) -> list[Unit]:
-        """Return the units, highest gain per weight first."""
-        units = self._choices.units
-        base = self._measure((), self._few).mean()
+    def _rank(self) -> tuple[list[Unit], list[float]]:
+        """Return the units, highest gain per weight first, and their gains.
+
+        A gain is a share of what all units lose. The losses add up nearly: the errors of layers
+        are independent, and 1 - cosine grows with the square of an error.
+        """
+        base = 1 - self._measure((), self._few).mean()
         gains = {
-            unit: float(self._measure(unit.layers, self._few).mean() - base) / unit.num_weights
-            for unit in units
+            unit: float(base + self._measure(unit.layers, self._few).mean() - 1) / max(base, TINY)
+            for unit in self._choices.units
         }
-        return sorted(units, key=lambda unit: (-gains[unit], unit.layers))
+        order = sorted(gains, key=lambda unit: (-gains[unit] / unit.num_weights, unit.layers))
+        return order, [gains[unit] for unit in order]
 
     def _cosines(self, units: Sequence[Unit]) -> NDArray[np.float64]:
         return self._measure(_layers(units), self._whole)
@@ -129,12 +147,18 @@ class Search:
 def max_measurements(choices: Choices) -> int:
     """Return the maximum number of times that `Search` embeds texts."""
     num_units = len(choices.units)
-    return 3 + num_units + math.ceil(math.log2(num_units + 1))
+    return 3 + num_units + 2 * math.ceil(math.log2(num_units + 1))
 
 
 def _passes(found: NDArray[np.float64], gate: Gate) -> bool:
     mean, p1 = mean_and_p1(found)
     return mean >= gate.mean and p1 >= gate.p1
+
+
+def _allowed_share(plain: NDArray[np.float64], gate: Gate) -> float:
+    """Return which share of the loss with all layers in 8 bits the gate allows."""
+    mean, p1 = mean_and_p1(plain)
+    return min((1 - gate.mean) / max(1 - mean, TINY), (1 - gate.p1) / max(1 - p1, TINY))
 
 
 def _layers(units: Sequence[Unit]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -15,6 +14,7 @@ from embedlib.errors import ConfigError
 from embedlib.fidelity.choices import LayerChoices, SearchedPrecision, most_units, searching_kinds
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.measure import (
+    NOTHING_REMEMBERED,
     Reference,
     compare_planned,
     reference_vectors,
@@ -22,7 +22,7 @@ from embedlib.fidelity.measure import (
 )
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.remembered import RememberedChoices
+from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
 from embedlib.fidelity.search import (
     Choices,
     OutOfReachError,
@@ -61,7 +61,7 @@ def compile_to_gate(
     report: ReportProgress = lambda num_done, num_all: None,
     size: SearchSize = SearchSize(),
     machine: Machine | None = None,
-    keep_in: Path | None = None,
+    remembered: RememberedVectors = NOTHING_REMEMBERED,
 ) -> tuple[Path, Comparison]:
     """Compile a model to 8 bits so that it passes a gate; return its engine directory and figures.
 
@@ -82,8 +82,8 @@ def compile_to_gate(
         report: called with the number of measurements done and their maximum number.
         size: limits of the search.
         machine: reports hardware and packages; None: this machine.
-        keep_in: folder of measurements that a search for the same model, texts and machine left
-            when it was ended; removed when the search is over. None: nothing is kept.
+        remembered: what a process that was ended has measured of the same model on the same
+            machine; forgotten when the search is over.
 
     Raises:
         ConfigError: there are too few texts, or the precision or engine has no search.
@@ -113,30 +113,23 @@ def compile_to_gate(
         )
     plan = plan_measurement(measured.files, config, machine)
     whole, few = (
-        Target(some, reference_vectors(measured, plan, some, reference, machine))
+        Target(some, reference_vectors(measured, plan, some, reference, machine, remembered))
         for some in (texts, texts.thinned(SEARCH_STEP))
     )
     max_units = size.max_units or most_units(measured.files.spec.encoder)
-    choices: Choices = LayerChoices(measured, plan, max_units=max_units)
-    if keep_in is not None:
-        choices = RememberedChoices(choices, keep_in)
+    choices = RememberedChoices(LayerChoices(measured, plan, max_units=max_units), remembered)
     try:
         kept = _find(choices, whole, few, gate or Gate(), report)
     except OutOfReachError:
-        _forget(keep_in)
+        remembered.forget()
         raise
     del choices  # frees its weights on the device
     folder = compile_model(measured.files, precision, kept, config, out=out)
     plan = replace(plan, precision=ChosenPrecision(name=precision, excluded=kept, folder=folder))
     comparison = compare_planned(measured, plan, texts, whole.right, reference, machine)
     store_report(folder, comparison.report)
-    _forget(keep_in)
+    remembered.forget()
     return folder, comparison
-
-
-def _forget(folder: Path | None) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find(

@@ -32,7 +32,7 @@ from embedlib.fidelity.preparing import (
     read_task,
     texts_beside_work,
 )
-from embedlib.fidelity.remembered import RememberedChoices
+from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
@@ -217,6 +217,49 @@ def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyP
         assert prepare(replace(task, is_background=True)).startswith("all that can be")
 
 
+def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the gate was measured with serves the search, also in another process."""
+    later = replace(task, is_background=True, precisions=("int8", "bf16"))
+    computed: list[tuple[object, ...]] = []
+    get = RememberedVectors.get
+
+    def count(
+        self: RememberedVectors,
+        precision: str,
+        kept: Collection[str],
+        texts: FidelityTexts,
+        compute: Callable[[], Embedded],
+    ) -> Embedded:
+        def counted() -> Embedded:
+            computed.append((precision, *sorted(kept), texts.digest))
+            return compute()
+
+        return get(self, precision, kept, texts, counted)
+
+    def end(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RememberedVectors, "get", count)
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    monkeypatch.setattr("embedlib.fidelity.search._passes", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_search", end)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(later)
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    assert list(place.glob("search-int8-*/*.npz"))
+    assert len(computed) == 3
+    prepare(later)
+    assert len(set(computed)) == len(computed) > 10
+    assert not list(place.glob("search-int8-*/")), "the search is over"
+
+
+def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:
+    prepare(replace(task, is_background=True))
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    assert not list(place.glob("search-*"))
+
+
 class CountedChoices:
     """A model whose measurements are counted; the third one is interrupted."""
 
@@ -237,12 +280,13 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     texts = FidelityTexts(("a", "b"), ())
     kept = [(), ("layers.0.q",), ("layers.0.q", "layers.0.k")]
     first = CountedChoices()
+    vectors = RememberedVectors(tmp_path / "new")
     for layers in kept[:2]:
-        RememberedChoices(first, tmp_path / "new").embed(layers, texts)
+        RememberedChoices(first, vectors).embed(layers, texts)
     with pytest.raises(KeyboardInterrupt):
-        RememberedChoices(first, tmp_path / "new").embed(kept[2], texts)
+        RememberedChoices(first, vectors).embed(kept[2], texts)
     second = CountedChoices()
-    remembered = RememberedChoices(second, tmp_path / "new")
+    remembered = RememberedChoices(second, RememberedVectors(tmp_path / "new"))
     for layers in kept:
         assert (remembered.embed(layers, texts).queries == len(layers)).all()
     assert second.measured == kept[2:]
@@ -251,14 +295,19 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     for stored in (tmp_path / "new").iterdir():
         stored.write_bytes(b"PK damaged")
     third = CountedChoices()
-    RememberedChoices(third, tmp_path / "new").embed((), texts)
+    RememberedChoices(third, vectors).embed((), texts)
     assert third.measured == [()]
+    fourth = CountedChoices()
+    RememberedChoices(fourth, RememberedVectors(tmp_path / "new", "other weights")).embed((), texts)
+    assert fourth.measured == [()]
+    vectors.forget()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_cache_that_is_full_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     choices = CountedChoices()
-    remembered = RememberedChoices(choices, tmp_path / "file" / "new")
+    remembered = RememberedChoices(choices, RememberedVectors(tmp_path / "file" / "new"))
     for _ in range(2):
         remembered.embed((), FidelityTexts(("a",), ()))
     assert len(choices.measured) == 2

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib import Embedder
@@ -31,7 +33,7 @@ from embedlib.fidelity.measure import cpu_engine, store_report
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.search import Search, Target, Unit, max_measurements
+from embedlib.fidelity.search import OutOfReachError, Search, Target, Unit, max_measurements
 from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
@@ -111,9 +113,35 @@ def test_the_shortest_beginning_of_the_order_is_kept() -> None:
     assert search.asked[0] == (8, ())
     assert search.asked[1] == (2, ())  # on fewer texts
     assert search.asked[2:10] == [(2, (name,)) for name in angles]
-    assert search.asked[10] == (8, ("a", "b", "c", "d"))  # half of it all
-    assert set(search.asked[11:]) == {(8, ("b", "d")), (8, ("b",))}
+    assert search.asked[10:] == [(8, ("b", "d")), (8, ("b",))]  # what the gains promise, one less
     assert len(calls) == len(search.asked) <= max_measurements(search)
+
+
+@given(
+    st.lists(st.floats(0, 0.1), min_size=1, max_size=12),
+    st.lists(st.sampled_from([1, 1, 2, 4]), min_size=12, max_size=12),
+    st.floats(0.0, 1.0),
+)
+def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], share: float) -> None:
+    names = [f"{index:02}" for index in range(len(angles))]
+    model = Angles(dict(zip(names, angles, strict=True)), dict(zip(names, sizes, strict=False)))
+    gate = Gate(mean=float(np.cos(share * sum(angles))), p1=0)
+    try:
+        kept = Search(model, EIGHT, TWO).find(gate)
+    except OutOfReachError:
+        half = sum(unit.num_weights for unit in model.units) / 2
+        last = [asked for num_texts, asked in model.asked if num_texts == 8][-1]
+        assert sum(unit.num_weights for unit in model.units if unit.layers[0] in last) <= half
+    else:
+        whole = {asked for num_texts, asked in model.asked if num_texts == 8}
+        assert kept in whole, "it was measured"
+        assert not kept or any(len(asked) == len(kept) - 1 for asked in whole)
+    assert len(model.asked) <= max_measurements(model)
+
+
+def test_a_unit_of_more_than_half_of_the_weights_is_out_of_reach() -> None:
+    with pytest.raises(OutOfReachError, match=r"with half of their weights kept 0\.99500"):
+        Search(Angles({"a": 0.1}, {}), EIGHT, TWO).find(Gate())
 
 
 def test_a_large_layer_is_kept_only_for_a_large_gain() -> None:
