@@ -30,8 +30,8 @@ MAX_UNITS: Final = 48
 """Maximum units, up to rounding; the search measures each one alone. In a model with more layers,
 neighbors of one kind share a unit."""
 SEARCHED_WEIGHTS: Final = 4_000_000_000
-"""The weights of a model times the units of its layers that a search measures alone: some ten
-minutes of two cores for BERT-large. Source: docs/fidelity.md, which layers are kept."""
+"""The weights of a model times the units of its layers that a search measures alone: some
+four minutes of two cores for BERT-large. Source: docs/fidelity.md, which layers are kept."""
 MIN_UNITS: Final = 12
 SearchedPrecision = Literal["int8", "fp8"]
 
