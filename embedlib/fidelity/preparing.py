@@ -178,10 +178,10 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
                 continue
             found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
         if report.passes(Gate()):
+            if not any(name in searching_kinds() for name in failed):
+                remembered.forget()  # no search will read it
             break
         failed.append(precision)
-    if not any(precision in searching_kinds() for precision in failed):
-        remembered.forget()  # no search will read it
     return found, failed
 
 
@@ -321,9 +321,9 @@ def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> Eng
 
 
 def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
-    """Search for the layers to keep, and remember it if there are none."""
-    _plan(measured, precision, machine)  # raises if memory is short
+    """Search for the layers to keep, and remember it if there are none; return what was found."""
     try:
+        _plan(measured, precision, machine)  # raises if memory is short
         _, comparison = compile_to_gate(
             task.model,
             cast(Any, precision),
@@ -335,6 +335,8 @@ def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machin
     except OutOfReachError as error:
         give_up(*_facts(measured, precision, machine), str(error))
         return str(error)
+    except EngineError as error:
+        return f"{precision}: {error}"
     report = comparison.report
     kept = ", ".join(report.excluded)
     return f"{precision} without {kept} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"

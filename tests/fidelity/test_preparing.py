@@ -206,6 +206,18 @@ def test_the_search_runs_beside_the_work_and_once(
     assert searched == ["int8"]
 
 
+def test_a_search_that_fails_is_told_and_may_be_tried_again(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise EngineOutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(preparing, "compile_to_gate", fail)
+    failing(monkeypatch, task)
+    later = replace(task, is_background=True)
+    assert prepare(later) == prepare(later) == "int8: out of memory"
+
+
 def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, task)
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
