@@ -1,7 +1,6 @@
 """Measures how close a lower precision is to the model's own, and which layers it must keep."""
 
 from embedlib.fidelity.compare import Comparison
-from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, read_texts
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.fidelity.verify import verify
@@ -12,7 +11,6 @@ __all__ = [
     "FidelityReport",
     "FidelityTexts",
     "Gate",
-    "RememberedVectors",
     "TextFidelity",
     "built_in_texts",
     "compile_to_gate",

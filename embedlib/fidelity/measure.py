@@ -72,6 +72,30 @@ def reference_vectors(
     return remembered.get(reference, (), texts, compute)
 
 
+def remembered_vectors(
+    folder: Path | None, model: MeasuredModel, plan: EnginePlan, machine: Machine
+) -> RememberedVectors:
+    """Return what a folder has of a model's vectors; those of other weights do not count.
+
+    Args:
+        folder: the folder; None: nothing is remembered.
+        model: the model.
+        plan: the engine and its hardware.
+        machine: reports the versions of packages.
+    """
+    if folder is None:
+        return NOTHING_REMEMBERED
+    return RememberedVectors(
+        folder,
+        model_fingerprint(model.files, file_hashes(model.config)),
+        plan.engine,
+        plan.hardware,
+        model.files.spec.max_seq_tokens,
+        template_facts(model.files.spec),
+        versions(plan.kind, machine),
+    )
+
+
 def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts) -> Embedded:
     """Return the vectors that a planned engine computes; on the CPU each text alone."""
     config = model.config

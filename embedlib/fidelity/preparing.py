@@ -31,8 +31,8 @@ from embedlib.fidelity.measure import (
     NOTHING_REMEMBERED,
     compare_planned,
     reference_vectors,
+    remembered_vectors,
     store_report,
-    versions,
 )
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, Embedded
@@ -47,11 +47,7 @@ from embedlib.fidelity.texts import (
 )
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import (
-    CompiledPrecision,
-    file_hashes,
-    model_fingerprint,
-)
+from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
@@ -158,7 +154,9 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     remembered = NOTHING_REMEMBERED
     for precision in task.precisions:
         if task.is_background and precision in searching_kinds():
-            remembered = _remembered(measured, precision, machine)
+            place = search_place(*_facts(measured, precision, machine))
+            plan = _auto_plan(measured, precision, machine)
+            remembered = remembered_vectors(place, measured, plan, machine)
     if task.is_background:
         texts = texts_beside_work(measured)
     else:
@@ -183,16 +181,6 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
             break
         failed.append(precision)
     return found, failed
-
-
-def _remembered(measured: MeasuredModel, precision: str, machine: Machine) -> RememberedVectors:
-    """Return what was measured for a search for layers to keep."""
-    kind = _auto_plan(measured, precision, machine).kind
-    return RememberedVectors(
-        search_place(*_facts(measured, precision, machine)),
-        model_fingerprint(measured.files, file_hashes(measured.config)),
-        versions(kind, machine),
-    )
 
 
 def _facts(
@@ -330,7 +318,7 @@ def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machin
             texts=texts_beside_work(measured),
             config=measured.config,
             machine=machine,
-            remembered=_remembered(measured, precision, machine),
+            keep_in=search_place(*_facts(measured, precision, machine)),
         )
     except OutOfReachError as error:
         give_up(*_facts(measured, precision, machine), str(error))

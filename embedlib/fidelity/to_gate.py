@@ -14,15 +14,15 @@ from embedlib.errors import ConfigError
 from embedlib.fidelity.choices import LayerChoices, SearchedPrecision, most_units, searching_kinds
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.measure import (
-    NOTHING_REMEMBERED,
     Reference,
     compare_planned,
     reference_vectors,
+    remembered_vectors,
     store_report,
 )
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
+from embedlib.fidelity.remembered import RememberedChoices
 from embedlib.fidelity.search import (
     Choices,
     OutOfReachError,
@@ -61,7 +61,7 @@ def compile_to_gate(
     report: ReportProgress = lambda num_done, num_all: None,
     size: SearchSize = SearchSize(),
     machine: Machine | None = None,
-    remembered: RememberedVectors = NOTHING_REMEMBERED,
+    keep_in: Path | None = None,
 ) -> tuple[Path, Comparison]:
     """Compile a model to 8 bits so that it passes a gate; return its engine directory and figures.
 
@@ -82,8 +82,8 @@ def compile_to_gate(
         report: called with the number of measurements done and their maximum number.
         size: limits of the search.
         machine: reports hardware and packages; None: this machine.
-        remembered: what a process that was ended has measured of the same model on the same
-            machine; forgotten when the search is over.
+        keep_in: folder of what a process that was ended has measured; removed when the search is
+            over. None: nothing is kept.
 
     Raises:
         ConfigError: there are too few texts, or the precision or engine has no search.
@@ -112,6 +112,7 @@ def compile_to_gate(
             f"texts has {num_rows} texts; choosing layers needs {size.min_texts} or more"
         )
     plan = plan_measurement(measured.files, config, machine)
+    remembered = remembered_vectors(keep_in, measured, plan, machine)
     whole, few = (
         Target(some, reference_vectors(measured, plan, some, reference, machine, remembered))
         for some in (texts, texts.thinned(SEARCH_STEP))
