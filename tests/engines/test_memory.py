@@ -25,7 +25,6 @@ from embedlib.engines.openvino.memory import (
     SHARED_BATCH_TOKENS,
     MemoryNeeds,
     memory_needs,
-    shared_batch_tokens,
 )
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
@@ -291,7 +290,6 @@ def test_lanes_share_a_compiled_model_where_two_do_not_fit(
 ) -> None:
     folder = tiny_folder("bert")
     config = Config(threads=2, engine_cache_dir=tmp_path)
-    assert shared_batch_tokens("bf16") > shared_batch_tokens("int8") == SHARED_BATCH_TOKENS
     needs = memory_needs(read_model_files(folder), ChosenPrecision(name="float32"), config)
     for num_bytes, budget in ((needs.shared + 2048, SHARED_BATCH_TOKENS), (9 * GIB, 512)):
         machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})

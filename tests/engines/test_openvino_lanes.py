@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino.bulk_threads import MAX_NICENESS, NICENESS, BulkThreads
+from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.inputs import infer
@@ -161,8 +161,8 @@ needs_linux = pytest.mark.skipif(
 )
 
 
-def niceness(number: int) -> int:
-    return os.getpriority(os.PRIO_PROCESS, number)
+def policies(*numbers: int) -> set[int]:
+    return {os.sched_getscheduler(number) for number in numbers}
 
 
 @needs_linux
@@ -192,13 +192,14 @@ def test_the_threads_that_a_marked_thread_starts_get_a_lower_priority() -> None:
     marking.start()
     marking.join()
     started.wait(WAIT_SECONDS)
-    before = niceness(numbers["other"])
+    before = policies(0)
+    assert policies(*numbers.values()) == before != {os.SCHED_IDLE}
     assert numbers["bulk"] in bulk.numbers()
     assert numbers["other"] not in bulk.numbers()
     for _ in range(2):
         bulk.lower()
-        assert niceness(numbers["bulk"]) == min(before + NICENESS, MAX_NICENESS)
-        assert niceness(numbers["other"]) == niceness(0) == before
+        assert policies(numbers["bulk"]) == {os.SCHED_IDLE}
+        assert policies(numbers["other"], 0) == before
     end.set()
     other.join()
     ended.wait(WAIT_SECONDS)
@@ -213,9 +214,9 @@ def test_the_library_computes_bulk_on_threads_that_are_found(
     bulk: BulkThreads = engine._lanes._when_met.__self__  # type: ignore[attr-defined]
     numbers = bulk.numbers()
     assert len(numbers) >= engine.limits.num_parallel_batches
-    before = niceness(0)
-    assert {niceness(number) for number in numbers} == {before}
+    assert policies(*numbers) == policies(0) != {os.SCHED_IDLE}
     with engine._lanes.bulk():
         engine.compute(make_batch(IDS, Lane.QUERY))
-    assert {niceness(number) for number in bulk.numbers()} == {min(before + NICENESS, MAX_NICENESS)}
+    assert policies(*bulk.numbers()) == {os.SCHED_IDLE}
+    assert os.SCHED_IDLE not in policies(0)
     engine.close()

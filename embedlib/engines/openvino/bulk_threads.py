@@ -5,6 +5,11 @@ equal priorities a query takes three to five times as long, since its threads wa
 in every layer. The library computes bulk batches on threads of its own, and does not tell which.
 But on Linux a thread begins with the name of the one that starts it: so the model of the bulk lane
 is compiled by threads of a name that nobody else has.
+
+Niceness is not enough. The threads of a query wait for one another by giving up the core for a
+moment, and a bulk thread then keeps it for some milliseconds, however nice it is. A thread of the
+policy SCHED_IDLE is put aside as soon as any other one can run. Source: docs/benchmarks.md, queries
+beside bulk work.
 """
 
 from __future__ import annotations
@@ -16,10 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-NICENESS: Final = 10
-"""Added to the niceness of bulk threads: beside a query they get a tenth of a core. Source: the
-weights in `sched_prio_to_weight` of Linux, kernel/sched/core.c: 110 against 1,024."""
-MAX_NICENESS: Final = 19
 _TASKS: Final = Path("/proc/self/task")
 
 
@@ -36,14 +37,13 @@ class BulkThreads:
             (_TASKS / str(threading.get_native_id()) / "comm").write_text(self._name)
 
     def lower(self) -> None:
-        """Lower the priority of the bulk threads, once; any thread may call this."""
+        """Let bulk threads compute only while a core is idle, from now on; any thread may call."""
         if self._is_lowered:
             return
         self._is_lowered = True
         for number in self.numbers():
             with suppress(OSError):  # it has ended, or the system forbids it
-                niceness = os.getpriority(os.PRIO_PROCESS, number) + NICENESS
-                os.setpriority(os.PRIO_PROCESS, number, min(niceness, MAX_NICENESS))
+                os.sched_setscheduler(number, os.SCHED_IDLE, os.sched_param(0))
 
     def numbers(self) -> list[int]:
         """Return the system's numbers of the bulk threads."""

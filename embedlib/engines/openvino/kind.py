@@ -232,14 +232,12 @@ def choose_profile(
         config: the options.
         found: what was measured; None: nothing.
     """
-    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, shared_batch_tokens
+    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 
     needs = _needs(plan, files, config)
     shares = _shares_lanes(plan, needs)
     rule = Profile(
-        max_batch_tokens=shared_batch_tokens(number_type(plan.precision.name))
-        if shares
-        else MAX_BATCH_TOKENS,
+        max_batch_tokens=SHARED_BATCH_TOKENS if shares else MAX_BATCH_TOKENS,
         num_streams=1 if shares else config.num_threads,
         shares_lanes=shares,
         library="auto",

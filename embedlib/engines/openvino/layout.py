@@ -9,7 +9,7 @@ from embedlib.engines.base import EngineLimits
 from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
-from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, shared_batch_tokens
+from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
@@ -72,7 +72,7 @@ class Layout:
 
     def _batch_tokens(self, encoder: Encoder) -> int:
         """Return the token budget: the wanted one, unless the graph takes fewer."""
-        best = shared_batch_tokens(self.precision) if self.shares_lanes else MAX_BATCH_TOKENS
+        best = SHARED_BATCH_TOKENS if self.shares_lanes else MAX_BATCH_TOKENS
         wanted = self.max_batch_tokens or best
         has_distances = encoder.relative_positions is not None
         return min(wanted, most_batch_tokens(encoder)) if has_distances else wanted

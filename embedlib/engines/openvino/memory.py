@@ -38,12 +38,10 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, line
 
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
-SHARED_BATCH_TOKENS: Final = 64
-"""Of a batch where the lanes share a compiled model: a query waits for a part of one. Source:
-docs/benchmarks.md, memory of the CPU engine."""
-SHARED_BF16_BATCH_TOKENS: Final = 192
-"""The same in bf16, where few rows are multiplied at less than the full rate. Source:
-docs/benchmarks.md, bf16 and int8 on Zen 4."""
+SHARED_BATCH_TOKENS: Final = 192
+"""Of a batch where the lanes share a compiled model: a query waits for a part of one, and fewer
+rows are multiplied at less than the full rate. Source: docs/benchmarks.md, batches of a shared
+model."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
 to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
@@ -178,15 +176,6 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
         copies=copies / packed,
         second=second,
     )
-
-
-def shared_batch_tokens(precision: str) -> int:
-    """Return the token budget where the lanes share a compiled model.
-
-    Args:
-        precision: of everything that is not int8.
-    """
-    return SHARED_BF16_BATCH_TOKENS if precision == "bf16" else SHARED_BATCH_TOKENS
 
 
 def most_bytes(num_parameters: int, precision: str) -> int:

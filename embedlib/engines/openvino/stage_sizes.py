@@ -8,6 +8,6 @@ MAX_STAGES: Final = 8
 """A query waits for one of them at most. So a batch of eight times as many tokens as a query costs
 it about as much as another query; more stages gain little and have threads of their own."""
 MIN_TRIMMED_ROWS: Final = 256
-"""Tokens of a batch from which on what a stage lets go is returned to the system. glibc keeps it
-otherwise, in pieces that the next stage cannot use; returning takes milliseconds. Source:
-docs/benchmarks.md, memory of the CPU engine."""
+"""Tokens of a batch from which on a stage lets go of its memory, and the last one returns it to the
+system. To return it behind each stage takes a tenth to a third of a batch's time, never to return
+it more memory: glibc keeps it in pieces. Source: docs/benchmarks.md, batches of a shared model."""

@@ -54,6 +54,10 @@ class Request:
     ) -> None:
         """Compute a batch.
 
+        Each stage lets go of the memory of its layers for the next one, which would take some of
+        its own. What a short batch takes is kept: to touch it for the first time costs a lone query
+        some hundredths.
+
         Args:
             arrays: the inputs by name; they are read in place.
             between: called between two stages.
@@ -63,6 +67,7 @@ class Request:
         """
         between_stages = self._hidden(arrays)
         last = len(self._stages) - 1
+        lets_go = last > 0 and arrays["token_ids"].size >= MIN_TRIMMED_ROWS
         for number, (stage, request, names) in enumerate(self._stages):
             if number:
                 between()
@@ -75,8 +80,11 @@ class Request:
                 result = ov.Tensor(between_stages[number], shared_memory=True)
                 request.set_output_tensor(0, result)
             request.infer()
-            if last:
-                _let_go(stage, arrays["token_ids"].size)
+            if lets_go:
+                with suppress(RuntimeError):  # another request computes in it, and lets go later
+                    stage.release_memory()
+        if lets_go:
+            return_freed()
 
     def _hidden(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
         """Return the output of each stage but the last: two arrays by turns."""
@@ -105,19 +113,6 @@ class Request:
         self._is_cancelled = True
         for _, request, _ in self._stages:
             request.cancel()
-
-
-def _let_go(stage: ov.CompiledModel, num_rows: int) -> None:
-    """Let go of the memory of a stage's layers, or each stage would keep some.
-
-    What a short batch takes is kept for the next one: to touch it for the first time costs a lone
-    query some hundredths.
-    """
-    if num_rows < MIN_TRIMMED_ROWS:
-        return
-    with suppress(RuntimeError):  # another request computes in it, and lets go later
-        stage.release_memory()
-    return_freed()
 
 
 def _names(inputs: Sequence[ov.Output]) -> list[str]:
