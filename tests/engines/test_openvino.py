@@ -233,11 +233,11 @@ def test_a_batch_without_memory_is_halved(
 ) -> None:
     infer, sizes = ov.InferRequest.infer, []
 
-    def infer_few(request: ov.InferRequest) -> Any:
+    def infer_few(request: ov.InferRequest, **options: Any) -> Any:
         sizes.append(request.get_input_tensor(0).size)
         if sizes[-1] > 40:
             raise RuntimeError("Exception from src/memory.cpp:2:\nFailed to allocate 5 bytes\n")
-        return infer(request)
+        return infer(request, **options)
 
     with Embedder(tiny_folder("bert"), threads=1) as embedder:
         # Different, since equal ones are computed once.
@@ -256,7 +256,7 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
     infer, cancel = ov.InferRequest.infer, ov.InferRequest.cancel
     cancelled: list[ov.InferRequest] = []
 
-    def infer_when_cancelled(request: ov.InferRequest) -> Any:
+    def infer_when_cancelled(request: ov.InferRequest, **options: Any) -> Any:
         begun.set()
         assert is_cancelled.wait(30)
         raise RuntimeError("Infer Request was canceled")

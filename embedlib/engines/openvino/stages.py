@@ -79,7 +79,7 @@ class Request:
             if number < last:
                 result = ov.Tensor(between_stages[number], shared_memory=True)
                 request.set_output_tensor(0, result)
-            request.infer()
+            request.infer(share_outputs=True)  # or results would be copied
             if lets_go:
                 with suppress(RuntimeError):  # another request computes in it, and lets go later
                     stage.release_memory()
