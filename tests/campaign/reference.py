@@ -71,10 +71,15 @@ def class_scores(
 
 
 def error_of(vectors: Any, expected: Any) -> float:
-    """Return the largest difference of an element, relative to the largest number of its row."""
+    """Return the largest difference of an element, relative to the largest number of its row.
+
+    A row counts as no smaller than a hundredth of the largest one: a ReLU may leave the rounding of
+    much larger numbers.
+    """
     got = np.atleast_2d(np.asarray(vectors, np.float64))
     wanted: NDArray[np.float64] = np.atleast_2d(np.asarray(expected, np.float64))
     if got.shape != wanted.shape or not np.isfinite(got).all():
         return float("inf")
-    scale = np.maximum(np.abs(wanted).max(axis=1, keepdims=True), 1e-9)
+    scale = np.abs(wanted).max(axis=1, keepdims=True)
+    scale = np.maximum(scale, max(scale.max(initial=0) / 100, 1e-9))
     return float((np.abs(got - wanted) / scale).max(initial=0))
