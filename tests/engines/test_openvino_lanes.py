@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.engines.openvino import stages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
@@ -75,11 +76,14 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
 ) -> None:
     released: list[ov.CompiledModel] = []
     monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
+    returned: list[int] = []
+    monkeypatch.setattr(stages, "return_freed", lambda: returned.append(len(released)))
     graphs = build_stages(files.spec, load_weights(files), "any", 2)
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
     infer(request, make_batch([IDS[0]] * num_texts), {})
     assert len(released) == num_stages
+    assert returned == ([num_stages] if num_stages else [])
 
 
 def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:
