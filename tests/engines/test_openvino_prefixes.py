@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import attention, graph, kept_prefixes
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
@@ -24,6 +25,10 @@ from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
 from tests.tiny_encoders import CASES, HIDDEN, LAST, MAX_TOKENS, PLAIN, computed, weights_of
 
+needs_bf16 = pytest.mark.skipif(
+    Machine().bf16_instructions() is None,
+    reason="needs a CPU with AMX_BF16 or AVX512_BF16",
+)
 MIN_PREFIX = 3
 PREFIX = [5, 7, 9, 11, 13, 15, 17, 19]
 FAMILIES = {
@@ -163,11 +168,36 @@ def test_what_the_plan_counts_is_what_is_kept() -> None:
     engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), Layout(threads=1))
     for tail in (1, 2):
         computed(engine, make_batch([[*PREFIX, tail]]))
-    (prefix,) = prefixes_of(engine)._prefixes
-    arrays: list[NDArray[np.float32]] = list(prefix.arrays.values())
-    assert sum(array.nbytes for array in arrays) == len(PREFIX) * bytes_per_token(encoder)
+    assert num_bytes(engine) == len(PREFIX) * bytes_per_token(encoder)
     assert max_kept_bytes(spec) > 0 == max_kept_bytes(spec_of(PLAIN))
     engine.close()
+
+
+@needs_bf16
+@pytest.mark.parametrize("shares_lanes", [False, True])
+def test_in_bf16_what_is_kept_is_in_bf16(shares_lanes: bool) -> None:
+    encoder = FAMILIES["two-ropes"]
+    spec = spec_of(encoder)
+    weights = weights_of(spec, np.random.default_rng(0))
+    layout = Layout(threads=1, precision="bf16", shares_lanes=shares_lanes)
+    keeping = OpenVINOEngine(spec, weights, layout)
+    forgetting = without_prefixes(OpenVINOEngine(spec, weights, layout))
+    exact = OpenVINOEngine(spec, weights, Layout(threads=1))
+    for tail in (1, 2, 3):
+        batch = make_batch([[*PREFIX, tail]])
+        found, expected = (computed(engine, batch) for engine in (keeping, forgetting))
+        error = relative_errors(expected, computed(exact, batch)).max()
+        assert 0 < relative_errors(found, computed(exact, batch)).max() < 3 * error
+    assert kept(keeping) == [PREFIX]
+    assert num_bytes(keeping) == len(PREFIX) * bytes_per_token(encoder) / 2
+    for engine in (keeping, forgetting, exact):
+        engine.close()
+
+
+def num_bytes(engine: OpenVINOEngine) -> int:
+    (prefix,) = prefixes_of(engine)._prefixes
+    arrays: list[NDArray[np.floating]] = list(prefix.arrays.values())
+    return sum(array.nbytes for array in arrays)
 
 
 @pytest.mark.parametrize("pooling", [Pooling(modes=("mean",)), Pooling(modes=("cls",))])

@@ -120,7 +120,7 @@ class _GraphBuilder:
         length = op.gather(op.shape_of(self.token_ids, "i32"), int_constant(1), int_constant(0))
         self.indices = op.range(int_constant(0), length, int_constant(1), output_type="i32")
         """int32[L]: 0, 1, 2 ..."""
-        self.kept = KeptTokens() if can_keep_prefix(spec) else None
+        self.kept = KeptTokens(is_bf16=is_bf16) if can_keep_prefix(spec) else None
         self.positions = keys = self.indices
         """int32[L]: positions of the batch's tokens; they lie behind the kept ones."""
         if self.kept is not None:

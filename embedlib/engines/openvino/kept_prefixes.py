@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.first_tokens import Ints, num_equal, num_shared
 from embedlib.engines.openvino.kept_tokens import PREFIX
+from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.prefix_sizes import MAX_KEPT_TOKENS, MIN_PREFIX_TOKENS
-from embedlib.engines.openvino.stages import Stages, input_nodes
+from embedlib.engines.openvino.stages import BF16_BITS, Stages, input_nodes
 
 NUM_COMPARED = 8
 """Earlier sequences that a sequence is compared with: so many prompts may take turns."""
 
-Arrays = dict[str, NDArray[np.float32]]
+Arrays = dict[str, NDArray[np.floating]]
 _NO_IDS: Ints = np.zeros(0, np.int32)
 
 
@@ -90,7 +91,8 @@ class KeptPrefixes:
             if name.startswith(PREFIX):
                 axes[name] = next(i for i, size in enumerate(shape) if size.is_dynamic)
                 sizes = [0 if size.is_dynamic else size.get_length() for size in shape]
-                empty[name] = np.zeros(sizes, np.float32)
+                is_bf16 = node.get_element_type() == ov.Type.bf16
+                empty[name] = np.zeros(sizes, BF16_BITS if is_bf16 else np.float32)
         return cls(axes, empty) if axes else None
 
     def none(self) -> Use:
@@ -116,7 +118,7 @@ class KeptPrefixes:
             prefix = self._add(prefix.ids[:num_before], prefix.lane, prefix.arrays)
         return self._use_of(prefix.arrays, num_before)
 
-    def keep(self, use: Use, tensors: Sequence[NDArray[np.float32]]) -> None:
+    def keep(self, use: Use, tensors: Sequence[NDArray[np.floating]]) -> None:
         """Keep the prefix that a batch leaves.
 
         Args:
@@ -134,7 +136,7 @@ class KeptPrefixes:
                 found = prefix, num_tokens
         return found
 
-    def _add(self, ids: Ints, lane: Lane, arrays: Mapping[str, NDArray[np.float32]]) -> _Prefix:
+    def _add(self, ids: Ints, lane: Lane, arrays: Mapping[str, NDArray[np.floating]]) -> _Prefix:
         """Keep copies of the first tokens of these arrays; drop what has no room."""
         copies = {
             name: arrays[name].take(range(len(ids)), axis) for name, axis in self._axes.items()

@@ -19,7 +19,7 @@ def max_kept_bytes(spec: ModelSpec) -> int:
 
 
 def bytes_per_token(encoder: Encoder) -> int:
-    """Return what a kept token takes: keys and values of every layer, in float32.
+    """Return what a kept token takes: keys and values of every layer, in float32, or half in bf16.
 
     The last layer keeps its input in place of values. Source: `KeptTokens`.
     """

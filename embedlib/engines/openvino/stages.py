@@ -25,6 +25,10 @@ Stages = Sequence[ov.CompiledModel]
 HIDDEN: Final = "hidden"
 """Name of the input of all stages but the first: float32[B, L, H], the output of the one before."""
 
+BF16_BITS: Final = np.float16
+"""numpy has no bfloat16: its bits are in arrays of this type, as the library hands them out.
+Nothing computes in float16 here."""
+
 
 def input_nodes(stages: Stages) -> dict[str, ov.Output]:
     """Return the inputs of a graph by name; of one that several stages take, that of the first."""
@@ -75,7 +79,7 @@ class Request:
                 raise RuntimeError("the batch was cancelled")
             for index, name in enumerate(names):
                 given = between_stages[number - 1] if name == HIDDEN else arrays[name]
-                request.set_input_tensor(index, ov.Tensor(given, shared_memory=True))
+                request.set_input_tensor(index, _tensor(given))
             if number < last:
                 result = ov.Tensor(between_stages[number], shared_memory=True)
                 request.set_output_tensor(0, result)
@@ -102,7 +106,7 @@ class Request:
         return vectors
 
     @property
-    def others(self) -> list[NDArray[np.float32]]:
+    def others(self) -> list[NDArray[np.floating]]:
         """The graph's other outputs, in their order; views of the requests' memory."""
         return [
             tensor.data for _, request, _ in self._stages for tensor in request.output_tensors[1:]
@@ -113,6 +117,13 @@ class Request:
         self._is_cancelled = True
         for _, request, _ in self._stages:
             request.cancel()
+
+
+def _tensor(array: NDArray[Any]) -> ov.Tensor:
+    """Return a tensor that reads an array in place."""
+    if array.dtype == BF16_BITS:
+        return ov.Tensor(array, ov.Shape(array.shape), ov.Type.bf16)
+    return ov.Tensor(array, shared_memory=True)
 
 
 def _names(inputs: Sequence[ov.Output]) -> list[str]:
