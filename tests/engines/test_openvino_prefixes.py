@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import attention, graph, kept_prefixes
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
@@ -23,12 +22,9 @@ from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_byt
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
+from tests.machines import needs_bf16
 from tests.tiny_encoders import CASES, HIDDEN, LAST, MAX_TOKENS, PLAIN, computed, weights_of
 
-needs_bf16 = pytest.mark.skipif(
-    Machine().bf16_instructions() is None,
-    reason="needs a CPU with AMX_BF16 or AVX512_BF16",
-)
 MIN_PREFIX = 3
 PREFIX = [5, 7, 9, 11, 13, 15, 17, 19]
 FAMILIES = {
@@ -168,8 +164,9 @@ def test_what_the_plan_counts_is_what_is_kept() -> None:
     engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), Layout(threads=1))
     for tail in (1, 2):
         computed(engine, make_batch([[*PREFIX, tail]]))
-    assert num_bytes(engine) == len(PREFIX) * bytes_per_token(encoder)
-    assert max_kept_bytes(spec) > 0 == max_kept_bytes(spec_of(PLAIN))
+    assert num_bytes(engine) == len(PREFIX) * bytes_per_token(encoder, is_bf16=False)
+    assert max_kept_bytes(spec, is_bf16=False) > 0
+    assert max_kept_bytes(spec_of(PLAIN), is_bf16=False) == 0
     engine.close()
 
 
@@ -189,7 +186,7 @@ def test_in_bf16_what_is_kept_is_in_bf16(shares_lanes: bool) -> None:
         error = relative_errors(expected, computed(exact, batch)).max()
         assert 0 < relative_errors(found, computed(exact, batch)).max() < 3 * error
     assert kept(keeping) == [PREFIX]
-    assert num_bytes(keeping) == len(PREFIX) * bytes_per_token(encoder) / 2
+    assert num_bytes(keeping) == len(PREFIX) * bytes_per_token(encoder, is_bf16=True)
     for engine in (keeping, forgetting, exact):
         engine.close()
 

@@ -158,7 +158,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     pages = min(read * packed, max(read * MAPPED_BYTES, by_mlas // num_stages))
     both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
-    computing = batch + max_kept_bytes(files.spec)
+    computing = batch + max_kept_bytes(files.spec, is_bf16=is_bf16)
     # Of a large model each stage keeps what a short batch takes.
     short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
     short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest), is_bf16)

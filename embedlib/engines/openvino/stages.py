@@ -72,23 +72,33 @@ class Request:
         between_stages = self._hidden(arrays)
         last = len(self._stages) - 1
         lets_go = last > 0 and arrays["token_ids"].size >= MIN_TRIMMED_ROWS
-        for number, (stage, request, names) in enumerate(self._stages):
-            if number:
-                between()
-            if self._is_cancelled:
-                raise RuntimeError("the batch was cancelled")
-            for index, name in enumerate(names):
-                given = between_stages[number - 1] if name == HIDDEN else arrays[name]
-                request.set_input_tensor(index, _tensor(given))
-            if number < last:
-                result = ov.Tensor(between_stages[number], shared_memory=True)
-                request.set_output_tensor(0, result)
-            request.infer(share_outputs=True)  # or results would be copied
-            if lets_go:
-                with suppress(RuntimeError):  # another request computes in it, and lets go later
-                    stage.release_memory()
-        if lets_go:
-            return_freed()
+        try:
+            for number in range(last + 1):
+                if number:
+                    between()
+                if self._is_cancelled:
+                    raise RuntimeError("the batch was cancelled")
+                self._infer_stage(number, arrays, between_stages)
+                if lets_go:
+                    _release(self._stages[number][0])
+        finally:
+            if lets_go:  # also where memory ran out: half of the batch comes next
+                return_freed()
+
+    def _infer_stage(
+        self,
+        number: int,
+        arrays: Mapping[str, NDArray[Any]],
+        between_stages: Sequence[NDArray[np.float32]],
+    ) -> None:
+        _, request, names = self._stages[number]
+        for index, name in enumerate(names):
+            given = between_stages[number - 1] if name == HIDDEN else arrays[name]
+            request.set_input_tensor(index, _tensor(given))
+        if number < len(between_stages):
+            result = ov.Tensor(between_stages[number], shared_memory=True)
+            request.set_output_tensor(0, result)
+        request.infer(share_outputs=True)  # or results would be copied
 
     def _hidden(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
         """Return the output of each stage but the last: two arrays by turns."""
@@ -117,6 +127,12 @@ class Request:
         self._is_cancelled = True
         for _, request, _ in self._stages:
             request.cancel()
+
+
+def _release(stage: ov.CompiledModel) -> None:
+    """Let go of the memory of a stage's layers."""
+    with suppress(RuntimeError):  # another request computes in it, and lets go later
+        stage.release_memory()
 
 
 def _tensor(array: NDArray[Any]) -> ov.Tensor:
