@@ -87,6 +87,9 @@ class EnginePlan:
     """As in `EngineChoice`."""
     profile: Profile | None = None
     """How the engine computes; None: as its rule says."""
+    is_by_layer: bool = False
+    """Whether one layer of the model is in memory at a time: slow, and takes least memory. Only for
+    `lower` of a kind that `can_by_layer`."""
     needs: object = None
     """What `check_memory` of its kind has returned, for `make` and `lower`; None: not asked."""
 
@@ -150,6 +153,8 @@ class EngineKind:
     lower: Callable[[ModelSpec, Mapping[str, Any], EnginePlan, Config], Engine] | None = None
     """Makes an engine from weights in memory and writes nothing to disk; `fidelity` measures with
     it. None: the engine can only be made from files, by `make`."""
+    can_by_layer: bool = False
+    """Whether `lower` and `check_memory` follow `EnginePlan.is_by_layer`."""
     open_weights: Callable[[ModelFiles, Path, str], Mapping[str, Any]] | None = None
     """Returns the weights of an engine directory for `lower`, to measure often on one device."""
     searched_precision: str | None = None

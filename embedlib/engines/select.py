@@ -31,6 +31,20 @@ from embedlib.models.reading.files import ModelFiles
 Candidate = tuple[EngineKind, EngineChoice]
 
 
+class UnmeasuredError(EngineUnavailableError):
+    """Of what `auto` may take, only precisions that were not measured fit into memory."""
+
+    def __init__(self, message: str, plan: EnginePlan) -> None:
+        """Say what does not fit.
+
+        Args:
+            message: as of an EngineUnavailableError.
+            plan: with the precision that needs no report.
+        """
+        super().__init__(message)
+        self.plan = plan
+
+
 def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoice:
     """Return the engine that these options choose before the model is known.
 
@@ -66,7 +80,8 @@ def plan_engine(
 
     Raises:
         ConfigError: there is no such engine, or it lacks the precision of the options.
-        EngineUnavailableError: no engine for the model can run here.
+        EngineUnavailableError: no engine for the model can run here; `UnmeasuredError` if one can
+            once a precision was measured.
         EngineUnsupportedError: the engine of the options cannot run this model.
     """
     machine = machine or Machine()
@@ -175,7 +190,12 @@ def _checked(
     """
     if plan.kind.check_memory is None:
         return plan
-    return replace(plan, needs=plan.kind.check_memory(plan, choice, files, config))
+    try:
+        return replace(plan, needs=plan.kind.check_memory(plan, choice, files, config))
+    except EngineUnavailableError as error:
+        if plan.tried[1:] and plan.precision.name == plan.tried[-1]:
+            raise UnmeasuredError(str(error), plan) from error
+        raise
 
 
 def _with_profile(

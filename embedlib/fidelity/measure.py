@@ -12,7 +12,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
-from embedlib.engines.select import plan_again
+from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
@@ -119,7 +119,8 @@ def cpu_engine(
 ) -> Engine:
     """Return the reference engine with these weights.
 
-    It computes texts in batches: in float32 they change a vector by 2e-7 at most.
+    It computes texts in batches: in float32 they change a vector by 2e-7 at most. A model that does
+    not fit into memory is computed layer by layer.
 
     Args:
         model: the model.
@@ -129,17 +130,43 @@ def cpu_engine(
     Raises:
         EngineUnavailableError: this process lacks the memory.
     """
+    config = replace(model.config, device=None, precision=REFERENCE)
+    plan = plan_cpu_reference(model, machine or Machine())
+    assert plan.kind.lower is not None, "`reference_kind` asks for it"
+    return plan.kind.lower(model.files.spec, weights, plan, config)
+
+
+def plan_cpu_reference(model: MeasuredModel, machine: Machine) -> EnginePlan:
+    """Return the plan of the float32 reference: with one layer at a time if all do not fit.
+
+    Args:
+        model: the model.
+        machine: asked for its memory.
+
+    Raises:
+        EngineUnavailableError: not even one layer fits.
+    """
+    kind = reference_kind()
+    config = replace(model.config, device=None, precision=REFERENCE)
+    # With a copy of the machine, which has no answers yet: an engine may have taken memory.
+    choice = kind.find(config, replace(machine))
     plan = EnginePlan(
-        kind=reference_kind(),
+        kind=kind,
         devices=("cpu",),
         hardware="",
         precision=ChosenPrecision(name=REFERENCE),
+        memory=choice.memory and choice.memory.for_each_of(model.memory_share),
     )
-    config = replace(model.config, device=None, precision=REFERENCE)
-    # With a copy of the machine, which has no answers yet: an engine may have taken memory.
-    plan = plan_again(plan, model.files, config, replace(machine or Machine()))
-    assert plan.kind.lower is not None, "`reference_kind` asks for it"
-    return plan.kind.lower(model.files.spec, weights, plan, config)
+    if kind.check_memory is None:
+        return plan
+    files = model.planned_files
+    try:
+        return replace(plan, needs=kind.check_memory(plan, choice, files, config))
+    except EngineUnavailableError:
+        if not kind.can_by_layer:
+            raise
+    plan = replace(plan, is_by_layer=True)
+    return replace(plan, needs=kind.check_memory(plan, choice, files, config))
 
 
 def lowered(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:

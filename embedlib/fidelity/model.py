@@ -29,6 +29,17 @@ class MeasuredModel:
     config: Config
     watch: Watch = ignore_progress
     """Shows how far embedding is."""
+    longest_tokens: int | None = None
+    """No text that is measured is longer; None: it may have `max_seq_tokens`."""
+    memory_share: int = 1
+    """Measuring takes at most one of so many parts of the free memory."""
+
+    @property
+    def planned_files(self) -> ModelFiles:
+        """The files, for a memory plan: with the longest text that is measured as the limit."""
+        spec = self.files.spec
+        longest = min(spec.max_seq_tokens, self.longest_tokens or spec.max_seq_tokens)
+        return replace(self.files, spec=replace(spec, max_seq_tokens=longest))
 
     @property
     def kind(self) -> type[Embedder] | type[Reranker] | type[Classifier]:

@@ -49,9 +49,13 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
         raise ConfigError("texts is empty; give one text or more")
     if isinstance(session, Embedder):
         dim = session.get_embedding_dimension()
-        queries = session.encode_query(list(texts.queries))
-        documents = session.encode_document(list(texts.documents))
-        return Embedded(queries=queries.reshape(-1, dim), documents=documents.reshape(-1, dim))
+        # Both at once: an engine that computes layer by layer then reads the weights once.
+        both = [
+            session.submit_batch(texts.queries, role="query"),
+            session.submit_batch(texts.documents, role="document"),
+        ]
+        queries, documents = (np.reshape(future.result(), (-1, dim)) for future in both)
+        return Embedded(queries=queries, documents=documents)
     if isinstance(session, Reranker):
         scores = session.predict(_pairs(texts), raw_scores=True)
         rows = _centred(scores.reshape(-1, NUM_CANDIDATES))

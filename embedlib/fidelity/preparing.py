@@ -19,7 +19,8 @@ from embedlib.config import Config, PrecisionName
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import known_versions, to_prepare
-from embedlib.engines.select import plan_engine
+from embedlib.engines.registry import find_kind
+from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import (
     EmbedlibError,
     EngineError,
@@ -30,6 +31,7 @@ from embedlib.fidelity.choices import searching_kinds
 from embedlib.fidelity.measure import (
     NOTHING_REMEMBERED,
     compare_planned,
+    plan_cpu_reference,
     reference_vectors,
     remembered_vectors,
     store_report,
@@ -66,7 +68,7 @@ LOWEST_PRIORITY: Final = 19
 FIRST_TO_KILL: Final = "1000"
 """Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
 SHARE_OF_MEMORY: Final = 2
-"""It takes at most one of so many parts of what is free."""
+"""It takes at most one of so many parts of what is free, unless nothing can be loaded before."""
 MEASURED_TOKENS: Final = 2 * MAX_TOKENS
 """No text that is measured is longer, so none counts in the memory plan."""
 CUTS: Final = (MAX_TOKENS, 512, 256, 128, 64, 32)
@@ -132,7 +134,11 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
     """
     machine = machine or Machine()
     config = Config(**task.options, prepare=False, on_truncate="ignore")
-    measured = open_model(task.model, config)
+    measured = replace(
+        open_model(task.model, config),
+        longest_tokens=MEASURED_TOKENS,
+        memory_share=1 if task.is_needed else SHARE_OF_MEMORY,
+    )
     place = model_place(measured.files, config)
     with place_lock(place):
         found, failed = _measure(measured, task, machine)
@@ -153,7 +159,7 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     right: Embedded | None = None
     remembered = NOTHING_REMEMBERED
     for precision in task.precisions:
-        if task.is_background and precision in searching_kinds():
+        if (task.is_background or task.is_needed) and precision in searching_kinds():
             place = search_place(*_facts(measured, precision, machine))
             plan = _auto_plan(measured, precision, machine)
             remembered = remembered_vectors(place, measured, plan, machine)
@@ -248,20 +254,15 @@ def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePl
     Raises:
         EngineUnavailableError: measuring would take more than its share of the free memory.
     """
-    plans = {}
-    spec = measured.files.spec
-    shorter = replace(spec, max_seq_tokens=min(spec.max_seq_tokens, MEASURED_TOKENS))
-    files = replace(measured.files, spec=shorter)
-    for name in ("float32", precision):
-        config = replace(measured.config, precision=cast(PrecisionName, name))
-        plan = plan_engine(files, config, machine=replace(machine))
-        half = plan.memory and plan.memory.for_each_of(SHARE_OF_MEMORY)
-        plan = replace(plan, precision=ChosenPrecision(name=name), memory=half)
-        choice = plan.kind.find(config, machine)
-        if plan.kind.check_memory is not None:
-            plan.kind.check_memory(plan, choice, files, config)
-        plans[name] = plan
-    return plans[precision]
+    plan_cpu_reference(measured, machine)
+    files = measured.planned_files
+    config = replace(measured.config, precision=cast(PrecisionName, precision))
+    plan = plan_engine(files, config, machine=replace(machine))
+    share = plan.memory and plan.memory.for_each_of(measured.memory_share)
+    plan = replace(plan, precision=ChosenPrecision(name=precision), memory=share)
+    if plan.kind.check_memory is not None:
+        plan.kind.check_memory(plan, plan.kind.find(config, machine), files, config)
+    return plan
 
 
 def _known_report(
@@ -302,10 +303,18 @@ def _is_open(measured: MeasuredModel, precision: str, machine: Machine) -> bool:
 
 
 def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
-    """Return the plan of float32 as a load makes it that could take this precision instead."""
-    config = replace(measured.config, precision="float32")
-    plan = plan_engine(measured.files, config, machine=replace(machine))
-    return replace(plan, tried=(precision, "float32"))
+    """Return the plan of float32 as a load makes it that could take this precision instead.
+
+    It does not say whether float32 fits.
+    """
+    choice = choose_engine(replace(measured.config, precision="float32"), machine)
+    return EnginePlan(
+        kind=find_kind(choice.name, machine),
+        devices=choice.devices,
+        hardware=choice.hardware,
+        precision=ChosenPrecision(name="float32"),
+        tried=(precision, "float32"),
+    )
 
 
 def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:

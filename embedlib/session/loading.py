@@ -17,8 +17,19 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE, faithful_versions, known_versions
 from embedlib.engines.registry import OWN_KINDS
-from embedlib.engines.select import choose_engine, plan_again, plan_engine, table_plan
-from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError
+from embedlib.engines.select import (
+    UnmeasuredError,
+    choose_engine,
+    plan_again,
+    plan_engine,
+    table_plan,
+)
+from embedlib.errors import (
+    ConfigError,
+    EngineError,
+    EngineUnavailableError,
+    EngineUnsupportedError,
+)
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.known_models import KnownModel
@@ -31,7 +42,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.session.late_interaction import without_choice
-from embedlib.session.preparing import Close, prepare_now, start_later
+from embedlib.session.preparing import Close, prepare_needed, prepare_now, start_later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +193,7 @@ def load_model(
         opened = replace(opened, config=config)
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
-    plan = plan_engine(files, config, opened.manifest, machine=machine)
-    if prepare_now(opened, files, plan):
-        plan = plan_engine(files, config, opened.manifest, machine=machine)
+    plan = _prepared_plan(opened, files, machine)
     try:
         engine = make_engine(plan, files, config)
     except MemoryError as error:
@@ -197,6 +206,25 @@ def load_model(
         plan=plan,
         engine=engine,
     )
+
+
+def _prepared_plan(opened: OpenedModel, files: ModelFiles, machine: Machine) -> EnginePlan:
+    """Return the plan of a model, after what must be measured for it or can be in seconds."""
+
+    def plan_now() -> EnginePlan:
+        return plan_engine(files, opened.config, opened.manifest, machine=machine)
+
+    try:
+        plan = plan_now()
+    except UnmeasuredError as error:
+        found = prepare_needed(opened, files, error.plan)
+        if not found:
+            raise
+        try:
+            return plan_now()
+        except UnmeasuredError as again:
+            raise EngineUnavailableError(f"{again}; measured here: {found}") from error
+    return plan_now() if prepare_now(opened, files, plan) else plan
 
 
 def model_and_settings_fingerprint(

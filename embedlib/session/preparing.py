@@ -32,6 +32,8 @@ from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
 NOW_SECONDS: Final = 15.0
 """Longest wait of a load; what is not measured by then is measured beside the work, and no later
 load waits."""
+MOST_SECONDS: Final = 1800.0
+"""The same of an estimate where no precision can be loaded without having been measured."""
 PRODUCTS_PER_SECOND: Final = 5e10
 """Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
@@ -89,6 +91,9 @@ class Task:
     """Fields of `Config`."""
     max_text_tokens: int = QUICK[0].max_tokens
     """Where documents are cut if a load waits."""
+    is_needed: bool = False
+    """Whether nothing can be loaded before: it may take all of the free memory then, and goes on
+    where one that was ended has stopped."""
 
 
 def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> bool:
@@ -120,6 +125,40 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     return True
 
 
+def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> str:
+    """Measure a precision for a load that has no precision without; return what was found, in one line.
+
+    Args:
+        opened: the model.
+        files: its files.
+        plan: with the precision that needs no report, which does not fit into memory.
+
+    Returns:
+        Empty: nothing can be measured here.
+    """
+    texts = (QUICK if files.spec.head is None else QUICK_PAIRS)[-1]
+    if _seconds(files.spec, plan, opened.config.num_threads, texts) > MOST_SECONDS:
+        return ""
+    precisions = _left(opened, files, plan, with_search=False)
+    if not precisions:
+        return ""
+    line = f"Preparing {opened.name} for this machine, once; this takes minutes"
+    logger = logging.getLogger(__name__)
+    logger.warning("%s: %s must be measured before it is taken", line, " or ".join(precisions))
+    with _telling(line):
+        task = _task(opened, plan, precisions, is_background=False)
+        task = replace(task, max_text_tokens=texts.max_tokens, is_needed=True)
+        process = _start(task)
+        if process is None:
+            return ""
+        try:
+            found = _answer(process)
+        finally:
+            _end(process)
+    logger.info("prepared %s: %s", opened.name, found)
+    return found
+
+
 def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Close | None:
     """Start to measure beside the work what a plan leaves open; return what ends it."""
     precisions = _left(opened, files, plan, with_search=True)
@@ -134,13 +173,18 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
 
 def quick_texts_for(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> QuickTexts | None:
     """Return the texts that a model is measured on while a load waits; None: it is too large."""
-    times = 1 + (len(plan.tried) - 1) / 2  # a lower precision takes about half of the time
-    weights = linear_weights(spec.encoder)
     for texts in QUICK if spec.head is None else QUICK_PAIRS:
-        computing = 2 * weights * texts.num_tokens * times / (PRODUCTS_PER_SECOND * num_threads)
-        if computing + 4 * weights / BYTES_PER_SECOND <= texts.max_seconds:
+        if _seconds(spec, plan, num_threads, texts) <= texts.max_seconds:
             return texts
     return None
+
+
+def _seconds(spec: ModelSpec, plan: EnginePlan, num_threads: int, texts: QuickTexts) -> float:
+    """Return an estimate of how long measuring takes."""
+    times = 1 + (len(plan.tried) - 1) / 2  # a lower precision takes about half of the time
+    weights = linear_weights(spec.encoder)
+    computing = 2 * weights * texts.num_tokens * times / (PRODUCTS_PER_SECOND * num_threads)
+    return computing + 4 * weights / BYTES_PER_SECOND
 
 
 def _left(

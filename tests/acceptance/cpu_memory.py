@@ -6,6 +6,7 @@
 Every load is a process of its own: it loads, answers a query, embeds short texts and then long
 ones. With `--limits` each draws a model, a precision and a limit of its memory cgroup (the folder
 is made, and removed at the end; version 1 or 2), and must end in vectors or in one line of ours.
+What draws "auto" has an empty cache, so it measures first.
 """
 
 from __future__ import annotations
@@ -93,11 +94,12 @@ def draw_limits(folders: list[Path], cache: str, cgroup: Path, count: int, seed:
     limit_file = next(cgroup / name for name in names if (cgroup / name).exists())
     try:
         for number in range(count):
-            folder, precision = draws.choice(folders), draws.choice(PRECISIONS)
-            _, planned = plan(folder, precision)
+            folder, precision = draws.choice(folders), draws.choice(("auto", *PRECISIONS))
+            _, planned = plan(folder, "float32" if precision == "auto" else precision)
             limit = int(planned * draws.uniform(0.3, 1.6))
             limit_file.write_text(str(limit))
-            status, told = load(folder, cache, precision, str(cgroup))
+            own = f"{cache}/{number}" if precision == "auto" else cache
+            status, told = load(folder, own, precision, str(cgroup))
             is_good = status == 0 and "\n" not in told
             num_bad += not is_good
             verdict = "good" if is_good else f"BAD, exit status {status}"

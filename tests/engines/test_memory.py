@@ -28,7 +28,7 @@ from embedlib.engines.openvino.memory import (
 )
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
-from embedlib.fidelity.measure import cpu_engine
+from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.memory import GIB, Memory, Room, gib, read_memory
 from embedlib.models.known_models import KnownModel
@@ -343,8 +343,25 @@ def test_the_reference_of_a_measurement_is_refused_where_it_does_not_fit(
 ) -> None:
     model = MeasuredModel(files=at_scale(files, 1024, 24), known=KnownModel(), config=Config())
     machine = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
-    with pytest.raises(EngineUnavailableError, match=r"needs about 1\.\d GiB"):
+    with pytest.raises(EngineUnavailableError, match=r"needs about 0\.\d GiB .* one layer"):
         cpu_engine(model, {}, machine)
+
+
+def test_the_reference_is_computed_layer_by_layer_where_only_that_fits(files: ModelFiles) -> None:
+    big = at_scale(files, 4096, 32)
+    model = MeasuredModel(files=big, known=KnownModel(), config=Config(), longest_tokens=512)
+    for num_bytes, is_by_layer in ((64 * GIB, False), (4 * GIB, True)):
+        machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
+        plan = plan_cpu_reference(model, machine)
+        assert plan.is_by_layer is is_by_layer
+        assert isinstance(plan.needs, MemoryNeeds)
+        assert (plan.needs.shared < 3 * GIB) is is_by_layer
+    half = replace(model, memory_share=2)
+    message = (
+        r"needs about 2\.\d GiB of memory in float32 with one layer at a time, and this .* 2\.0"
+    )
+    with pytest.raises(EngineUnavailableError, match=message):
+        plan_cpu_reference(half, machine)
 
 
 def test_an_engine_with_shared_lanes_keeps_the_promises_of_an_engine(files: ModelFiles) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
 from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.profile import Profile, ProfileKey
-from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
+from embedlib.errors import EngineUnavailableError
 from embedlib.memory import Memory, gib
 from embedlib.version import __version__
 
@@ -95,6 +93,11 @@ def check_memory(
     limit = _room(plan).too_small(needed.shared, needed.files)
     if limit is None:
         return needed
+    if plan.is_by_layer:
+        raise EngineUnavailableError(
+            f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
+            f"float32 with one layer at a time, and this process can have {limit}"
+        )
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
         f"{plan.precision}, and this process can have {limit}; "
@@ -107,8 +110,10 @@ def _room(plan: EnginePlan) -> Memory:
 
 
 def _needs(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
-    from embedlib.engines.openvino.memory import MemoryNeeds, memory_needs
+    from embedlib.engines.openvino.memory import MemoryNeeds, layerwise_needs, memory_needs
 
+    if plan.is_by_layer:
+        return layerwise_needs(files, config)
     if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
         return plan.needs
     return memory_needs(files, plan.precision, config)
@@ -147,10 +152,11 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.engines.openvino.layout import Layout
+    from embedlib.engines.openvino.stored import stored_weights
 
     needs = _needs(plan, files, config)
     profile = plan.profile or choose_profile(plan, files, config, None)
-    weights = _weights(plan.precision.folder, files)
+    weights = stored_weights(files, plan.precision.folder)
     return OpenVINOEngine(
         files.spec,
         weights,
@@ -173,29 +179,24 @@ def _cache(
 ) -> ModelCache | None:
     """Return where compiled models are kept.
 
-    Of a large model the graph alone, since a copy of its weights would be as slow to load; its
-    files are known by their states, since hashing them takes longer. What is stored in float32 is
-    packed by the import: if the graph has one stage, file and packed copy would be in memory.
-    Matrices in int8 are kept with the graph, so it is not kept where they would fill the disk.
+    Of a large model the graph alone, since a copy of its weights would be as slow to load. What is
+    stored in float32 is packed by the import: if the graph has one stage, file and packed copy
+    would be in memory. Matrices in int8 are kept with the graph, so it is not kept where they would
+    fill the disk.
     """
     from embedlib.engines.openvino.memory import stores_16_bits
-    from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
-    from embedlib.models.weights.file_hashes import file_state
-    from embedlib.models.weights.mapped import mapped_paths
+    from embedlib.engines.openvino.stored import cache_of_graphs, cache_of_models
 
-    folder = config.engine_cache_path / NAME
     needs = _needs(plan, files, config)
     if not needs.is_large:
-        return ModelCache(folder, weights_key(plan, files, config))
+        return cache_of_models(files, plan.precision.folder, config)
     if plan.precision.name == "int8" and needs.packed > MOST_KEPT_BYTES:
         return None
     is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
     profile = plan.profile or choose_profile(plan, files, config, None)
     if is_float32 and not profile.shares_lanes:
         return None
-    paths = mapped_paths(weights)
-    states = json.dumps([file_state(path) for path in paths])
-    return ModelCache(folder, states, WeightsFile(paths[0], is_float32))
+    return cache_of_graphs(weights, config, is_packed_at_once=is_float32)
 
 
 def profile_key(
@@ -260,61 +261,27 @@ def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile)
     return not _shares_lanes(plan, needs)
 
 
-def weights_key(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
-    """Return a digest of the weights that a graph is made of; large files are hashed once."""
-    from embedlib.models.compiled.engine_folder import file_hashes
-    from embedlib.models.reading.model_file import list_files
-    from embedlib.models.weights.weight_files import weights_digest
-
-    hashes = file_hashes(config)
-    folder = plan.precision.folder
-    compiled = [] if folder is None else list_files(folder, "*.safetensors")
-    # A head of answer words is read from the model even if the rest is compiled.
-    own = [] if folder == files.folder else [weights_digest(files, hashes)]
-    return " ".join([*own, *map(hashes.sha256, compiled)])
-
-
-def _weights(folder: Path | None, files: ModelFiles) -> Mapping[str, Any]:
-    from embedlib.models.reading.head_modules import AnswerRows
-    from embedlib.models.weights.load import load_weights
-
-    if folder is None:
-        return load_weights(files)
-    from embedlib.models.compiled.cache import int8_weights
-
-    weights = int8_weights(folder)
-    if files.folder != folder:
-        # The directory lacks a head that is made of the rows of the answer words.
-        return ChainMap(cast(Any, weights), cast(Any, load_weights(files)))
-    if any(isinstance(place, AnswerRows) for place in files.module_tensors.values()):
-        raise EngineUnsupportedError(
-            f"{folder} has no head, a compiled model that answers in words has none; give the "
-            "model it was made from, with precision = 'int8'"
-        )
-    return weights
-
-
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
     """Compile the graph with weights in memory; caches no compiled graph on disk.
 
     Laid out in memory as the plan says; one that was not asked for is for a model of any size.
     """
     from embedlib.engines.openvino.engine import OpenVINOEngine
+    from embedlib.engines.openvino.layerwise import LayerwiseEngine
     from embedlib.engines.openvino.layout import Layout
-    from embedlib.engines.openvino.memory import MemoryNeeds
+    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, MemoryNeeds
 
     needs = plan.needs if isinstance(plan.needs, MemoryNeeds) else None
-    return OpenVINOEngine(
-        spec,
-        weights,
-        Layout(
-            threads=config.num_threads,
-            max_batch_tokens=config.max_batch_tokens,
-            shares_lanes=needs is not None and _shares_lanes(plan, needs),
-            precision=number_type(plan.precision.name),
-            is_large=needs is not None and needs.is_large,
-        ),
+    budget = MAX_BATCH_TOKENS if plan.is_by_layer else None
+    layout = Layout(
+        threads=config.num_threads,
+        max_batch_tokens=config.max_batch_tokens or budget,
+        shares_lanes=plan.is_by_layer or (needs is not None and _shares_lanes(plan, needs)),
+        precision=number_type(plan.precision.name),
+        is_large=needs is not None and needs.is_large,
     )
+    make = LayerwiseEngine if plan.is_by_layer else OpenVINOEngine
+    return make(spec, weights, layout)
 
 
 def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, Any]:
@@ -339,6 +306,7 @@ KIND: Final = EngineKind(
     faster_with={"int8": VNNI_FLAGS, "bf16": frozenset(BF16_FLAGS)},
     can_per_token=True,
     can_splade=True,
+    can_by_layer=True,
     lower=lower,
     open_weights=open_weights,
     searched_precision="int8",

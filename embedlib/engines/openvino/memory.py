@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,11 @@ from embedlib.engines.openvino.block_sizes import (
 )
 from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
-from embedlib.engines.openvino.stage_sizes import MAX_STAGES, MIN_TRIMMED_ROWS
+from embedlib.engines.openvino.stage_sizes import (
+    MAX_STAGES,
+    MAX_TOGETHER_TOKENS,
+    MIN_TRIMMED_ROWS,
+)
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.compiled.int8 import GROUP_WEIGHTS, groups_of
@@ -150,7 +155,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
     longest = files.spec.max_seq_tokens
-    batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16)
+    batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16=is_bf16)
     num_stages = min(MAX_STAGES, encoder.num_layers)
     # A kept graph of float32 weights packs those of a stage before its pages are let go.
     # Packing float32 in two bytes reads twice as many pages as it writes.
@@ -161,7 +166,8 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     computing = batch + max_kept_bytes(files.spec, is_bf16=is_bf16)
     # Of a large model each stage keeps what a short batch takes.
     short_tokens = min(batch_tokens, MIN_TRIMMED_ROWS)
-    short = _activation_bytes(encoder, short_tokens, min(short_tokens, longest), is_bf16)
+    short_longest = min(short_tokens, longest)
+    short = _activation_bytes(encoder, short_tokens, short_longest, is_bf16=is_bf16)
     stages = (num_stages - 1) * short if is_large else 0
     second = LANE_BYTES * encoder.num_layers if by_onednn > by_mlas else 0
     # A large model lets the pages go before it computes.
@@ -176,6 +182,31 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
         copies=copies / packed,
         second=second,
     )
+
+
+def layerwise_needs(files: ModelFiles, config: Config) -> MemoryNeeds:
+    """Return the same for a `LayerwiseEngine` in float32.
+
+    The layer that is computed is packed, and its pages have been read; of every batch there is a
+    row for each token.
+    """
+    encoder = files.spec.encoder
+    whole = memory_needs(files, ChosenPrecision(name="float32"), config)
+    layers: Counter[str] = Counter()
+    tables = 0
+    for role, shape in encoder_shapes(encoder).items():
+        if role.startswith("layers."):
+            layers[role.split(".")[1]] += 4 * math.prod(shape)
+        else:
+            tables += 4 * math.prod(shape)
+    largest = max(layers.values())
+    longest = files.spec.max_seq_tokens
+    most_tokens = max(config.max_batch_tokens or MAX_BATCH_TOKENS, longest)
+    batch = _activation_bytes(encoder, most_tokens, longest, is_bf16=False)
+    rows = 4 * encoder.hidden_size * max(MAX_TOGETHER_TOKENS, most_tokens)
+    packing = int(MLAS_COPIES * largest) + max(largest, MAPPED_BYTES)
+    needed = LIBRARY_BYTES + packing + min(tables, TABLE_BYTES) + batch + rows
+    return replace(whole, separate=needed, shared=needed)
 
 
 def most_bytes(num_parameters: int, precision: str) -> int:
@@ -209,7 +240,7 @@ def stores_16_bits(folder: Path) -> bool:
         return False  # the engine raises it again, when it loads the weights
 
 
-def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int, is_bf16: bool) -> int:
+def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int, *, is_bf16: bool) -> int:
     """Return what a batch of so many tokens takes, in sequences as long as the longest one."""
     width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
     windows = set(encoder.windows)

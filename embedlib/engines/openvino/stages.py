@@ -63,7 +63,8 @@ class Request:
         some hundredths.
 
         Args:
-            arrays: the inputs by name; they are read in place.
+            arrays: the inputs by name; they are read in place. `HIDDEN` is among them if the
+                stages are not all of the graph.
             between: called between two stages.
 
         Raises:
@@ -93,7 +94,8 @@ class Request:
     ) -> None:
         _, request, names = self._stages[number]
         for index, name in enumerate(names):
-            given = between_stages[number - 1] if name == HIDDEN else arrays[name]
+            is_ours = name == HIDDEN and number > 0  # the first stage may be of a later layer
+            given = between_stages[number - 1] if is_ours else arrays[name]
             request.set_input_tensor(index, _tensor(given))
         if number < len(between_stages):
             result = ov.Tensor(between_stages[number], shared_memory=True)

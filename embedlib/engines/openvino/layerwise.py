@@ -1,0 +1,224 @@
+"""Computes a model with one of its layers in memory: the reference of a model that does not fit.
+
+A layer is compiled, computes every batch that is at hand, and is dropped for the next one. Of a
+batch only the output of its latest layer is kept. So each weight is read and packed once for all
+batches that are computed together: those that are submitted until the first layer is compiled.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
+from embedlib.engines.base import Batch
+from embedlib.engines.openvino.compiled import run_error
+from embedlib.engines.openvino.engine import loaded_core
+from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.inputs import infer, is_token
+from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
+from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.pages import letting_go, return_freed
+from embedlib.engines.openvino.stage_sizes import MAX_TOGETHER_TOKENS
+from embedlib.engines.openvino.stages import HIDDEN, Request
+from embedlib.errors import EngineRunError
+from embedlib.models.spec import ModelSpec
+from embedlib.models.weights.mapped import mapped_files
+from embedlib.models.weights.tensor_roles import ArraysByRole
+
+MAX_INFLIGHT: Final = 1 << 16
+"""A batch that waits holds token ids alone, so there may be many."""
+
+
+class LayerwiseEngine:
+    """A model whose layers take turns in memory. See `embedlib.engines.base.Engine`."""
+
+    def __init__(self, spec: ModelSpec, weights: ArraysByRole, layout: Layout) -> None:
+        """Build the graphs of the layers; compile none.
+
+        Args:
+            spec: the model.
+            weights: its weights, in mapped files: they are read again for other batches.
+            layout: threads, token budget and precision; both lanes share a layer.
+        """
+        core = loaded_core()
+        self.limits = replace(
+            layout.limits(spec),
+            max_inflight_batches=MAX_INFLIGHT,
+            max_inflight_bulk=MAX_INFLIGHT,
+        )
+        graphs = build_stages(
+            spec,
+            weights,
+            layout.multiplier(core),
+            spec.encoder.num_layers,
+            is_bf16=layout.precision == "bf16",
+        )
+        (settings,) = layout.settings(spec)
+        layers = _Layers(core, graphs, weights, settings, is_per_token=self.limits.is_per_token)
+        self._jobs: _Jobs = SimpleQueue()
+        self._thread = WorkerThread(
+            partial(_work, layers, self._jobs), "embedlib-openvino-layerwise"
+        )
+        # Not `self`: the engine must be free to be collected.
+        self._end = weakref.finalize(self, self._jobs.put, None)
+        self._thread.start()
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _BatchInFlight:
+        """Queue a batch and return at once."""
+        job = _BatchInFlight(batch, on_done)
+        self._jobs.put(job)
+        return job
+
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Wait for what is in flight and free the weights.
+
+        Raises:
+            CloseTimeoutError: the thread still runs after `timeout` seconds; it frees what it uses
+                when it ends.
+        """
+        self._end()
+        check_ended("engine openvino", [self._thread], timeout, "a batch has not ended")
+
+
+class _BatchInFlight:
+    """A batch between two layers."""
+
+    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
+        self.batch = batch
+        self.on_done = on_done
+        self.output: NDArray[np.float32] | None = None
+        """Of the latest layer, float32[B, L, H]; of the last one, the result."""
+        self.error: BaseException | None = None
+        self._is_cancelled = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the batch with its padding."""
+        return self.batch.num_seqs * int(self.batch.seq_lens.max())
+
+    def cancel(self) -> None:
+        """Leave out the layers to come; see `CancellablePending`."""
+        self._is_cancelled = True
+
+    def check(self) -> None:
+        """Raise EngineRunError if the batch was cancelled."""
+        if self._is_cancelled:
+            raise EngineRunError("engine openvino: the batch was cancelled")
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D], or float32[T, D] for a model without pooling."""
+        if self.error is not None:
+            raise self.error
+        assert self.output is not None, "a batch has no result yet; this is a bug in embedlib"
+        return self.output
+
+
+_Jobs: TypeAlias = "SimpleQueue[_BatchInFlight | None]"
+"""Batches in order; None ends the thread."""
+
+
+class _Layers:
+    """The layers of a model: the first one embeds the tokens too, the last one pools."""
+
+    def __init__(
+        self,
+        core: ov.Core,
+        graphs: list[ov.Model],
+        weights: ArraysByRole,
+        settings: dict[str, Any],
+        *,
+        is_per_token: bool,
+    ) -> None:
+        self._core = core
+        self._graphs = graphs
+        self._weights = weights
+        """The graphs read them in place."""
+        self._settings = settings
+        self._is_per_token = is_per_token
+
+    def compute(
+        self, first: _BatchInFlight, others: Callable[[], list[_BatchInFlight]]
+    ) -> list[_BatchInFlight]:
+        """Compute batches, layer by layer; return them with their results or errors.
+
+        Args:
+            first: one of the batches.
+            others: returns the others; called when the first layer is compiled.
+        """
+        jobs = [first]
+        try:
+            with letting_go(mapped_files(self._weights)):
+                for number, graph in enumerate(self._graphs):
+                    layer = self._core.compile_model(graph, "CPU", self._settings)
+                    if number == 0:
+                        jobs += others()
+                    self._compute_layer(layer, jobs, is_last=number == len(self._graphs) - 1)
+                    del layer
+                    return_freed()
+        except RuntimeError as error:
+            _fail(jobs, run_error(error))
+        except BaseException as error:  # for the caller of `result`
+            _fail(jobs, error)
+        return jobs
+
+    def _compute_layer(
+        self, layer: ov.CompiledModel, jobs: list[_BatchInFlight], *, is_last: bool
+    ) -> None:
+        request = Request([layer])
+        prefixes = KeptPrefixes.of([layer])
+        use = prefixes.none() if prefixes else NO_PREFIX
+        for job in jobs:
+            if job.error is not None:
+                continue
+            given = {} if job.output is None else {HIDDEN: job.output}
+            try:
+                job.check()
+                output = infer(request, job.batch, {**use.arrays, **given}).copy()
+            except RuntimeError as error:
+                job.error = run_error(error)
+            except EngineRunError as error:
+                job.error = error
+            else:
+                is_rows = is_last and self._is_per_token
+                job.output = output[is_token(job.batch, output.shape[1])] if is_rows else output
+
+
+def _fail(jobs: list[_BatchInFlight], error: BaseException) -> None:
+    for job in jobs:
+        job.error = job.error or error
+
+
+def _work(layers: _Layers, jobs: _Jobs) -> None:
+    """Compute batches until None comes. Takes no reference to the engine."""
+    waiting: deque[_BatchInFlight | None] = deque()
+    while (first := waiting.popleft() if waiting else jobs.get()) is not None:
+        done = layers.compute(first, partial(_others, first.num_tokens, waiting, jobs))
+        del first  # or it would live until the next one
+        while done:
+            done.pop(0).on_done()
+
+
+def _others(
+    num_tokens: int, waiting: deque[_BatchInFlight | None], jobs: _Jobs
+) -> list[_BatchInFlight]:
+    """Take what waits, as long as it is no more than `MAX_TOGETHER_TOKENS` with these."""
+    while not jobs.empty():
+        waiting.append(jobs.get())
+    taken: list[_BatchInFlight] = []
+    while waiting and (job := waiting[0]) is not None:
+        num_tokens += job.num_tokens
+        if num_tokens > MAX_TOGETHER_TOKENS:
+            break
+        taken.append(job)
+        waiting.popleft()
+    return taken
