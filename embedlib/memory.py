@@ -13,9 +13,14 @@ ReadFile = Callable[[str], str]
 """Returns the content of a system file; empty if there is none."""
 
 CGROUP_ROOT: Final = PurePosixPath("/sys/fs/cgroup")
-CGROUP_V2_FILES: Final = ("memory.max", "memory.current", "inactive_file")
-CGROUP_V1_FILES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""The files of the limit and of the use, and the row of memory.stat with idle pages of files."""
+CGROUP_V2_FILES: Final = ("memory.max", "memory.current", "")
+CGROUP_V1_FILES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+"""The files of the limit and of the use, and how the rows of memory.stat begin that also count the
+groups below."""
+FILE_PAGES: Final = ("active_file", "inactive_file")
+"""Rows of memory.stat: pages of files, which count as used and are dropped before anything is
+refused. MemAvailable counts them as free too. Source: `si_mem_available` of Linux, mm/show_mem.c,
+which leaves out only what keeps the system from swapping."""
 UNLIMITED_BYTES: Final = 1 << 60
 """cgroup v1 writes "no limit" as a number just below 2**63."""
 
@@ -122,14 +127,14 @@ def _of_cgroups(read: ReadFile) -> Iterator[Room]:
 
 
 def _of_cgroup(
-    read: ReadFile, folder: PurePosixPath, limit_file: str, used_file: str, cached: str
+    read: ReadFile, folder: PurePosixPath, limit_file: str, used_file: str, prefix: str
 ) -> Iterator[Room]:
     limit, used = (read(str(folder / name)).strip() for name in (limit_file, used_file))
     if not limit.isdigit() or not used.isdigit() or int(limit) >= UNLIMITED_BYTES:
         return  # "max", or no such cgroup
-    # Pages of files that were not used lately count as used, and are dropped first.
-    reclaimed = _field(read(str(folder / "memory.stat")), cached)
-    yield Room(max(0, int(limit) - int(used) + reclaimed), "memory limit of its cgroup")
+    stat = read(str(folder / "memory.stat"))
+    reclaimed = sum(_field(stat, prefix + name) for name in FILE_PAGES)
+    yield Room(max(0, int(limit) - max(0, int(used) - reclaimed)), "memory limit of its cgroup")
 
 
 def _field(text: str, name: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +127,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
 
 
 def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> str:
-    """Measure a precision for a load that has no precision without; return what was found, in one line.
+    """Measure a precision for a load that can have no other; return what was found, in one line.
 
     Args:
         opened: the model.
@@ -137,12 +138,14 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
         Empty: nothing can be measured here.
     """
     texts = (QUICK if files.spec.head is None else QUICK_PAIRS)[-1]
-    if _seconds(files.spec, plan, opened.config.num_threads, texts) > MOST_SECONDS:
+    seconds = _seconds(files.spec, plan, opened.config.num_threads, texts)
+    if seconds > MOST_SECONDS:
         return ""
     precisions = _left(opened, files, plan, with_search=False)
     if not precisions:
         return ""
-    line = f"Preparing {opened.name} for this machine, once; this takes minutes"
+    duration = f"{math.ceil(seconds / 60)} min"
+    line = f"Preparing {opened.name} for this machine, once, in some {duration}"
     logger = logging.getLogger(__name__)
     logger.warning("%s: %s must be measured before it is taken", line, " or ".join(precisions))
     with _telling(line):

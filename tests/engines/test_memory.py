@@ -45,11 +45,11 @@ V1 = "/sys/fs/cgroup/memory"
 NO_LIMIT = resource.RLIM_INFINITY
 
 
-def cgroup_v2(path: str, limit: str, used: int, idle: int = 0) -> dict[str, str]:
+def cgroup_v2(path: str, limit: str, used: int, idle: int = 0, read: int = 0) -> dict[str, str]:
     return {
         f"{V2}{path}/memory.max": f"{limit}\n",
         f"{V2}{path}/memory.current": f"{used}\n",
-        f"{V2}{path}/memory.stat": f"anon 1\ninactive_file {idle}\n",
+        f"{V2}{path}/memory.stat": f"anon 1\ninactive_file {idle}\nactive_file {read}\n",
     }
 
 
@@ -70,6 +70,11 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0) -> dict[str, str]
             id="limit of a parent",
         ),
         pytest.param(
+            {"/proc/self/cgroup": "0::/a\n", **cgroup_v2("/a", "5000", 4900, 1000, 3000)},
+            4100,
+            id="full of a model's files that were read before",
+        ),
+        pytest.param(
             {**MEMINFO, "/proc/self/cgroup": "0::/host/path\n", **cgroup_v2("", "700", 900)},
             0,
             id="a container that sees the host's path, and is full",
@@ -80,7 +85,7 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0) -> dict[str, str]
                 "/proc/self/cgroup": "7:cpu:/a\n4:memory,x:/a\n",
                 f"{V1}/a/memory.limit_in_bytes": "5000\n",
                 f"{V1}/a/memory.usage_in_bytes": "4000\n",
-                f"{V1}/a/memory.stat": "total_inactive_file 500\n",
+                f"{V1}/a/memory.stat": "total_inactive_file 300\ntotal_active_file 200\n",
                 f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",
                 f"{V1}/memory.usage_in_bytes": "1\n",
             },

@@ -105,7 +105,7 @@ def test_it_is_measured_before_the_first_load(
     assert len(references) == 1, "the reference is computed layer by layer"
     assert [task.is_needed for task in tasks] == [True]
     (told,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
-    assert told.endswith("this takes minutes: int8 must be measured before it is taken")
+    assert told.endswith(", once, in some 1 min: int8 must be measured before it is taken")
     with load() as embedder:
         assert embedder.precision == "int8"
     assert len(tasks) == 1, "it is known now"

@@ -8,10 +8,21 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+"""Linux else refuses to map a file larger than its memory so that it may be written to, although
+nobody writes. Source: MAP_NORESERVE of asm-generic/mman.h, which x86 and ARM have; Python names it
+from 3.13 on. https://docs.kernel.org/mm/overcommit-accounting.html."""
+
+
+class FileBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """The bytes of a mapped file: uint8[file size]; it knows the file's path."""
+
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -29,12 +40,28 @@ class MappedWeights(Protocol):
 
     @property
     def mapped_files(self) -> Sequence[NDArray[np.uint8]]:
-        """The bytes of each file, as `safetensors_files.map_file` returned them."""
+        """The bytes of each file, as `map_bytes` returned them."""
         ...
 
     def stored_bits(self, role: str) -> StoredBits | None:
         """Return a tensor that is stored in 16 bits; None: it is stored or computed otherwise."""
         ...
+
+
+def map_bytes(path: Path) -> NDArray[np.uint8]:
+    """Return a file's bytes, mapped copy-on-write: uint8[file size].
+
+    The array is writable because some libraries share only writable memory. The file never changes.
+
+    Raises:
+        OSError: it cannot be opened, or the system has no memory for it.
+    """
+    with path.open("rb") as file:
+        kinds = mmap.MAP_PRIVATE | NO_RESERVE
+        mapping = mmap.mmap(file.fileno(), 0, kinds, mmap.PROT_READ | mmap.PROT_WRITE)
+    content = FileBytes((len(mapping),), np.uint8, mapping)
+    content.path = path
+    return np.asarray(content)
 
 
 def stored_bits(weights: Mapping[str, Any], role: str) -> StoredBits | None:
@@ -55,9 +82,9 @@ def mapped_paths(weights: Mapping[str, Any]) -> list[Path]:
 
 
 def _path(array: Any) -> Path:
-    while not isinstance(array, np.memmap):
+    while not isinstance(array, FileBytes):
         array = array.base
-    return Path(str(array.filename))
+    return array.path
 
 
 def let_go(files: Iterable[NDArray[np.uint8]]) -> None:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from embedlib.errors import ModelWeightsError, first_line
 from embedlib.models.reading.model_file import name_in, open_file, place_of
-from embedlib.models.weights.mapped import StoredBits
+from embedlib.models.weights.mapped import StoredBits, map_bytes
 from embedlib.models.weights.memory import no_memory
 
 STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -112,16 +112,14 @@ class RowDifference:
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return a file's bytes, mapped copy-on-write: uint8[file size]; for one in a pack, the pack's.
-
-    The array is writable because some libraries share only writable memory. The file never changes.
+    """Return a file's bytes, see `map_bytes`; for a file in a pack, the pack's.
 
     Raises:
         ModelWeightsError: the system has no memory for it.
     """
     path = place_of(path).path
     try:
-        return np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
+        return map_bytes(path)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise

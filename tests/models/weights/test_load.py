@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from embedlib.errors import ModelUnsupportedError, ModelWeightsError
-from embedlib.memory import Memory, Room
+from embedlib.memory import Memory, Room, read_system_file
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import Weights, load_weights
+from embedlib.models.weights.mapped import map_bytes
 from embedlib.models.weights.safetensors_files import StoredTensor
 from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import uniform, write_tiny_model
+
+OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -257,7 +260,7 @@ NO_MEMORY = (
     ("name", "error"),
     [
         # What they raise for a file that is larger than the memory, or than the process's limit.
-        ("np.memmap", OSError(12, "Cannot allocate memory")),
+        ("map_bytes", OSError(12, "Cannot allocate memory")),
         ("safe_open", MemoryError("Cannot allocate memory (os error 12)")),
     ],
 )
@@ -275,6 +278,25 @@ def test_weights_that_do_not_fit_into_memory(
     monkeypatch.setattr("embedlib.models.weights.memory.read_memory", lambda: room)
     with pytest.raises(ModelWeightsError, match=NO_MEMORY):
         _load(tiny_folder("bert"))
+
+
+@pytest.mark.skipif(
+    not Path("/proc/meminfo").exists() or read_system_file(OVERCOMMIT).strip() == "2",
+    reason="the system does not map more than its memory, or does not say what it has",
+)
+def test_a_file_larger_than_the_memory_is_mapped(tmp_path: Path) -> None:
+    """A model of 7 billion weights in float32 has 28 GB, and runs in int8 in 8."""
+    rows = dict(line.split(":") for line in read_system_file("/proc/meminfo").splitlines())
+    num_kib = sum(int(rows[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
+    path = tmp_path / "hole"
+    with path.open("wb") as file:
+        file.truncate(1024 * num_kib + (1 << 30))
+        file.seek(-1, 2)
+        file.write(b"7")
+    content = map_bytes(path)
+    assert content[-1] == ord("7")
+    assert content.flags.writeable
+    assert content.size == path.stat().st_size
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
