@@ -137,7 +137,8 @@ class Config:
     float32, int8, or bf16 where the CPU multiplies bfloat16; on a GPU: fp8 or bf16."""
     prepare: bool = True
     """With precision="auto": whether the first load of a model on a machine measures the faster
-    precisions, for some seconds, and another process goes on with it (docs/fidelity.md)."""
+    precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where
+    float32 does not fit into memory the load waits for as many minutes as it takes."""
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that a model may take."""
     threads: int | None = None

@@ -244,6 +244,22 @@ def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles
     return None if report.passes(Gate()) else _figures(version)
 
 
+def describe_missed(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
+    """Return which precisions were measured on the hardware of a plan and miss the gate, or ""."""
+    gate = Gate()
+    missed = [
+        f"{version.precision} {_figures(version)}"
+        for version in known_versions(plan.kind, plan.hardware, files, config)
+        if version.report is not None
+        and _other_use(version.report, plan.kind, plan.hardware, files) is None
+        and not version.report.passes(gate)
+    ]
+    if not missed:
+        return ""
+    what = f"mean cosine {gate.mean}, p1 {gate.p1}"
+    return f"measured, and short of the gate ({what}): {'; '.join(missed)}"
+
+
 def _other_use(
     report: FidelityReport, kind: EngineKind, hardware: str, files: ModelFiles
 ) -> str | None:

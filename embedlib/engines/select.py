@@ -31,8 +31,11 @@ from embedlib.models.reading.files import ModelFiles
 Candidate = tuple[EngineKind, EngineChoice]
 
 
-class UnmeasuredError(EngineUnavailableError):
-    """Of what `auto` may take, only precisions that were not measured fit into memory."""
+class NeedsReportError(EngineUnavailableError):
+    """Of what `auto` may take, only precisions that need a report fit into memory.
+
+    For `find_plan` alone: users get an EngineUnavailableError.
+    """
 
     def __init__(self, message: str, plan: EnginePlan) -> None:
         """Say what does not fit.
@@ -80,11 +83,28 @@ def plan_engine(
 
     Raises:
         ConfigError: there is no such engine, or it lacks the precision of the options.
-        EngineUnavailableError: no engine for the model can run here; `UnmeasuredError` if one can
-            once a precision was measured.
+        EngineUnavailableError: no engine for the model can run here.
         EngineUnsupportedError: the engine of the options cannot run this model.
     """
-    machine = machine or Machine()
+    try:
+        return find_plan(files, config, manifest, machine or Machine(), list_compiled)
+    except NeedsReportError as error:
+        raise EngineUnavailableError(str(error)) from error
+
+
+def find_plan(
+    files: ModelFiles,
+    config: Config,
+    manifest: Manifest | None,
+    machine: Machine,
+    list_compiled: ListCompiled | None = None,
+) -> EnginePlan:
+    """Return what `plan_engine` does.
+
+    Raises:
+        NeedsReportError: an engine can run the model once a precision was measured.
+        what `plan_engine` raises.
+    """
     if files.spec.encoder.is_table:
         return _plan_static(files, config, machine)
     if manifest is not None:
@@ -194,7 +214,7 @@ def _checked(
         return replace(plan, needs=plan.kind.check_memory(plan, choice, files, config))
     except EngineUnavailableError as error:
         if plan.tried[1:] and plan.precision.name == plan.tried[-1]:
-            raise UnmeasuredError(str(error), plan) from error
+            raise NeedsReportError(str(error), plan) from error
         raise
 
 

@@ -64,8 +64,11 @@ def reference_vectors(
 
     def compute() -> Embedded:
         if reference == "float32":
-            engine = cpu_engine(model, load_weights(model.files), machine)
-            return model.embed(engine, texts, _ACTIVITY.format(reference))
+            measured = model.for_texts(texts)
+            planned = plan_cpu_reference(measured, machine)
+            activity = f"{reference}, layer by layer" if planned.is_by_layer else reference
+            engine = cpu_engine(measured, load_weights(model.files), planned)
+            return measured.embed(engine, texts, _ACTIVITY.format(activity))
         config = replace(model.config, precision=reference)
         return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
 
@@ -115,7 +118,7 @@ def reference_kind() -> EngineKind:
 
 
 def cpu_engine(
-    model: MeasuredModel, weights: ArraysByRole, machine: Machine | None = None
+    model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan | None = None
 ) -> Engine:
     """Return the reference engine with these weights.
 
@@ -125,13 +128,13 @@ def cpu_engine(
     Args:
         model: the model.
         weights: the weights by role.
-        machine: asked for its memory; None: this machine.
+        plan: as `plan_cpu_reference` returned it; None: for this machine.
 
     Raises:
         EngineUnavailableError: this process lacks the memory.
     """
     config = replace(model.config, device=None, precision=REFERENCE)
-    plan = plan_cpu_reference(model, machine or Machine())
+    plan = plan or plan_cpu_reference(model, Machine())
     assert plan.kind.lower is not None, "`reference_kind` asks for it"
     return plan.kind.lower(model.files.spec, weights, plan, config)
 

@@ -34,6 +34,19 @@ class MeasuredModel:
     memory_share: int = 1
     """Measuring takes at most one of so many parts of the free memory."""
 
+    def for_texts(self, texts: FidelityTexts) -> MeasuredModel:
+        """Return the model with a bound for the longest of these texts: a token has a byte or more.
+
+        Pairs, prompts and templates count too.
+        """
+        own = (self.config.prompts, self.config.examples, self.config.template, self.known)
+        lengths = [
+            max((len(text.encode()) for text in some), default=0)
+            for some in (texts.queries, texts.documents)
+        ]
+        longest = sum(lengths) + len(repr((*own, self.files.spec.prompts)).encode())
+        return replace(self, longest_tokens=longest)
+
     @property
     def planned_files(self) -> ModelFiles:
         """The files, for a memory plan: with the longest text that is measured as the limit."""

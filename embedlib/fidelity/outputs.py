@@ -54,7 +54,11 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
             session.submit_batch(texts.queries, role="query"),
             session.submit_batch(texts.documents, role="document"),
         ]
-        queries, documents = (np.reshape(future.result(), (-1, dim)) for future in both)
+        try:
+            queries, documents = (np.reshape(future.result(), (-1, dim)) for future in both)
+        finally:  # of Ctrl-C: nobody wants them any more
+            for future in both:
+                future.cancel()
         return Embedded(queries=queries, documents=documents)
     if isinstance(session, Reranker):
         scores = session.predict(_pairs(texts), raw_scores=True)

@@ -69,8 +69,6 @@ FIRST_TO_KILL: Final = "1000"
 """Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
 SHARE_OF_MEMORY: Final = 2
 """It takes at most one of so many parts of what is free, unless nothing can be loaded before."""
-MEASURED_TOKENS: Final = 2 * MAX_TOKENS
-"""No text that is measured is longer, so none counts in the memory plan."""
 CUTS: Final = (MAX_TOKENS, 512, 256, 128, 64, 32)
 """Where documents are cut beside the work, in tokens."""
 MAX_PRODUCTS: Final = 8e12
@@ -136,7 +134,6 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
     config = Config(**task.options, prepare=False, on_truncate="ignore")
     measured = replace(
         open_model(task.model, config),
-        longest_tokens=MEASURED_TOKENS,
         memory_share=1 if task.is_needed else SHARE_OF_MEMORY,
     )
     place = model_place(measured.files, config)
@@ -157,17 +154,13 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     found: list[str] = []
     failed: list[str] = []
     right: Embedded | None = None
-    remembered = NOTHING_REMEMBERED
-    for precision in task.precisions:
-        if (task.is_background or task.is_needed) and precision in searching_kinds():
-            place = search_place(*_facts(measured, precision, machine))
-            plan = _auto_plan(measured, precision, machine)
-            remembered = remembered_vectors(place, measured, plan, machine)
+    remembered = _remembered(measured, task, machine)
     if task.is_background:
         texts = texts_beside_work(measured)
     else:
         limit = min(measured.files.spec.max_seq_tokens, task.max_text_tokens)
         texts = quick_texts(limit, are_pairs=measured.kind is Reranker)
+    measured = measured.for_texts(texts)
     for precision in task.precisions:
         report = _known_report(measured, precision, machine)
         if report is None:
@@ -178,7 +171,8 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
                 report = _compare(measured, plan, texts, right, machine, remembered)
             except EngineError as error:
                 found.append(f"{precision}: {error}")
-                _remember_error(measured, precision, error, machine)
+                if not task.is_needed:  # without a precision the model could never be loaded
+                    _remember_error(measured, precision, error, machine)
                 continue
             found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
         if report.passes(Gate()):
@@ -187,6 +181,20 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
             break
         failed.append(precision)
     return found, failed
+
+
+def _remembered(measured: MeasuredModel, task: Task, machine: Machine) -> RememberedVectors:
+    """Return the vectors that survive this process: for a search, or a load that cannot do without.
+
+    What a load waits for otherwise takes seconds.
+    """
+    plan = _auto_plan(measured, task.precisions[0], machine)
+    searched = plan.kind.searched_precision
+    is_kept = task.is_needed or (task.is_background and searched in task.precisions)
+    if searched is None or not is_kept:
+        return NOTHING_REMEMBERED
+    place = search_place(*_facts(measured, searched, machine))
+    return remembered_vectors(place, measured, plan, machine)
 
 
 def _facts(
@@ -319,15 +327,17 @@ def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> Eng
 
 def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
     """Search for the layers to keep, and remember it if there are none; return what was found."""
+    texts = texts_beside_work(measured)
     try:
-        _plan(measured, precision, machine)  # raises if memory is short
+        _plan(measured.for_texts(texts), precision, machine)  # raises if memory is short
         _, comparison = compile_to_gate(
             task.model,
             cast(Any, precision),
-            texts=texts_beside_work(measured),
+            texts=texts,
             config=measured.config,
             machine=machine,
             keep_in=search_place(*_facts(measured, precision, machine)),
+            memory_share=SHARE_OF_MEMORY,
         )
     except OutOfReachError as error:
         give_up(*_facts(measured, precision, machine), str(error))

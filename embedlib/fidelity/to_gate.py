@@ -62,6 +62,7 @@ def compile_to_gate(
     size: SearchSize = SearchSize(),
     machine: Machine | None = None,
     keep_in: Path | None = None,
+    memory_share: int = 1,
 ) -> tuple[Path, Comparison]:
     """Compile a model to 8 bits so that it passes a gate; return its engine directory and figures.
 
@@ -84,6 +85,7 @@ def compile_to_gate(
         machine: reports hardware and packages; None: this machine.
         keep_in: folder of what a process that was ended has measured; removed when the search is
             over. None: nothing is kept.
+        memory_share: the reference takes at most one of so many parts of the free memory.
 
     Raises:
         ConfigError: there are too few texts, or the precision or engine has no search.
@@ -104,7 +106,7 @@ def compile_to_gate(
             f"{engine}; leave engine out"
         )
     config = replace(config, engine=engine, precision=precision)
-    measured = open_model(model, config)
+    measured = replace(open_model(model, config), memory_share=memory_share)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
     num_rows = len(measured.row_texts(texts))
     if num_rows < size.min_texts:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 
 import tokenizers
@@ -15,11 +16,17 @@ from embedlib.engines.base import Engine
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.precision import REFERENCE, faithful_versions, known_versions
+from embedlib.engines.precision import (
+    REFERENCE,
+    describe_missed,
+    faithful_versions,
+    known_versions,
+)
 from embedlib.engines.registry import OWN_KINDS
 from embedlib.engines.select import (
-    UnmeasuredError,
+    NeedsReportError,
     choose_engine,
+    find_plan,
     plan_again,
     plan_engine,
     table_plan,
@@ -209,22 +216,23 @@ def load_model(
 
 
 def _prepared_plan(opened: OpenedModel, files: ModelFiles, machine: Machine) -> EnginePlan:
-    """Return the plan of a model, after what must be measured for it or can be in seconds."""
+    """Return the plan of a model, after what must be measured for it or can be in seconds.
 
-    def plan_now() -> EnginePlan:
-        return plan_engine(files, opened.config, opened.manifest, machine=machine)
-
+    Raises:
+        EngineUnavailableError: as `plan_engine`; the message says what was measured.
+    """
+    find = partial(find_plan, files, opened.config, opened.manifest, machine)
     try:
-        plan = plan_now()
-    except UnmeasuredError as error:
-        found = prepare_needed(opened, files, error.plan)
-        if not found:
-            raise
-        try:
-            return plan_now()
-        except UnmeasuredError as again:
-            raise EngineUnavailableError(f"{again}; measured here: {found}") from error
-    return plan_now() if prepare_now(opened, files, plan) else plan
+        plan = find()
+        return find() if prepare_now(opened, files, plan) else plan
+    except NeedsReportError as error:
+        needed = error
+    found = prepare_needed(opened, files, needed.plan)
+    try:
+        return find()
+    except NeedsReportError as error:
+        told = describe_missed(needed.plan, files, opened.config) or found
+        raise EngineUnavailableError(f"{error}; {told}" if told else str(error)) from error
 
 
 def model_and_settings_fingerprint(

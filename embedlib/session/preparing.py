@@ -1,9 +1,10 @@
 """Prepares a model for this machine: which faster precision passes the fidelity gate here.
 
 What can be measured within seconds is measured before the engine is made (`prepare_now`); what
-takes longer goes on beside the work, for later loads (`start_later`). Both run in another process,
+takes longer goes on beside the work, for later loads (`start_later`). All run in another process,
 `fidelity.preparing`: it can be ended at any moment, it takes no memory that the engine needs later,
-and nothing that happens to it reaches this one. Whatever goes wrong costs speed, never an answer.
+and nothing that happens to it reaches this one. Whatever goes wrong costs speed, never an answer;
+but where no precision can be loaded before it was measured (`prepare_needed`), it costs the load.
 """
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
     precisions = _left(opened, files, plan, with_search=False)
     if not precisions:
         return ""
-    duration = f"{math.ceil(seconds / 60)} min"
-    line = f"Preparing {opened.name} for this machine, once, in some {duration}"
+    minutes = math.ceil(seconds / 60)
+    line = f"Preparing {opened.name} for this machine, once, about {minutes} min"
     logger = logging.getLogger(__name__)
     logger.warning("%s: %s must be measured before it is taken", line, " or ".join(precisions))
     with _telling(line):
@@ -295,7 +296,11 @@ def _start(task: Task) -> subprocess.Popen[str] | None:
 def _answer(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None, "it is a pipe"
     answer = process.stdout.read().strip()
-    return answer or f"the process that measures ended with {process.returncode}"
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+    status = process.returncode or 0
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
+    return answer or f"the process that measures {how}"
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -28,7 +28,7 @@ from embedlib.engines.openvino.memory import (
 )
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
-from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
+from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.memory import GIB, Memory, Room, gib, read_memory
 from embedlib.models.known_models import KnownModel
@@ -348,8 +348,9 @@ def test_the_reference_of_a_measurement_is_refused_where_it_does_not_fit(
 ) -> None:
     model = MeasuredModel(files=at_scale(files, 1024, 24), known=KnownModel(), config=Config())
     machine = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
-    with pytest.raises(EngineUnavailableError, match=r"needs about 0\.\d GiB .* one layer"):
-        cpu_engine(model, {}, machine)
+    message = r"needs about 0\.\d GiB .* one layer at a time, .*; use a machine with more memory"
+    with pytest.raises(EngineUnavailableError, match=message):
+        plan_cpu_reference(model, machine)
 
 
 def test_the_reference_is_computed_layer_by_layer_where_only_that_fits(files: ModelFiles) -> None:

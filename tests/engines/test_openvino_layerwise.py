@@ -17,7 +17,7 @@ from embedlib.engines.openvino import layerwise
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layerwise import LayerwiseEngine
 from embedlib.engines.openvino.layout import Layout
-from embedlib.errors import EngineRunError
+from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine, make_batch
@@ -149,6 +149,33 @@ def test_a_cancelled_batch_spares_the_others(
     found = np.concatenate([one.result() for one in submitted[1:]])
     engine.close()
     assert relative_errors(found, right(tiny_folder("bert"))[1:]).max() < 2e-5
+
+
+def test_nothing_is_read_for_batches_that_nobody_wants(
+    tiny_folder: Callable[[str], Path], first_layer: FirstLayer
+) -> None:
+    engine = make(tiny_folder("bert"))
+    submitted = first_layer.submit(engine)
+    for one in submitted:
+        one.pending.cancel()
+    first_layer.may_go_on.set()
+    for one in submitted:
+        with pytest.raises(EngineRunError, match="cancelled"):
+            one.result()
+    engine.close()
+    assert read_model_files(tiny_folder("bert")).spec.encoder.num_layers > 1
+    assert first_layer.num_layers == 1
+
+
+def test_a_graph_that_cannot_be_built_is_told(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("Check failed:\nno such operator")
+
+    monkeypatch.setattr(layerwise, "build_stages", fail)
+    with pytest.raises(EngineBuildError, match=r"building failed: no such operator$"):
+        make(tiny_folder("bert"))
 
 
 def test_every_batch_learns_why_a_layer_failed(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -26,7 +30,7 @@ from embedlib.fidelity import (
 from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
 from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import MeasuredModel, open_model
-from embedlib.fidelity.outputs import Embedded
+from embedlib.fidelity.outputs import Embedded, embed
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.weights.load import load_weights
@@ -202,6 +206,31 @@ def real_model(config: Config) -> MeasuredModel:
 
 
 @pytest.mark.model
+def test_ctrl_c_leaves_nothing_to_be_computed(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer of a model that does not fit takes seconds."""
+
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+    futures: list[Interrupted] = []
+
+    def submit(*_: object, **__: object) -> Interrupted:
+        futures.append(Interrupted())
+        return futures[-1]
+
+    monkeypatch.setattr(Embedder, "submit_batch", submit)
+    with (
+        Embedder(tiny_folder("bert"), config=config) as embedder,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        embed(embedder, built_in_texts(16))
+    assert len(futures) == 2
+    assert all(future.cancelled() for future in futures)
+
+
 def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> None:
     model = real_model(config)
     texts = built_in_texts(256).thinned(12)

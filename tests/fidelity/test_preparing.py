@@ -206,6 +206,21 @@ def test_the_search_runs_beside_the_work_and_once(
     assert searched == ["int8"]
 
 
+def test_a_search_leaves_half_of_the_memory_too(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reference is computed layer by layer where all of them would take more."""
+    options: list[dict[str, Any]] = []
+
+    def search(*_: object, **given: Any) -> Any:
+        options.append(given)
+        raise OutOfReachError("int8 does not reach it")
+
+    monkeypatch.setattr(preparing, "compile_to_gate", search)
+    failing(monkeypatch, replace(task, is_background=True))
+    assert [given["memory_share"] for given in options] == [2]
+
+
 def test_a_search_that_fails_is_told_and_may_be_tried_again(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from embedlib.engines.cuda.kind import KIND as CUDA_KIND
 from embedlib.engines.openvino import kind as cpu_kind
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
-from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, verify
+from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, measure, plans, verify
 from embedlib.fidelity.choices import (
     MAX_UNITS,
     MIN_UNITS,
@@ -29,7 +29,7 @@ from embedlib.fidelity.choices import (
     layer_units,
     most_units,
 )
-from embedlib.fidelity.measure import cpu_engine, store_report
+from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference, store_report
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
@@ -289,6 +289,23 @@ def test_nothing_is_kept_that_need_not_be(
     assert folder == out
     assert comparison.report.excluded == ()
     assert 0.9 < comparison.report.mean < 0.99999
+
+
+def test_a_share_of_the_memory_is_all_that_the_reference_takes(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int | None]] = []
+
+    def note(model: Any, machine: Any) -> Any:
+        asked.append((model.memory_share, model.longest_tokens))
+        return plan_cpu_reference(model, machine)
+
+    monkeypatch.setattr(measure, "plan_cpu_reference", note)
+    gate = Gate(mean=0.9, p1=0.9)
+    given = {"gate": gate, "texts": FEW, "config": config, "size": ALL}
+    compile_to_gate(tiny_folder("bert"), "int8", memory_share=2, **given)  # type: ignore[arg-type]
+    assert {share for share, _ in asked} == {2}
+    assert all(0 < (longest or 0) < 10_000 for _, longest in asked)
 
 
 def test_what_has_no_search_is_refused(tiny_folder: Callable[[str], Path], config: Config) -> None:

@@ -105,7 +105,7 @@ def test_it_is_measured_before_the_first_load(
     assert len(references) == 1, "the reference is computed layer by layer"
     assert [task.is_needed for task in tasks] == [True]
     (told,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
-    assert told.endswith(", once, in some 1 min: int8 must be measured before it is taken")
+    assert told.endswith(", once, about 1 min: int8 must be measured before it is taken")
     with load() as embedder:
         assert embedder.precision == "int8"
     assert len(tasks) == 1, "it is known now"
@@ -115,14 +115,25 @@ def test_what_does_not_pass_is_refused_with_what_was_found(
     load: Callable[..., Embedder], tasks: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passing(monkeypatch, False)
-    what = r"precision='int8' needs about \d.\d GiB"
-    with pytest.raises(EngineUnavailableError, match=rf"{what}; measured here: int8 has a mean"):
-        load()
-    with pytest.raises(EngineUnavailableError, match=rf"{what}$"):
-        load()
+    message = (
+        r"precision='int8' needs about \d.\d GiB; measured, and short of the gate "
+        r"\(mean cosine 0.999, p1 0.998\): int8 mean cosine 0.99\d+, p1 0.99\d+ on 128 texts$"
+    )
+    for _ in range(2):
+        with pytest.raises(EngineUnavailableError, match=message):
+            load()
     assert len(tasks) == 1, "it is not measured again in vain"
     with load(precision="int8") as embedder:
         assert embedder.precision == "int8", "the remedy of the message"
+
+
+def test_a_process_that_is_killed_is_told(
+    load: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system ends it first where memory runs out."""
+    monkeypatch.setattr(preparing, "START", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(EngineUnavailableError, match=r"the process that .* killed by signal 9$"):
+        load()
 
 
 @pytest.mark.parametrize("options", [{"prepare": False}, {"engine_cache_dir": "/dev/null/cache"}])

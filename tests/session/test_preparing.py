@@ -181,7 +181,11 @@ def test_a_process_that_takes_too_long_or_dies(
     monkeypatch.setattr(preparing, "NOW_SECONDS", 0.01)
     for name, program, line in (
         ("slow", "import sys; sys.stdin.read()", "takes longer than 0.01 s"),
-        ("dead", "import os; os.kill(os.getpid(), 9)", "the process that measures ended with -9"),
+        (
+            "dead",
+            "import os; os.kill(os.getpid(), 9)",
+            "the process that measures was killed by signal 9",
+        ),
     ):
         caplog.clear()
         monkeypatch.setattr(preparing, "START", program)

@@ -96,7 +96,8 @@ def check_memory(
     if plan.is_by_layer:
         raise EngineUnavailableError(
             f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
-            f"float32 with one layer at a time, and this process can have {limit}"
+            f"float32 with one layer at a time, and this process can have {limit}; use a machine "
+            "with more memory, or shorter texts"
         )
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
@@ -187,16 +188,17 @@ def _cache(
     from embedlib.engines.openvino.memory import stores_16_bits
     from embedlib.engines.openvino.stored import cache_of_graphs, cache_of_models
 
+    place = config.engine_cache_path / NAME
     needs = _needs(plan, files, config)
     if not needs.is_large:
-        return cache_of_models(files, plan.precision.folder, config)
+        return cache_of_models(place, files, plan.precision.folder, config)
     if plan.precision.name == "int8" and needs.packed > MOST_KEPT_BYTES:
         return None
     is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
     profile = plan.profile or choose_profile(plan, files, config, None)
     if is_float32 and not profile.shares_lanes:
         return None
-    return cache_of_graphs(weights, config, is_packed_at_once=is_float32)
+    return cache_of_graphs(place, weights, is_packed_at_once=is_float32)
 
 
 def profile_key(

@@ -23,14 +23,14 @@ from embedlib.engines.base import Batch
 from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.engine import loaded_core
 from embedlib.engines.openvino.graph import build_stages
-from embedlib.engines.openvino.inputs import infer, is_token
+from embedlib.engines.openvino.inputs import infer, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.pages import letting_go, return_freed
 from embedlib.engines.openvino.stage_sizes import MAX_TOGETHER_TOKENS
 from embedlib.engines.openvino.stages import HIDDEN, Request
-from embedlib.errors import EngineRunError
+from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.mapped import mapped_files
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -48,22 +48,25 @@ class LayerwiseEngine:
         Args:
             spec: the model.
             weights: its weights, in mapped files: they are read again for other batches.
-            layout: threads, token budget and precision; both lanes share a layer.
+            layout: threads and token budget; both lanes share a layer, in float32.
+
+        Raises:
+            EngineBuildError: OpenVINO could not build the graphs.
         """
-        core = loaded_core()
         self.limits = replace(
             layout.limits(spec),
             max_inflight_batches=MAX_INFLIGHT,
             max_inflight_bulk=MAX_INFLIGHT,
         )
-        graphs = build_stages(
-            spec,
-            weights,
-            layout.multiplier(core),
-            spec.encoder.num_layers,
-            is_bf16=layout.precision == "bf16",
-        )
         (settings,) = layout.settings(spec)
+        try:
+            core = loaded_core()
+            product, num_layers = layout.multiplier(core), spec.encoder.num_layers
+            graphs = build_stages(spec, weights, product, num_layers)
+        except RuntimeError as error:
+            raise EngineBuildError(
+                f"engine openvino: building failed: {last_line(error)}"
+            ) from error
         layers = _Layers(core, graphs, weights, settings, is_per_token=self.limits.is_per_token)
         self._jobs: _Jobs = SimpleQueue()
         self._thread = WorkerThread(
@@ -110,10 +113,12 @@ class _BatchInFlight:
         """Leave out the layers to come; see `CancellablePending`."""
         self._is_cancelled = True
 
-    def check(self) -> None:
-        """Raise EngineRunError if the batch was cancelled."""
-        if self._is_cancelled:
-            raise EngineRunError("engine openvino: the batch was cancelled")
+    @property
+    def is_over(self) -> bool:
+        """Whether the layers to come are left out: the batch failed, or was cancelled."""
+        if self._is_cancelled and self.error is None:
+            self.error = EngineRunError("engine openvino: the batch was cancelled")
+        return self.error is not None
 
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], or float32[T, D] for a model without pooling."""
@@ -159,6 +164,8 @@ class _Layers:
         try:
             with letting_go(mapped_files(self._weights)):
                 for number, graph in enumerate(self._graphs):
+                    if number and all(job.is_over for job in jobs):
+                        break
                     layer = self._core.compile_model(graph, "CPU", self._settings)
                     if number == 0:
                         jobs += others()
@@ -178,16 +185,13 @@ class _Layers:
         prefixes = KeptPrefixes.of([layer])
         use = prefixes.none() if prefixes else NO_PREFIX
         for job in jobs:
-            if job.error is not None:
+            if job.is_over:
                 continue
             given = {} if job.output is None else {HIDDEN: job.output}
             try:
-                job.check()
                 output = infer(request, job.batch, {**use.arrays, **given}).copy()
             except RuntimeError as error:
                 job.error = run_error(error)
-            except EngineRunError as error:
-                job.error = error
             else:
                 is_rows = is_last and self._is_per_token
                 job.output = output[is_token(job.batch, output.shape[1])] if is_rows else output

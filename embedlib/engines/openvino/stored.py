@@ -6,7 +6,7 @@ import json
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from embedlib.config import Config
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
@@ -20,9 +20,6 @@ from embedlib.models.weights.file_hashes import file_state
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.models.weights.weight_files import weights_digest
-
-CACHE_NAME: Final = "openvino"
-"""The folder in the cache."""
 
 
 def stored_weights(files: ModelFiles, folder: Path | None) -> Mapping[str, Any]:
@@ -49,22 +46,23 @@ def stored_weights(files: ModelFiles, folder: Path | None) -> Mapping[str, Any]:
     return weights
 
 
-def cache_of_models(files: ModelFiles, folder: Path | None, config: Config) -> ModelCache:
-    """Return where compiled models are kept with their weights, which are hashed."""
-    return ModelCache(config.engine_cache_path / CACHE_NAME, _weights_key(files, folder, config))
+def cache_of_models(
+    place: Path, files: ModelFiles, folder: Path | None, config: Config
+) -> ModelCache:
+    """Return the cache in a place of models that are kept with their weights, which are hashed."""
+    return ModelCache(place, _weights_key(files, folder, config))
 
 
 def cache_of_graphs(
-    weights: Mapping[str, Any], config: Config, *, is_packed_at_once: bool
+    place: Path, weights: Mapping[str, Any], *, is_packed_at_once: bool
 ) -> ModelCache:
-    """Return where the graphs of a large model are kept.
+    """Return the cache in a place of the graphs of a large model.
 
     Its files are known by their states, since hashing them takes longer than loading.
     """
     paths = mapped_paths(weights)
     states = json.dumps([file_state(path) for path in paths])
-    folder = config.engine_cache_path / CACHE_NAME
-    return ModelCache(folder, states, WeightsFile(paths[0], is_packed_at_once))
+    return ModelCache(place, states, WeightsFile(paths[0], is_packed_at_once))
 
 
 def _weights_key(files: ModelFiles, folder: Path | None, config: Config) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+NO_RESERVE: Final[int] = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 """Linux else refuses to map a file larger than its memory so that it may be written to, although
 nobody writes. Source: MAP_NORESERVE of asm-generic/mman.h, which x86 and ARM have; Python names it
 from 3.13 on. https://docs.kernel.org/mm/overcommit-accounting.html."""
