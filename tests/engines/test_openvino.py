@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.openvino import compiled as compiled_models
 from embedlib.engines.openvino.compiled import CompiledModels, run_error
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_graph
-from embedlib.engines.openvino.inputs import pad
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.inputs import infer, pad
+from embedlib.engines.openvino.layout import Layout, spare_tokens
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.errors import (
     CloseTimeoutError,
@@ -95,6 +96,46 @@ def test_the_engine_alone_gives_the_same_vectors_and_keeps_its_promises(
         assert relative_errors(vectors, case.vectors).max() <= 2e-5
     # In the same test, because compiling takes longer than all of this.
     check_engine(engine, files.spec)
+
+
+def test_a_lone_query_has_the_length_of_the_one_before_if_that_is_little_longer(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[tuple[int, ...]] = []
+
+    def note(request: Any, batch: Batch, prefix: Any, min_rows: int, between: Any) -> Any:
+        found = infer(request, batch, prefix, min_rows, between)
+        computed.append(pad(batch, min_rows).shape)
+        return found
+
+    monkeypatch.setattr(compiled_models, "infer", note)
+    files = read_model_files(tiny_folder("bert"))
+    exact, padding = make(files), make(files, spare_tokens=4)
+    for length, expected in ((9, 9), (7, 9), (5, 9), (4, 4), (8, 8), (4, 8), (3, 3)):
+        batch = make_batch([list(range(5, 5 + length))], Lane.QUERY)
+        vectors = exact.compute(batch)
+        assert computed.pop() == (1, length)
+        assert relative_errors(padding.compute(batch), vectors).max() < 1e-5
+        assert computed.pop() == (1, expected)
+    run(padding, make_batch([[5, 6]], Lane.BULK))
+    run(padding, make_batch([[5, 6], [7]], Lane.QUERY))
+    assert computed == [(1, 2), (2, 2)], "only lone queries are padded"
+    exact.close()
+    padding.close()
+
+
+def test_which_queries_are_padded(tiny_folder: Callable[[str], Path]) -> None:
+    encoder = read_model_files(tiny_folder("bert")).spec.encoder
+    for hidden, precision, expected in ((384, "int8", 4), (384, "float32", 0), (768, "int8", 0)):
+        sized = replace(
+            encoder,
+            hidden_size=hidden,
+            intermediate_size=4 * hidden,
+            num_heads=hidden // 64,
+            num_kv_heads=hidden // 64,
+            head_dim=64,
+        )
+        assert spare_tokens(sized, precision) == expected
 
 
 def test_padding_is_on_the_right() -> None:

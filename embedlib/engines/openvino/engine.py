@@ -77,6 +77,7 @@ class OpenVINOEngine:
                 [-1, *(0 if lane is Lane.BULK else -1 for lane in lanes)],
                 is_per_token=self._limits.is_per_token,
                 min_rows=MIN_ROWS if layout.is_large else 1,
+                spare_tokens=layout.spare_tokens,
             )
         except RuntimeError as error:
             raise EngineBuildError(

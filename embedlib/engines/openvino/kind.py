@@ -152,7 +152,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
-    from embedlib.engines.openvino.layout import Layout
+    from embedlib.engines.openvino.layout import Layout, spare_tokens
     from embedlib.engines.openvino.stored import stored_weights
 
     needs = _needs(plan, files, config)
@@ -168,6 +168,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             shares_lanes=profile.shares_lanes,
             precision=number_type(plan.precision.name),
             is_large=needs.is_large,
+            spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
             library=profile.library,
         ),

@@ -13,6 +13,7 @@ from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKE
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.models.weights.tensor_roles import linear_weights
 
 MAX_INFLIGHT_QUERIES: Final = 2
 """One computing, one ready."""
@@ -23,6 +24,19 @@ about three sizes. More cost memory and save no time that could be measured.
 Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
 docs/benchmarks.md, memory of the CPU engine.
 """
+
+
+SPARE_TOKENS: Final = 4
+"""A lone query is padded by so many tokens at most to the length of the one before, for which the
+library has sized its operators. Source: docs/benchmarks.md, as it comes."""
+SMALL_LAYER_WEIGHTS: Final = 1 << 21
+"""In a layer of more weights the padding costs as much as it saves. Source: as above."""
+
+
+def spare_tokens(encoder: Encoder, precision: str) -> int:
+    """Return by how many tokens a lone query may be padded: in int8, of small layers."""
+    is_small = linear_weights(encoder) <= SMALL_LAYER_WEIGHTS * encoder.num_layers
+    return SPARE_TOKENS if precision == "int8" and is_small else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +56,8 @@ class Layout:
     is_large: bool = False
     """Whether the weights are too large for copies that can be saved otherwise: by packing a matrix
     once for any number of rows, and by letting mapped pages go."""
+    spare_tokens: int = 0
+    """By how many tokens a lone query is padded at most, see `SPARE_TOKENS`."""
     num_streams: int | None = None
     """Bulk batches computed at the same time; None: one per core, or one where the lanes share a
     compiled model."""
