@@ -36,6 +36,8 @@ NOW_SECONDS: Final = 15.0
 load waits."""
 MOST_SECONDS: Final = 1800.0
 """The same of an estimate where no precision can be loaded without having been measured."""
+LONGEST_SECONDS: Final = 2 * MOST_SECONDS
+"""The wait itself: on a machine that computes more slowly than was estimated."""
 PRODUCTS_PER_SECOND: Final = 5e10
 """Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
@@ -156,7 +158,10 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
         if process is None:
             return ""
         try:
+            process.wait(LONGEST_SECONDS)
             found = _answer(process)
+        except subprocess.TimeoutExpired:
+            found = f"measuring takes longer than {LONGEST_SECONDS / 60:g} min"
         finally:
             _end(process)
     logger.info("prepared %s: %s", opened.name, found)
@@ -296,8 +301,6 @@ def _start(task: Task) -> subprocess.Popen[str] | None:
 def _answer(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None, "it is a pipe"
     answer = process.stdout.read().strip()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_SECONDS)
     status = process.returncode or 0
     how = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
     return answer or f"the process that measures {how}"

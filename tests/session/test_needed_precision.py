@@ -136,6 +136,15 @@ def test_a_process_that_is_killed_is_told(
         load()
 
 
+def test_a_process_that_never_ends_is_told(
+    load: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "START", "import sys; sys.stdin.read()")
+    monkeypatch.setattr(preparing, "LONGEST_SECONDS", 0.06)
+    with pytest.raises(EngineUnavailableError, match=r"; measuring takes longer than 0.001 min$"):
+        load()
+
+
 @pytest.mark.parametrize("options", [{"prepare": False}, {"engine_cache_dir": "/dev/null/cache"}])
 def test_where_nothing_can_be_measured_it_is_refused(
     options: dict[str, Any], load: Callable[..., Embedder], tasks: list[Task]
