@@ -30,6 +30,7 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
+from embedlib.session.giving_way import GivingWay
 
 NOW_SECONDS: Final = 15.0
 """Longest wait of a load; what is not measured by then is measured beside the work, and no later
@@ -177,7 +178,13 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
     logging.getLogger(__name__).info(
         "%s is measured in %s at low priority, for later loads", opened.name, ", ".join(precisions)
     )
-    return lambda timeout: _end(process)
+    giving_way = GivingWay(process, opened.config.num_threads)
+
+    def close(timeout: float | None) -> None:
+        giving_way.close()
+        _end(process)
+
+    return close
 
 
 def quick_texts_for(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> QuickTexts | None:

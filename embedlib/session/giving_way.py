@@ -1,0 +1,70 @@
+"""Stops the process that measures beside the work while the program keeps the cores busy.
+
+Its low priority is not enough: it takes memory bandwidth from bulk work, and two thirds of the
+cores from bulk threads that a query has met, which have the same priority. Source:
+docs/fidelity.md, what `auto` measures by itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, process_time
+from typing import Final
+
+from embedlib.closing import WorkerThread
+
+LOOK_SECONDS: Final = 0.2
+BUSY_SHARE: Final = 0.5
+"""Of the model's threads: bulk work takes all of them, single queries some hundredths."""
+
+
+class GivingWay:
+    """A thread that looks how much the program computes, until the other process has ended.
+
+    A process that is stopped when this one is killed gets a hangup signal and ends. Source: setpgid
+    in POSIX, orphaned process groups: it is in a group of its own and in this session.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        num_threads: int,
+        *,
+        used_seconds: Callable[[], float] = process_time,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Start to look.
+
+        Args:
+            process: the other process.
+            num_threads: of the model.
+            used_seconds: returns the processor time of this process.
+            look_seconds: between two looks.
+        """
+        self._process = process
+        self._num_threads = num_threads
+        self._used_seconds = used_seconds
+        self._look_seconds = look_seconds
+        self._is_over = threading.Event()
+        self._thread = WorkerThread(self._look, "embedlib-preparing")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; the process may be left stopped."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        used, at, is_stopped = self._used_seconds(), monotonic(), False
+        while not self._is_over.wait(self._look_seconds) and self._process.poll() is None:
+            used_now, now = self._used_seconds(), monotonic()
+            is_busy = used_now - used > BUSY_SHARE * self._num_threads * (now - at)
+            if is_busy is not is_stopped:
+                with suppress(OSError):  # it has ended meanwhile
+                    self._process.send_signal(signal.SIGSTOP if is_busy else signal.SIGCONT)
+                is_stopped = is_busy
+            used, at = used_now, now
