@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, EngineUnavailableError
 from embedlib.models.compiled.engine_folder import CompiledPrecision, Manifest
 from embedlib.models.compiled.fidelity_report import (
     MIN_TEXTS,
@@ -33,6 +33,23 @@ ListCompiled: TypeAlias = "Callable[[ModelFiles, Config], list[Compiled]]"
 
 REFERENCE: Final = "float32"
 """The precision that others are compared with: what the model's own files say."""
+
+
+class NeedsReportError(EngineUnavailableError):
+    """Of what `auto` may take, only precisions that need a report fit into memory.
+
+    For `select.find_plan` alone: users get an EngineUnavailableError.
+    """
+
+    def __init__(self, message: str, plan: EnginePlan) -> None:
+        """Say what does not fit.
+
+        Args:
+            message: as of an EngineUnavailableError.
+            plan: with the precision that needs no report.
+        """
+        super().__init__(message)
+        self.plan = plan
 
 
 def check_precision(kind: EngineKind, config: Config) -> None:

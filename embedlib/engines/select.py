@@ -11,6 +11,7 @@ from embedlib.engines.machine import Machine, package_of
 from embedlib.engines.precision import (
     REFERENCE,
     ListCompiled,
+    NeedsReportError,
     check_precision,
     choose_precision,
 )
@@ -29,23 +30,6 @@ from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.reading.files import ModelFiles
 
 Candidate = tuple[EngineKind, EngineChoice]
-
-
-class NeedsReportError(EngineUnavailableError):
-    """Of what `auto` may take, only precisions that need a report fit into memory.
-
-    For `find_plan` alone: users get an EngineUnavailableError.
-    """
-
-    def __init__(self, message: str, plan: EnginePlan) -> None:
-        """Say what does not fit.
-
-        Args:
-            message: as of an EngineUnavailableError.
-            plan: with the precision that needs no report.
-        """
-        super().__init__(message)
-        self.plan = plan
 
 
 def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoice:

@@ -1,5 +1,7 @@
 """Stops the process that measures beside the work while the program keeps the cores busy.
 
+It runs for a tenth of the time even then: it may hold a lock that another load waits for.
+
 Its low priority is not enough: it takes memory bandwidth from bulk work, and two thirds of the
 cores from bulk threads that a query has met, which have the same priority. Source:
 docs/fidelity.md, what `auto` measures by itself.
@@ -18,6 +20,8 @@ from typing import Final
 from embedlib.closing import WorkerThread
 
 LOOK_SECONDS: Final = 0.2
+RUNS_EVERY: Final = 10
+"""Looks of a busy program from one to the next in which the process is not stopped."""
 BUSY_SHARE: Final = 0.5
 """Of the model's threads: bulk work takes all of them, single queries some hundredths."""
 
@@ -60,11 +64,14 @@ class GivingWay:
 
     def _look(self) -> None:
         used, at, is_stopped = self._used_seconds(), monotonic(), False
+        num_busy = 0
         while not self._is_over.wait(self._look_seconds) and self._process.poll() is None:
             used_now, now = self._used_seconds(), monotonic()
             is_busy = used_now - used > BUSY_SHARE * self._num_threads * (now - at)
-            if is_busy is not is_stopped:
+            num_busy = num_busy + 1 if is_busy else 0
+            is_to_stop = num_busy % RUNS_EVERY != 0
+            if is_to_stop is not is_stopped:
                 with suppress(OSError):  # it has ended meanwhile
-                    self._process.send_signal(signal.SIGSTOP if is_busy else signal.SIGCONT)
-                is_stopped = is_busy
+                    self._process.send_signal(signal.SIGSTOP if is_to_stop else signal.SIGCONT)
+                is_stopped = is_to_stop
             used, at = used_now, now

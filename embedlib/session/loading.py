@@ -18,13 +18,13 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import (
     REFERENCE,
+    NeedsReportError,
     describe_missed,
     faithful_versions,
     known_versions,
 )
 from embedlib.engines.registry import OWN_KINDS
 from embedlib.engines.select import (
-    NeedsReportError,
     choose_engine,
     find_plan,
     plan_again,

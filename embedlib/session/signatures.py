@@ -58,7 +58,7 @@ class ConfigOptions(TypedDict, total=False):
     prepare: bool
     """With precision="auto": whether the first load of a model on a machine measures the faster
     precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where
-    float32 does not fit into memory the load waits for as many minutes as it takes."""
+    float32 does not fit into memory the load waits for minutes, an hour at most."""
     gpu_memory_fraction: float
     """Share of a GPU's memory that a model may take."""
     threads: int | None

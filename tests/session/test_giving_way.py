@@ -66,6 +66,16 @@ def test_it_stops_while_the_program_computes_and_goes_on(process: subprocess.Pop
     giving_way.close()
 
 
+def test_it_is_never_stopped_for_ever(process: subprocess.Popen[str]) -> None:
+    """It may hold a lock."""
+    clock = Clock()
+    clock.rate = 2.0
+    giving_way = GivingWay(process, 2, used_seconds=clock, look_seconds=0.05)
+    for expected in ("T", "SR", "T", "SR"):
+        wait_until("busy", process.pid, expected)
+    giving_way.close()
+
+
 def test_it_can_be_ended_while_it_is_stopped(process: subprocess.Popen[str]) -> None:
     clock = Clock()
     clock.rate = 2.0

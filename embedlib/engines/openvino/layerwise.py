@@ -102,7 +102,7 @@ class _BatchInFlight:
         self.output: NDArray[np.float32] | None = None
         """Of the latest layer, float32[B, L, H]; of the last one, the result."""
         self.error: BaseException | None = None
-        self._is_cancelled = False
+        """Why the layers to come are left out."""
 
     @property
     def num_tokens(self) -> int:
@@ -111,14 +111,7 @@ class _BatchInFlight:
 
     def cancel(self) -> None:
         """Leave out the layers to come; see `CancellablePending`."""
-        self._is_cancelled = True
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the layers to come are left out: the batch failed, or was cancelled."""
-        if self._is_cancelled and self.error is None:
-            self.error = EngineRunError("engine openvino: the batch was cancelled")
-        return self.error is not None
+        self.error = self.error or EngineRunError("engine openvino: the batch was cancelled")
 
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], or float32[T, D] for a model without pooling."""
@@ -164,7 +157,7 @@ class _Layers:
         try:
             with letting_go(mapped_files(self._weights)):
                 for number, graph in enumerate(self._graphs):
-                    if number and all(job.is_over for job in jobs):
+                    if number and all(job.error for job in jobs):
                         break
                     layer = self._core.compile_model(graph, "CPU", self._settings)
                     if number == 0:
@@ -185,7 +178,7 @@ class _Layers:
         prefixes = KeptPrefixes.of([layer])
         use = prefixes.none() if prefixes else NO_PREFIX
         for job in jobs:
-            if job.is_over:
+            if job.error:
                 continue
             given = {} if job.output is None else {HIDDEN: job.output}
             try:
