@@ -38,7 +38,7 @@ else:
     Ranges = Any  # the command reads the hints of the fields, and loads no numpy for it
 """float32[2, D], the minimum and the maximum of every dimension; or the .npy file with them."""
 
-PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
+PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8", "int8-g128"]
 OnTruncate = Literal["warn", "error", "ignore", "chunk"]
 VectorPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -134,7 +134,8 @@ class Config:
     first device. Each device gets an engine of its own, and all take work from one queue."""
     precision: PrecisionName = "auto"
     """auto takes the fastest precision that passed the fidelity gate (docs/engines.md). On a CPU:
-    float32, int8, or bf16 where the CPU multiplies bfloat16; on a GPU: fp8 or bf16."""
+    float32, int8, the faster, coarser int8-g128, or bf16 where the CPU multiplies bfloat16; on a
+    GPU: fp8 or bf16."""
     prepare: bool = True
     """With precision="auto": whether the first load of a model on a machine measures the faster
     precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where

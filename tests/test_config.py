@@ -41,7 +41,7 @@ def test_counts_are_whole_numbers_of_at_least_one(name: str, value: Any) -> None
     ("name", "value", "allowed"),
     [
         ("on_truncate", "raise", "warn, error, ignore, chunk"),
-        ("precision", "fp16", "auto, float32, bf16, fp8, int8"),
+        ("precision", "fp16", "auto, float32, bf16, fp8, int8, int8-g128"),
         ("similarity_fn_name", "cos", "cosine, dot, euclidean, manhattan"),
     ],
 )

@@ -182,5 +182,6 @@ def compile_int8(folder: Path, cache_dir: Path, threads: int) -> None:
     files = read_model_files(folder, with_head=is_scoring_model(folder))
     config = Config(engine_cache_dir=cache_dir, threads=threads)
     versions = compiled_versions(files, config)
-    if not any(version.report and version.report.passes(Gate()) for version in versions):
+    reports = [version.report for version in versions if version.precision == "int8"]
+    if not any(report and report.passes(Gate()) for report in reports):
         compile_to_gate(folder, "int8", config=config)

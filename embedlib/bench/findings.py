@@ -68,6 +68,7 @@ def of_the_limit(
 
     Attention, norms and tokenizing count as free, and weights as read once: nothing is faster.
     """
+    precision = precision.partition("-")[0]  # products in int8-g128 are in int8
     if precision not in limits.gflop_per_s or not limits.num_weights:
         return None
     rate = max(spread.median for spread in limits.gflop_per_s[precision].values()) * 1e9

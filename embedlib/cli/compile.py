@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 @click.argument("model", cls=ModelArgument, required=False)
 @click.option(
     "--precision",
-    type=click.Choice(("fp8", "bf16", "int8")),
+    type=click.Choice(("fp8", "bf16", "int8", "int8-g128")),
     default="fp8",
     show_default=True,
     help="Precision of the linear layers. fp8 and bf16 are for GPUs and write all other weights in "
-    "bfloat16; int8 is for CPUs and leaves them unchanged.",
+    "bfloat16; int8 and the faster, coarser int8-g128 are for CPUs and leave them unchanged.",
 )
 @click.option(
     "--fidelity",
     type=Share(),
     metavar="COSINE",
-    help="For fp8 and int8: keep as many layers in a higher precision as it takes to reach this "
-    "mean cosine to the model's own vectors; 99 of 100 texts may be up to twice as far from 1. "
+    help="Not for bf16: keep as many layers in a higher precision as it takes to reach this mean "
+    "cosine to the model's own vectors; 99 of 100 texts may be up to twice as far from 1. "
     "0.999 is the gate of --precision auto in other commands. Without an FP8 GPU, fp8 is emulated, "
     "which needs torch.",
 )

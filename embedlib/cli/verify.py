@@ -36,11 +36,12 @@ _EXIT_FAILED = 1
 @click.argument("model", cls=ModelArgument, required=False)
 @click.option(
     "--precision",
-    type=click.Choice(("auto", "int8", "fp8", "bf16")),
+    type=click.Choice(("auto", "int8", "int8-g128", "fp8", "bf16")),
     default="auto",
     show_default=True,
     help="Precision to measure; the model is compiled to it first if necessary. auto: the engine's "
-    "fastest one. Without an FP8 GPU, fp8 is emulated, which needs torch.",
+    "fastest one, but int8 rather than int8-g128. Without an FP8 GPU, fp8 is emulated, which needs "
+    "torch.",
 )
 @click.option(
     "--against",

@@ -157,9 +157,12 @@ class EngineKind:
     """Whether `lower` and `check_memory` follow `EnginePlan.is_by_layer`."""
     open_weights: Callable[[ModelFiles, Path, str], Mapping[str, Any]] | None = None
     """Returns the weights of an engine directory for `lower`, to measure often on one device."""
-    searched_precision: str | None = None
-    """The precision in which `embedlib compile --fidelity` searches layers to exclude, on this
-    engine; needs `lower` and `open_weights`."""
+    searched_precisions: tuple[str, ...] = ()
+    """Precisions in which `embedlib compile --fidelity` searches layers to exclude, on this engine;
+    needs `lower` and `open_weights`. A process beside an Embedder searches in the first."""
+    coarser_forms: Mapping[str, str] = field(default_factory=dict)
+    """Precisions that are faster than another one of the same size and less accurate, and that
+    other one. Layers of a coarser form are kept only if the other form does not pass either."""
     check_emulation: Callable[[ModelSpec, Machine], None] | None = None
     """Raises EngineUnavailableError or EngineUnsupportedError if a model cannot be emulated on the
     CPU. None: the engine has no emulation."""

@@ -159,7 +159,8 @@ def to_prepare(
             and _other_use(version.report, kind, hardware, files) is None
         ]
         is_searched = any(version.excluded for version in measured)
-        may_search = with_search and kind.searched_precision == precision
+        is_refined = kind.coarser_forms.get(precision) == plan.precision.name
+        may_search = with_search and precision in kind.searched_precisions[:1] and not is_refined
         if all(version.excluded for version in measured) or (may_search and not is_searched):
             left.append(precision)
     return tuple(left)

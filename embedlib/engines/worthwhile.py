@@ -22,7 +22,8 @@ def worthwhile(
     """
     *lower, default = kind.precisions
     fast = [name for name in lower if _is_faster(kind, name, cpu_features)]
-    slow = [] if fits(default) else [name for name in lower if name not in fast]
+    closer = [name for name in lower if name not in kind.coarser_forms]
+    slow = [] if fits(default) else [name for name in closer if name not in fast]
     return (*(name for name in (*fast, *slow) if fits(name)), default)
 
 

@@ -16,6 +16,7 @@ from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Unit
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.load import load_weights
@@ -33,7 +34,7 @@ SEARCHED_WEIGHTS: Final = 4_000_000_000
 """The weights of a model times the units of its layers that a search measures alone: some
 four minutes of two cores for BERT-large. Source: docs/fidelity.md, which layers are kept."""
 MIN_UNITS: Final = 12
-SearchedPrecision = Literal["int8", "fp8"]
+SearchedPrecision = Literal["int8", "int8-g128", "fp8"]
 
 
 class LayerChoices:
@@ -59,7 +60,7 @@ class LayerChoices:
         self.precision: str = precision
         self.kept_in = plan.kind.precisions[-1]
         # int8 engines compute layer by layer; FP8 engines compute some layers as one matrix.
-        fused = () if precision == "int8" else FUSED_LAYERS
+        fused = () if precision in GROUP_WEIGHTS else FUSED_LAYERS
         self.units = layer_units(model.files, fused, max_units)
         self._model = model
         self._plan = plan
@@ -80,7 +81,7 @@ class LayerChoices:
 
 def searching_kinds() -> dict[str, EngineKind]:
     """Return for each precision that has a search the engine on which it runs."""
-    return {kind.searched_precision: kind for kind in OWN_KINDS if kind.searched_precision}
+    return {name: kind for kind in OWN_KINDS for name in kind.searched_precisions}
 
 
 def most_units(encoder: Encoder) -> int:

@@ -1,33 +1,26 @@
-"""The process beside an Embedder that measures faster precisions; `session.preparing` starts it.
+"""`prepare`: measure faster precisions of a model, and search for layers to keep.
 
-It reads one line, the task as JSON, and prints one line, what it found. It ends at once when its
-input ends: then the program that started it is gone.
+It runs in a process beside the Embedder, see `fidelity.preparing_process`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, cast
 
 from embedlib.config import Config, PrecisionName
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import known_versions, to_prepare
+from embedlib.engines.precision import faithful_versions, known_versions, to_prepare
 from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import (
-    EmbedlibError,
     EngineError,
     EngineOutOfMemoryError,
     EngineUnavailableError,
 )
-from embedlib.fidelity.choices import searching_kinds
 from embedlib.fidelity.measure import (
     NOTHING_REMEMBERED,
     compare_planned,
@@ -49,7 +42,7 @@ from embedlib.fidelity.texts import (
 )
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import CompiledPrecision
+from embedlib.models.compiled.engine_folder import CompiledPrecision, compiled_folder
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
@@ -64,9 +57,6 @@ from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.reranker import Reranker
 from embedlib.session.preparing import Task
 
-LOWEST_PRIORITY: Final = 19
-FIRST_TO_KILL: Final = "1000"
-"""Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
 SHARE_OF_MEMORY: Final = 2
 """It takes at most one of so many parts of what is free, unless nothing can be loaded before."""
 CUTS: Final = (MAX_TOKENS, 512, 256, 128, 64, 32)
@@ -75,46 +65,6 @@ MAX_PRODUCTS: Final = 8e12
 """Maximum number of multiplications and additions in linear layers for all texts, so that they take
 about a minute in float32 on two cores. BERT-base takes texts of all lengths, BERT-large those of
 256 tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
-
-
-def main(tasks: TextIO, answers: TextIO) -> None:
-    """Do the task of one line of `tasks`; print one line that says what was found."""
-    task = read_task(tasks.readline())
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_KILL, encoding="ascii")
-    if task.is_background:
-        lower_priority()
-    threading.Thread(
-        target=end_with_input, args=(tasks,), name="embedlib-parent", daemon=True
-    ).start()
-    try:
-        answer = prepare(task)
-    except (EmbedlibError, OSError, MemoryError) as error:
-        answer = str(error) or type(error).__name__
-    with suppress(OSError):  # nobody reads any more
-        print(" ".join(answer.split()), file=answers, flush=True)
-
-
-def read_task(line: str) -> Task:
-    """Return the task from its JSON; raises ValueError or TypeError for anything else."""
-    content = json.loads(line)
-    return Task(**{**content, "precisions": tuple(content["precisions"])})
-
-
-def end_with_input(tasks: TextIO, end: Callable[[int], Any] = os._exit) -> None:
-    """Wait until the input ends, and end this process."""
-    with suppress(OSError, ValueError):
-        tasks.read()
-    end(1)
-
-
-def lower_priority() -> None:
-    """Let everything else on this machine go first; threads made later inherit it."""
-    with suppress(OSError):
-        os.nice(LOWEST_PRIORITY)
-    if hasattr(os, "SCHED_IDLE"):  # Linux
-        with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def prepare(task: Task, machine: Machine | None = None) -> str:
@@ -138,10 +88,10 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
     )
     place = model_place(measured.files, config)
     with place_lock(place):
-        found, failed = _measure(measured, task, machine)
+        found, searched = _measure(measured, task, machine)
     if task.is_background:
-        for precision in failed:
-            if precision not in searching_kinds() or not _is_open(measured, precision, machine):
+        for precision in searched:
+            if not _is_open(measured, precision, machine):
                 continue
             with try_place_lock(place.with_name(f"{place.name}-search")) as is_mine:
                 if is_mine:
@@ -150,9 +100,14 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
 
 
 def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[list[str], list[str]]:
-    """Measure precisions until one passes; return what was found, and those that did not pass."""
+    """Measure precisions until one passes.
+
+    Returns:
+        What was found, and the precisions that did not pass, but may do so with layers kept.
+    """
     found: list[str] = []
     failed: list[str] = []
+    has_passed = False
     right: Embedded | None = None
     remembered = _remembered(measured, task, machine)
     if task.is_background:
@@ -175,12 +130,34 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
                     _remember_error(measured, precision, error, machine)
                 continue
             found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
-        if report.passes(Gate()):
-            if not any(name in searching_kinds() for name in failed):
-                remembered.forget()  # no search will read it
+        if has_passed := report.passes(Gate()):
             break
         failed.append(precision)
-    return found, failed
+    searched = _to_search(measured, failed, task, machine)
+    if has_passed and not searched:
+        remembered.forget()  # no search will read it
+    return found, searched
+
+
+def _to_search(
+    measured: MeasuredModel, failed: Sequence[str], task: Task, machine: Machine
+) -> list[str]:
+    """Return for which failed precisions layers to keep are worth a search.
+
+    The weights of a coarser form are removed where its closer form passes.
+    """
+    plan = _auto_plan(measured, task.precisions[0], machine)
+    kind, facts = plan.kind, (plan.kind, plan.hardware, measured.files)
+    versions = known_versions(*facts, measured.config)
+    passing = {version.name for version in faithful_versions(*facts, versions)}
+    searched = []
+    for precision in failed:
+        closer = kind.coarser_forms.get(precision)
+        if closer in passing:
+            _drop(measured, precision, machine, f"it does not pass the gate, and {closer} does")
+        elif precision in kind.searched_precisions[:1]:
+            searched.append(precision)
+    return searched
 
 
 def _remembered(measured: MeasuredModel, task: Task, machine: Machine) -> RememberedVectors:
@@ -189,11 +166,11 @@ def _remembered(measured: MeasuredModel, task: Task, machine: Machine) -> Rememb
     What a load waits for otherwise takes seconds.
     """
     plan = _auto_plan(measured, task.precisions[0], machine)
-    searched = plan.kind.searched_precision
-    is_kept = task.is_needed or (task.is_background and searched in task.precisions)
-    if searched is None or not is_kept:
+    searched = plan.kind.searched_precisions[:1]
+    is_kept = task.is_needed or (task.is_background and set(searched) & set(task.precisions))
+    if not (searched and is_kept):
         return NOTHING_REMEMBERED
-    place = search_place(*_facts(measured, searched, machine))
+    place = search_place(*_facts(measured, searched[0], machine))
     return remembered_vectors(place, measured, plan, machine)
 
 
@@ -245,6 +222,16 @@ def _compare(
     place = plan.precision.folder or report_place(measured.files, report, measured.config)
     store_report(place, report)
     return report
+
+
+def _drop(measured: MeasuredModel, precision: str, machine: Machine, reason: str) -> None:
+    """Remember that a precision serves nothing here, and remove its weights from the cache."""
+    give_up(*_facts(measured, precision, machine), reason)
+    folder = compiled_folder(
+        measured.files, cast(CompiledPrecision, precision), (), measured.config
+    )
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remember_error(

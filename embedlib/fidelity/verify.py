@@ -49,7 +49,8 @@ def verify(
         texts: the texts to embed; None: the built-in ones.
         reference: the precision to compare with: "float32" on the CPU, or "bf16" on the engine that
             is measured, for models that would take hours in float32.
-        config: the options, with the precision to measure; "auto": the engine's fastest one.
+        config: the options, with the precision to measure; "auto": the engine's fastest one, but
+            "int8" rather than "int8-g128".
         machine: reports hardware and packages; None: this machine.
         watch: shows what is computed, and how far it is.
 
@@ -61,7 +62,8 @@ def verify(
     """
     config, machine = config or Config(), machine or Machine()
     if config.precision == "auto":
-        fastest = find_kind(choose_engine(config, machine).name, machine).precisions[0]
+        kind = find_kind(choose_engine(config, machine).name, machine)
+        fastest = next(name for name in kind.precisions if name not in kind.coarser_forms)
         config = replace(config, precision=cast(PrecisionName, fastest))
     if config.precision == reference:
         raise ConfigError(f"precision = {reference!r} would be compared with itself; give another")

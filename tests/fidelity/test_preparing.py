@@ -21,17 +21,11 @@ from embedlib.errors import (
     EngineOutOfMemoryError,
     EngineRunError,
 )
-from embedlib.fidelity import preparing
+from embedlib.fidelity import preparing, preparing_process
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.preparing import (
-    _auto_plan,
-    end_with_input,
-    main,
-    prepare,
-    read_task,
-    texts_beside_work,
-)
+from embedlib.fidelity.preparing import _auto_plan, prepare, texts_beside_work
+from embedlib.fidelity.preparing_process import end_with_input, main, read_task
 from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
@@ -48,7 +42,7 @@ from tests.machines import fake_machine
 def task(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Task:
     return Task(
         model=str(tiny_folder("bert")),
-        precisions=("int8",),
+        precisions=("int8-g128",),
         is_background=False,
         options={"engine": "openvino", "threads": 1, "engine_cache_dir": str(tmp_path)},
     )
@@ -72,7 +66,7 @@ def refuse(*_: object, **__: object) -> Any:
 def test_what_is_measured_is_stored(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     found = prepare(task)
     report = report_of(task)
-    assert found == f"int8 has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"
+    assert found == f"int8-g128 has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"
     assert MIN_TEXTS <= report.num_texts < 256
     assert report.excluded == ()
     monkeypatch.setattr(preparing, "compare_planned", refuse)
@@ -134,7 +128,7 @@ def test_a_search_beside_the_work_takes_those_texts(
 
     def search(*_: object, texts: FidelityTexts, **__: object) -> Any:
         searched.append(texts)
-        raise OutOfReachError("int8 does not reach it")
+        raise OutOfReachError("int8-g128 does not reach it")
 
     monkeypatch.setattr(preparing, "CUTS", (8,))
     monkeypatch.setattr(preparing, "compile_to_gate", search)
@@ -147,7 +141,7 @@ def test_a_reranker_is_measured_by_its_scores(
     tiny_folder: Callable[[str], Path], task: Task
 ) -> None:
     task = replace(task, model=str(tiny_folder("bert-reranker")))
-    assert prepare(task).startswith("int8 has a mean cosine of ")
+    assert prepare(task).startswith("int8-g128 has a mean cosine of ")
     config = Config(**task.options)
     (version,) = compiled_versions(read_model_files(Path(task.model), with_head=True), config)
     assert version.report is not None
@@ -155,7 +149,7 @@ def test_a_reranker_is_measured_by_its_scores(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
-    """Let int8 fail the gate by a stored report."""
+    """Let it fail the gate by a stored report."""
     monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
     prepare(task)
 
@@ -180,10 +174,10 @@ def test_an_error_that_comes_again_is_remembered(
         raise error
 
     monkeypatch.setattr(preparing, "reference_vectors", fail)
-    assert prepare(task) == f"int8: {error}"
-    facts = (read_model_files(Path(task.model)), "int8", "openvino")
+    assert prepare(task) == f"int8-g128: {error}"
+    facts = (read_model_files(Path(task.model)), "int8-g128", "openvino")
     hardware = _auto_plan(
-        open_model(task.model, Config(**task.options)), "int8", Machine()
+        open_model(task.model, Config(**task.options)), "int8-g128", Machine()
     ).hardware
     assert has_given_up(*facts, hardware, Config(**task.options)) == is_lasting
 
@@ -195,15 +189,15 @@ def test_the_search_runs_beside_the_work_and_once(
 
     def search(model: str, precision: str, **_: object) -> Any:
         searched.append(precision)
-        raise OutOfReachError("int8 does not reach it")
+        raise OutOfReachError("int8-g128 does not reach it")
 
     monkeypatch.setattr(preparing, "compile_to_gate", search)
     failing(monkeypatch, task)
     assert searched == [], "a load does not wait for it"
     later = replace(task, is_background=True)
-    assert prepare(later) == "int8 does not reach it"
+    assert prepare(later) == "int8-g128 does not reach it"
     assert prepare(later) == "all that can be measured is measured"
-    assert searched == ["int8"]
+    assert searched == ["int8-g128"]
 
 
 def test_a_search_leaves_half_of_the_memory_too(
@@ -214,7 +208,7 @@ def test_a_search_leaves_half_of_the_memory_too(
 
     def search(*_: object, **given: Any) -> Any:
         options.append(given)
-        raise OutOfReachError("int8 does not reach it")
+        raise OutOfReachError("int8-g128 does not reach it")
 
     monkeypatch.setattr(preparing, "compile_to_gate", search)
     failing(monkeypatch, replace(task, is_background=True))
@@ -230,7 +224,38 @@ def test_a_search_that_fails_is_told_and_may_be_tried_again(
     monkeypatch.setattr(preparing, "compile_to_gate", fail)
     failing(monkeypatch, task)
     later = replace(task, is_background=True)
-    assert prepare(later) == prepare(later) == "int8: out of memory"
+    assert prepare(later) == prepare(later) == "int8-g128: out of memory"
+
+
+def test_a_coarser_form_is_removed_where_the_closer_one_passes(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither searched nor measured again."""
+    monkeypatch.setattr(
+        preparing.FidelityReport, "passes", lambda self, _: self.precision != "int8-g128"
+    )
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    both = replace(task, is_background=True, precisions=("int8-g128", "int8"))
+    found = prepare(both)
+    assert [part.split()[0] for part in found.split("; ")] == ["int8-g128", "int8"]
+    assert report_of(task).precision == "int8", "the folder of the other one is gone"
+    files, config = read_model_files(Path(task.model)), Config(**task.options)
+    plan = _auto_plan(open_model(task.model, config), "int8-g128", Machine())
+    assert has_given_up(files, "int8-g128", "openvino", plan.hardware, config)
+    assert not list(model_place(files, config).glob("search-*/")), "no search will read it"
+
+
+def test_a_coarser_form_is_removed_where_the_closer_one_had_passed(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the cache of an earlier version."""
+    prepare(replace(task, precisions=("int8",)))
+    monkeypatch.setattr(
+        preparing.FidelityReport, "passes", lambda self, _: self.precision != "int8-g128"
+    )
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    assert prepare(replace(task, is_background=True)).startswith("int8-g128 has a mean")
+    assert report_of(task).precision == "int8"
 
 
 def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +271,7 @@ def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyP
 
 def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the gate was measured with serves the search, also in another process."""
-    later = replace(task, is_background=True, precisions=("int8", "bf16"))
+    later = replace(task, is_background=True, precisions=("int8-g128", "bf16"))
     computed: list[tuple[object, ...]] = []
     get = RememberedVectors.get
 
@@ -274,11 +299,11 @@ def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             prepare(later)
     place = model_place(read_model_files(Path(task.model)), Config(**task.options))
-    assert list(place.glob("search-int8-*/*.npz"))
+    assert list(place.glob("search-int8-g128-*/*.npz"))
     assert len(computed) == 3
     prepare(later)
     assert len(set(computed)) == len(computed) > 10
-    assert not list(place.glob("search-int8-*/")), "the search is over"
+    assert not list(place.glob("search-int8-g128-*/")), "the search is over"
 
 
 def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:
@@ -355,15 +380,15 @@ def run(task: Task) -> str:
 
 
 def test_an_error_is_one_line(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "end_with_input", lambda tasks: None)
-    monkeypatch.setattr(preparing, "Path", lambda *_: Path("/dev/null"))
-    monkeypatch.setattr(preparing, "lower_priority", lambda: None)
+    monkeypatch.setattr(preparing_process, "end_with_input", lambda tasks: None)
+    monkeypatch.setattr(preparing_process, "Path", lambda *_: Path("/dev/null"))
+    monkeypatch.setattr(preparing_process, "lower_priority", lambda: None)
     for error in (OSError(28, "No space left on device"), EmbedlibError("two\nlines")):
 
         def fail(task: Task, error: Exception = error) -> str:
             raise error
 
-        monkeypatch.setattr(preparing, "prepare", fail)
+        monkeypatch.setattr(preparing_process, "prepare", fail)
         assert run(replace(task, is_background=True)) == " ".join(str(error).split()) + "\n"
     assert read_task(json.dumps(asdict(task))) == task
 

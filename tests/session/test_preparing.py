@@ -18,7 +18,8 @@ import pytest
 from embedlib import Embedder
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.openvino.kind import KIND
-from embedlib.fidelity.preparing import prepare, read_task
+from embedlib.fidelity.preparing import prepare
+from embedlib.fidelity.preparing_process import read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Head
@@ -217,7 +218,8 @@ def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
     marker = tmp_path / "started"
     program = START.replace("main(sys.stdin", f"open({str(marker)!r}, 'w').close(); main(sys.stdin")
     wait = (
-        "import embedlib.fidelity.preparing as p, time; p.prepare = lambda task: time.sleep(600); "
+        "import embedlib.fidelity.preparing_process as p, time; "
+        "p.prepare = lambda task: time.sleep(600); "
     )
     head, tail = program.split("from embedlib", 1)
     process = subprocess.Popen(
@@ -241,7 +243,7 @@ def test_ctrl_c_spares_the_process_and_its_priority_counts(
     folder.mkdir(parents=True)
     for package in (folder.parent, folder):
         (package / "__init__.py").touch()
-    (folder / "preparing.py").write_text(
+    (folder / "preparing_process.py").write_text(
         "import os\n"
         "def main(tasks, answers):\n"
         "    print(os.getsid(0), os.getpgid(0), os.getpid(), file=answers, flush=True)\n"

@@ -164,6 +164,6 @@ KIND: Final = EngineKind(
     keeps_pooled_rows=True,
     lower=lower,
     open_weights=open_weights,
-    searched_precision="fp8",
+    searched_precisions=("fp8",),
     check_emulation=check_emulation,
 )

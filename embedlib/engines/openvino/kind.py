@@ -14,6 +14,7 @@ from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.profile import Profile, ProfileKey
 from embedlib.errors import EngineUnavailableError
 from embedlib.memory import Memory, gib
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS
 from embedlib.version import __version__
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from embedlib.models.spec import ModelSpec
 
 NAME: Final = "openvino"
-PRECISIONS: Final = ("int8", "bf16", "float32")
+PRECISIONS: Final = (*GROUP_WEIGHTS, "bf16", "float32")
 MOST_KEPT_BYTES: Final = 1 << 30
 """Of int8 matrices that are kept with a graph."""
 
@@ -167,6 +168,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             max_inflight_bulk=config.max_inflight_batches,
             shares_lanes=profile.shares_lanes,
             precision=number_type(plan.precision.name),
+            activation_group=GROUP_WEIGHTS.get(plan.precision.name),
             is_large=needs.is_large,
             spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
@@ -193,7 +195,7 @@ def _cache(
     needs = _needs(plan, files, config)
     if not needs.is_large:
         return cache_of_models(place, files, plan.precision.folder, config)
-    if plan.precision.name == "int8" and needs.packed > MOST_KEPT_BYTES:
+    if plan.precision.name in GROUP_WEIGHTS and needs.packed > MOST_KEPT_BYTES:
         return None
     is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
     profile = plan.profile or choose_profile(plan, files, config, None)
@@ -281,6 +283,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
         max_batch_tokens=config.max_batch_tokens or budget,
         shares_lanes=plan.is_by_layer or (needs is not None and _shares_lanes(plan, needs)),
         precision=number_type(plan.precision.name),
+        activation_group=GROUP_WEIGHTS.get(plan.precision.name),
         is_large=needs is not None and needs.is_large,
     )
     make = LayerwiseEngine if plan.is_by_layer else OpenVINOEngine
@@ -306,12 +309,13 @@ KIND: Final = EngineKind(
     profile_key=profile_key,
     choose_profile=choose_profile,
     describe_memory=describe_memory,
-    faster_with={"int8": VNNI_FLAGS, "bf16": frozenset(BF16_FLAGS)},
+    faster_with={**dict.fromkeys(GROUP_WEIGHTS, VNNI_FLAGS), "bf16": frozenset(BF16_FLAGS)},
     can_per_token=True,
     can_splade=True,
     can_by_layer=True,
     lower=lower,
     open_weights=open_weights,
-    searched_precision="int8",
+    searched_precisions=tuple(GROUP_WEIGHTS),
+    coarser_forms={"int8-g128": "int8"},
     computed_precisions=frozenset({"bf16", "float32"}),
 )

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 from embedlib.engines.base import EngineLimits
 from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import linear_weights
 
@@ -36,7 +36,7 @@ SMALL_LAYER_WEIGHTS: Final = 1 << 21
 def spare_tokens(encoder: Encoder, precision: str) -> int:
     """Return by how many tokens a lone query may be padded: in int8, of small layers."""
     is_small = linear_weights(encoder) <= SMALL_LAYER_WEIGHTS * encoder.num_layers
-    return SPARE_TOKENS if precision == "int8" and is_small else 0
+    return SPARE_TOKENS if precision in GROUP_WEIGHTS and is_small else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,15 @@ class Layout:
     """Whether both lanes use one compiled model, to save memory."""
     precision: Literal["float32", "bf16"] = "float32"
     """Of everything that is not int8."""
+    activation_group: int | None = None
+    """Activations per quantization group where the matrix is int8; None: no matrix is.
+
+    OpenVINO quantizes the activations to int8 at run time, with one scale per group of this many
+    neighboring elements of a token's vector: `scale = largest / 127`. A shorter remainder is a
+    group of its own, and a vector shorter than one group stays float32. On CPUs without
+    instructions that multiply int8 (x86 without VNNI, ARM), all activations stay float32, and so
+    they do where a group is longer than one of the weights. Smaller groups are more accurate and
+    slower. Source: docs/fidelity.md, group sizes."""
     is_large: bool = False
     """Whether the weights are too large for copies that can be saved otherwise: by packing a matrix
     once for any number of rows, and by letting mapped pages go."""
@@ -103,8 +112,7 @@ class Layout:
             # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
             "INFERENCE_PRECISION_HINT": "bf16" if is_bf16 else "f32",
             "EXECUTION_MODE_HINT": "PERFORMANCE" if is_bf16 else "ACCURACY",
-            # Touches only what is multiplied with a matrix in int8.
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": self.activation_group or 0,
             "INFERENCE_NUM_THREADS": self.threads,
             # Pinned threads of two models, or two Embedders, would sit on the same cores.
             "ENABLE_CPU_PINNING": False,

@@ -12,22 +12,12 @@ from numpy.typing import NDArray
 from embedlib.engines.machine import VNNI_FLAGS, Machine
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import int_constants
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS, dequantize
+from embedlib.models.compiled.int8 import dequantize
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.mapped import StoredBits, stored_bits
 
-DYNAMIC_GROUP: Final = GROUP_WEIGHTS
-"""Activations per quantization group where the matrix is int8.
-
-OpenVINO quantizes the activations to int8 at run time, with one scale per group of this many
-neighboring elements of a token's vector: `scale = largest / 127`. A shorter remainder is a group of
-its own, and a vector shorter than one group stays float32. On CPUs without instructions that
-multiply int8 (x86 without VNNI, ARM), all activations stay float32, and so they do where a group is
-longer than one of the weights. Smaller groups are more accurate and slower. Source:
-docs/fidelity.md, group sizes.
-"""
-
-
+SHORT_COLUMNS: Final = 128
+"""OpenVINO 2026.4 multiplies int8 wrongly in bf16 where columns are odd and fewer than a group."""
 ONE_FORM_WEIGHTS: Final = 1 << 22
 """From so many weights on oneDNN packs a matrix in one form for any number of vectors. Source:
 `get_adjusted_oc_block` of OpenVINO's oneDNN, cpu/x64/jit_brgemm_inner_product_utils.cpp: 16 MiB of
@@ -81,8 +71,7 @@ def _rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Nod
     if stored.dtype != np.int8:
         return op.constant(stored, shared_memory=True)
     scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX][rows])
-    if stored.shape[1] < DYNAMIC_GROUP and stored.shape[1] % 2:
-        # OpenVINO 2026.4 multiplies it wrongly in bf16; only models for tests have one.
+    if stored.shape[1] < SHORT_COLUMNS and stored.shape[1] % 2:  # only models for tests
         return op.constant(dequantize(stored, scales))
     is_grouped = scales.shape[1] > 1
     codes = stored.reshape(*scales.shape, -1) if is_grouped else stored

@@ -133,12 +133,13 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
     is_bf16 = number_type(precision.name) == "bf16"
+    group = GROUP_WEIGHTS.get(precision.name)
     weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
-        is_coded = precision.name == "int8" and role in coded
+        is_coded = group is not None and role in coded
         size = 1 if is_coded else 2 if is_bf16 and role in linear else 4
         num_bytes = math.prod(shape) * size
-        num_bytes += 4 * shape[0] * groups_of(shape[1]) if is_coded else 0
+        num_bytes += 4 * shape[0] * groups_of(shape[1], group) if group and is_coded else 0
         weights += num_bytes
         if role in linear or (is_expert(role) and role.endswith(".weight")):
             is_float = not (is_coded or is_narrow or is_bf16)
@@ -219,7 +220,7 @@ def most_bytes(num_parameters: int, precision: str) -> int:
         num_parameters: of the model.
         precision: int8 takes one byte for each, and its scales, bf16 two, float32 four.
     """
-    sizes = {"int8": 1 + 4 / GROUP_WEIGHTS, "bf16": 2}
+    sizes = {"bf16": 2.0, **{name: 1 + 4 / group for name, group in GROUP_WEIGHTS.items()}}
     packed = int(num_parameters * sizes.get(precision, 4))
     if packed > SMALL_BYTES:
         copies = MLAS_COPIES if precision == "float32" else 1.0

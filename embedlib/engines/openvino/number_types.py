@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from embedlib.engines.machine import VNNI_FLAGS, Machine
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS
 
 
 def number_type(precision: str) -> Literal["float32", "bf16"]:
@@ -15,9 +16,9 @@ def number_type(precision: str) -> Literal["float32", "bf16"]:
     CPU with AMX was not measured.
 
     Args:
-        precision: of the model: "int8", "bf16" or "float32".
+        precision: of the model.
     """
     features = Machine().cpu_features()
     has_both = "avx512_bf16" in features and not VNNI_FLAGS.isdisjoint(features)
-    is_faster = precision == "int8" and has_both and "amx_bf16" not in features
+    is_faster = precision in GROUP_WEIGHTS and has_both and "amx_bf16" not in features
     return "bf16" if precision == "bf16" or is_faster else "float32"

@@ -37,6 +37,7 @@ from embedlib.models.compiled.engine_folder import (
     written_files,
 )
 from embedlib.models.compiled.fidelity_report import REPORT_NAME
+from embedlib.models.compiled.int8 import GROUP_WEIGHTS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock, sync
@@ -65,6 +66,7 @@ PACKAGES: Final[Mapping[CompiledPrecision, tuple[str, ...]]] = {
     "fp8": ("numpy", "ml_dtypes"),
     "bf16": ("numpy", "ml_dtypes"),
     "int8": ("numpy",),
+    "int8-g128": ("numpy",),
 }
 """Packages whose version may change the numbers; the manifest lists their versions."""
 
@@ -84,8 +86,8 @@ def compile_model(
 
     Args:
         files: the model.
-        precision: "fp8", "bf16" or "int8", of the linear layers. All other tensors become
-            bfloat16; with "int8" they keep the model's type.
+        precision: "fp8", "bf16", "int8" or "int8-g128", of the linear layers. All other tensors
+            become bfloat16; with int8 they keep the model's type.
         excluded: roles of linear layers to treat like all other tensors, such as `layers.3.down`.
             With "fp8", q, k, v of a layer go only together, and so do gate and up; the word
             `pooled_rows` is also allowed.
@@ -126,7 +128,7 @@ def compile_model(
 
 
 def _check_packages(precision: CompiledPrecision) -> None:
-    if precision != "int8" and importlib.util.find_spec("ml_dtypes") is None:
+    if precision not in GROUP_WEIGHTS and importlib.util.find_spec("ml_dtypes") is None:
         raise EngineUnavailableError(
             f"compiling to {precision} needs the package ml_dtypes, which is missing; "
             f"{install_line('compile')}"
@@ -200,15 +202,16 @@ def _write_files(
     written = files.transformer_dir / CONFIG_NAME
     for path in _copied_files(files):
         read.append(path)
-        if path == written and precision != "int8":
+        if path == written and precision not in GROUP_WEIGHTS:
             continue
         copy = part / path.relative_to(files.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with open_file(path, files.folder) as source, copy.open("wb") as target:
             shutil.copyfileobj(source, target)
-    if precision == "int8":
+    group = GROUP_WEIGHTS.get(precision)
+    if group is not None:
         roles = {f"{layer}.weight" for layer in layers}
-        jobs += write_int8(weights, part / INT8_NAME, roles)
+        jobs += write_int8(weights, part / INT8_NAME, roles, group)
     else:
         jobs += write_checkpoint(files, part, set(layers.values()))
     run_jobs(jobs, config.num_threads, count)

@@ -24,7 +24,7 @@ from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.file_hashes import FileHashes, sha256
 from embedlib.models.weights.fingerprint import fingerprint
 
-CompiledPrecision = Literal["fp8", "bf16", "int8"]
+CompiledPrecision = Literal["fp8", "bf16", "int8", "int8-g128"]
 
 MANIFEST_NAME: Final = "embedlib.json"
 FORMAT_VERSION: Final = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -11,11 +12,12 @@ from embedlib.models.compiled.row_scales import INT8_MAX, row_scales
 
 Floats = NDArray[np.float32]
 
-GROUP_WEIGHTS: Final = 64
-"""Neighboring weights of a row that share a scale. Source: docs/fidelity.md, groups of weights."""
+GROUP_WEIGHTS: Final[Mapping[str, int]] = {"int8-g128": 128, "int8": 64}
+"""Neighboring weights of a row that share a scale, by precision. Fewer are more accurate and
+slower. Source: docs/fidelity.md, groups of weights."""
 
 
-def quantize_groups(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+def quantize_groups(weight: Floats, group: int) -> tuple[NDArray[np.int8], Floats]:
     """Return the codes of a linear layer's weight and the scale of every group.
 
     A group's largest absolute value becomes 127 or -127; each weight is its code times the scale of
@@ -23,12 +25,13 @@ def quantize_groups(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
 
     Args:
         weight: float32[rows, columns]; every row is an output channel.
+        group: neighboring weights that share a scale.
 
     Returns:
         int8[rows, columns] and float32[rows, groups]; a scale is NaN or infinite exactly if its
         group contains NaN or infinity.
     """
-    num_groups = groups_of(weight.shape[1])
+    num_groups = groups_of(weight.shape[1], group)
     grouped = weight.reshape(len(weight) * num_groups, -1)
     scales = row_scales(grouped, INT8_MAX)
     with np.errstate(invalid="ignore"):  # NaN and infinity: the caller rejects the group
@@ -43,6 +46,6 @@ def dequantize(codes: NDArray[np.int8], scales: Floats) -> Floats:
     return grouped.reshape(codes.shape)
 
 
-def groups_of(num_columns: int) -> int:
+def groups_of(num_columns: int, group: int) -> int:
     """Return how many groups a row has: one, unless it is divided without a remainder."""
-    return num_columns // GROUP_WEIGHTS if num_columns % GROUP_WEIGHTS == 0 else 1
+    return num_columns // group if num_columns % group == 0 else 1

@@ -77,7 +77,9 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         return len(self._tensors)
 
 
-def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list[CompileJob]:
+def write_int8(
+    weights: Weights, path: Path, quantized: Collection[str], group: int
+) -> list[CompileJob]:
     """Start the int8 file of a model, and return the jobs that complete it.
 
     Each job writes one tensor. It raises ModelWeightsError if a matrix to quantize contains NaN or
@@ -87,6 +89,7 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
         weights: of the model.
         path: the file to write.
         quantized: roles of the matrices to write in int8, such as `layers.0.q.weight`.
+        group: neighboring weights of a row that share a scale.
     """
     # Weights that are computed at load depend on the template, and are not part of the model.
     stored = {role: weights.stored(role) for role in weights if weights.is_stored(role)}
@@ -96,10 +99,16 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
         kinds[role] = "F32" if tensor.added else tensor.dtype, tensor.shape
         if role in quantized:
             rows, columns = tensor.shape
-            kinds |= quantized_kinds(role, tensor.shape, "I8", (rows, groups_of(columns)))
+            kinds |= quantized_kinds(role, tensor.shape, "I8", (rows, groups_of(columns, group)))
     written = create_file(path, kinds)
     in_order = sorted(stored.items(), key=_place)
-    return [partial(rewrite_tensor, _FORMAT, *item, path, written) for item in in_order]
+    file_format = FileFormat(
+        code_dtype="I8",
+        quantize=partial(quantize_groups, group=group),
+        convert=_as_stored,
+        refused="NaN or infinity",
+    )
+    return [partial(rewrite_tensor, file_format, *item, path, written) for item in in_order]
 
 
 def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
@@ -109,8 +118,3 @@ def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
 
 def _as_stored(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[Any]:
     return as_numbers(block, tensor).astype("<f4") if tensor.added else block
-
-
-_FORMAT: Final = FileFormat(
-    code_dtype="I8", quantize=quantize_groups, convert=_as_stored, refused="NaN or infinity"
-)

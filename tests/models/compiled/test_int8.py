@@ -25,7 +25,7 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.matrices import DYNAMIC_GROUP, matrix
+from embedlib.engines.openvino.matrices import matrix
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.compiled import cache as cache_module
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
@@ -54,20 +54,22 @@ CONFIG = "0_Transformer/config.json"
 
 # --- numbers --------------------------------------------------------------------------------------
 
+GROUP = GROUP_WEIGHTS["int8"]
+groups = pytest.mark.parametrize("group", GROUP_WEIGHTS.values())
 matrices = arrays(
     np.float32,
-    st.tuples(st.integers(1, 4), st.integers(1, 40) | st.sampled_from([64, 128, 192])),
+    st.tuples(st.integers(1, 4), st.integers(1, 40) | st.sampled_from([64, 128, 192, 256])),
     elements=st.floats(-(2.0**100), 2.0**100, width=32),
 )
 
 
 @settings(deadline=None)
-@given(matrices)
-def test_rounding(weight: Floats) -> None:
-    codes, scales = quantize_groups(weight)
+@given(matrices, st.sampled_from(list(GROUP_WEIGHTS.values())))
+def test_rounding(weight: Floats, group: int) -> None:
+    codes, scales = quantize_groups(weight, group)
     assert codes.dtype == np.int8
     assert scales.dtype == np.float32
-    assert scales.shape == (len(weight), groups_of(weight.shape[1]))
+    assert scales.shape == (len(weight), groups_of(weight.shape[1], group))
     assert (np.abs(codes.astype(int)) <= 127).all()
     assert (scales >= SMALLEST_SCALE).all()
     grouped = (*scales.shape, -1)
@@ -79,55 +81,58 @@ def test_rounding(weight: Floats) -> None:
     assert (np.abs(codes.astype(int)).reshape(grouped).max(axis=2)[large] == 127).all()
     rounded = codes.reshape(grouped) * scales[:, :, None]
     np.testing.assert_array_equal(dequantize(codes, scales), rounded.reshape(weight.shape))
-    negative, same = quantize_groups(-weight)
+    negative, same = quantize_groups(-weight, group)
     np.testing.assert_array_equal(negative, -codes)
     np.testing.assert_array_equal(same, scales)
 
 
 def test_rows_of_zeros_and_of_tiny_numbers() -> None:
-    codes, scales = quantize_groups(np.array([[0, -0.0], [1e-44, 0], [3, -6]], np.float32))
+    codes, scales = quantize_groups(np.array([[0, -0.0], [1e-44, 0], [3, -6]], np.float32), GROUP)
     assert codes.tolist() == [[0, 0], [0, 0], [64, -127]]
     expected = [1, np.float32(SMALLEST_SCALE), np.float32(6) / np.float32(127)]
     assert scales[:, 0].tolist() == expected
 
 
-def test_groups_of_a_row_have_scales_of_their_own() -> None:
-    weight = np.ones((1, 2 * GROUP_WEIGHTS), np.float32)
+@groups
+def test_groups_of_a_row_have_scales_of_their_own(group: int) -> None:
+    weight = np.ones((1, 2 * group), np.float32)
     weight[0, 0] = 127
-    codes, scales = quantize_groups(weight)
+    codes, scales = quantize_groups(weight, group)
     assert scales.tolist() == [[1, np.float32(1) / np.float32(127)]]
     assert codes[0, [0, 1, -1]].tolist() == [127, 1, 127]
-    assert quantize_groups(weight[:, 1:])[1].shape == (1, 1), "it cannot be divided into groups"
+    assert quantize_groups(weight[:, 1:], group)[1].shape == (1, 1), (
+        "it cannot be divided into groups"
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_shows_in_the_scale(bad: float) -> None:
-    _, scales = quantize_groups(np.array([[1, bad], [1, 2]], np.float32))
+    _, scales = quantize_groups(np.array([[1, bad], [1, 2]], np.float32), GROUP)
     assert np.isfinite(scales).tolist() == [[False], [True]]
 
 
 # --- the graph ------------------------------------------------------------------------------------
 
 
-def multiply(vectors: Floats, weight: Floats) -> Floats:
+def multiply(vectors: Floats, weight: Floats, group: int = GROUP) -> Floats:
     """Return OpenVINO's product of vectors and an int8 matrix, with the engine's options."""
-    codes, scales = quantize_groups(weight)
+    codes, scales = quantize_groups(weight, group)
     node = op.parameter([-1, -1, weight.shape[1]], np.float32)
     product = op.matmul(node, matrix({"m": codes, "m_scale": scales}, "m"), False, True)
     options = {
         "INFERENCE_PRECISION_HINT": "f32",
         "EXECUTION_MODE_HINT": "ACCURACY",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": group,
     }
     graph = ov.Model([op.prelu(product, op.constant(np.ones(1, np.float32)))], [node])
     result: Floats = ov.Core().compile_model(graph, "CPU", options)(vectors)[0]
     return result
 
 
-def emulate(vectors: Floats, weight: Floats, *, group: int | None) -> Floats:
-    """Return it computed in numpy: `group` activations share a scale; None: float32 activations."""
-    rows = dequantize(*quantize_groups(weight))
-    if group is None:
+def emulate(vectors: Floats, weight: Floats, group: int = GROUP, *, rounds: bool) -> Floats:
+    """Return it computed in numpy: `group` activations share a scale, or stay float32."""
+    rows = dequantize(*quantize_groups(weight, group))
+    if not rounds:
         return vectors @ rows.T
     total = np.zeros((*vectors.shape[:-1], len(weight)), np.float32)
     for start in range(0, weight.shape[1], group):
@@ -151,42 +156,48 @@ def sample(rows: int, columns: int) -> tuple[Floats, Floats]:
 def rounds_activations() -> bool:
     """Return whether this CPU multiplies int8; otherwise OpenVINO keeps activations in float32."""
     vectors, weight = sample(64, 128)
-    return error(multiply(vectors, weight), emulate(vectors, weight, group=None)) > 1e-4
+    return error(multiply(vectors, weight), emulate(vectors, weight, rounds=False)) > 1e-4
 
 
-@pytest.mark.parametrize("columns", [64, 100, 384])
-def test_products_round_activations_in_groups_or_not_at_all(columns: int) -> None:
+@groups
+@pytest.mark.parametrize("columns", [128, 200, 384])
+def test_products_round_activations_in_groups_or_not_at_all(columns: int, group: int) -> None:
     """On every CPU; which of the two it is depends on the CPU, and on nothing else."""
     vectors, weight = sample(37, columns)
-    found = multiply(vectors, weight)
-    group = DYNAMIC_GROUP if rounds_activations() else None
-    assert error(found, emulate(vectors, weight, group=group)) < 2e-6
+    found = multiply(vectors, weight, group)
+    assert error(found, emulate(vectors, weight, group, rounds=rounds_activations())) < 2e-6
     assert error(found, vectors @ weight.T) < 5e-2
 
 
+@groups
 @pytest.mark.parametrize("columns", [64, 100, 384])
-def test_rounding_activations_in_groups_is_close_to_not_rounding_them(columns: int) -> None:
+def test_rounding_activations_in_groups_is_close_to_not_rounding_them(
+    columns: int, group: int
+) -> None:
     """What a CPU with VNNI computes, in numpy: the bounds that its exact test goes by."""
     vectors, weight = sample(37, columns)
-    rounded = emulate(vectors, weight, group=DYNAMIC_GROUP)
-    assert 5e-3 < error(rounded, emulate(vectors, weight, group=None)) < 5e-2
+    rounded = emulate(vectors, weight, group, rounds=True)
+    assert 5e-3 < error(rounded, emulate(vectors, weight, group, rounds=False)) < 5e-2
     assert error(rounded, vectors @ weight.T) < 5e-2
 
 
-@pytest.mark.parametrize("columns", [64, 100, 384])
-def test_products_are_those_of_groups_in_int8(columns: int) -> None:
+@groups
+@pytest.mark.parametrize("columns", [128, 200, 384])
+def test_products_are_those_of_groups_in_int8(columns: int, group: int) -> None:
     if not rounds_activations():
         pytest.skip("this CPU does not multiply int8")
     vectors, weight = sample(37, columns)
-    found = multiply(vectors, weight)
-    assert error(found, emulate(vectors, weight, group=DYNAMIC_GROUP)) < 2e-6
-    assert error(found, emulate(vectors, weight, group=None)) > 5e-3
+    found = multiply(vectors, weight, group)
+    assert error(found, emulate(vectors, weight, group, rounds=True)) < 2e-6
+    assert error(found, emulate(vectors, weight, group, rounds=False)) > 5e-3
     assert error(found, vectors @ weight.T) < 5e-2
 
 
-def test_vectors_shorter_than_a_group_stay_float32() -> None:
-    vectors, weight = sample(37, DYNAMIC_GROUP - 16)
-    assert error(multiply(vectors, weight), emulate(vectors, weight, group=None)) < 2e-6
+@groups
+def test_vectors_shorter_than_a_group_stay_float32(group: int) -> None:
+    vectors, weight = sample(37, group - 16)
+    found = multiply(vectors, weight, group)
+    assert error(found, emulate(vectors, weight, group, rounds=False)) < 2e-6
 
 
 # --- file, engine, engine directory ---------------------------------------------------------------
@@ -203,7 +214,7 @@ def compile_int8(files: ModelFiles, config: Config, excluded: tuple[str, ...] = 
 
 def run(files: ModelFiles, weights: Any) -> Floats:
     """Return the vectors of the texts, each computed alone."""
-    engine = OpenVINOEngine(files.spec, weights, Layout(threads=1))
+    engine = OpenVINOEngine(files.spec, weights, Layout(threads=1, activation_group=GROUP))
     with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
         vectors: Floats = np.array([embedder.encode(text, prompt="") for text in TEXTS])
     return vectors
@@ -227,7 +238,7 @@ def test_the_file_holds_every_role(
     for role, expected in floats.items():
         is_layer = role.startswith("layers.") and expected.ndim == 2
         if is_layer and role != "layers.1.v.weight":
-            codes, scales = quantize_groups(expected)
+            codes, scales = quantize_groups(expected, GROUP)
             np.testing.assert_array_equal(weights[role], codes)
             np.testing.assert_array_equal(weights[f"{role}_scale"], scales)
             num_quantized += 1

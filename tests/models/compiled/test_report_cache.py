@@ -28,7 +28,7 @@ COMPUTING = replace(
     KIND,
     precisions=("bf16", "float32"),
     computed_precisions=frozenset({"bf16", "float32"}),
-    searched_precision=None,
+    searched_precisions=(),
 )
 """An engine that computes bf16 from the model's own files."""
 

@@ -1,0 +1,63 @@
+"""The process beside an Embedder that measures faster precisions; `session.preparing` starts it.
+
+It reads one line, the task as JSON, and prints one line, what it found. It ends at once when its
+input ends: then the program that started it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from embedlib.errors import EmbedlibError
+from embedlib.fidelity.preparing import prepare
+from embedlib.session.preparing import Task
+
+LOWEST_PRIORITY: Final = 19
+FIRST_TO_KILL: Final = "1000"
+"""Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
+
+
+def main(tasks: TextIO, answers: TextIO) -> None:
+    """Do the task of one line of `tasks`; print one line that says what was found."""
+    task = read_task(tasks.readline())
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_KILL, encoding="ascii")
+    if task.is_background:
+        lower_priority()
+    threading.Thread(
+        target=end_with_input, args=(tasks,), name="embedlib-parent", daemon=True
+    ).start()
+    try:
+        answer = prepare(task)
+    except (EmbedlibError, OSError, MemoryError) as error:
+        answer = str(error) or type(error).__name__
+    with suppress(OSError):  # nobody reads any more
+        print(" ".join(answer.split()), file=answers, flush=True)
+
+
+def read_task(line: str) -> Task:
+    """Return the task from its JSON; raises ValueError or TypeError for anything else."""
+    content = json.loads(line)
+    return Task(**{**content, "precisions": tuple(content["precisions"])})
+
+
+def end_with_input(tasks: TextIO, end: Callable[[int], Any] = os._exit) -> None:
+    """Wait until the input ends, and end this process."""
+    with suppress(OSError, ValueError):
+        tasks.read()
+    end(1)
+
+
+def lower_priority() -> None:
+    """Let everything else on this machine go first; threads made later inherit it."""
+    with suppress(OSError):
+        os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "SCHED_IDLE"):  # Linux
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
