@@ -99,6 +99,9 @@ PATH = Kind("a path", lambda value: isinstance(value, str | PathLike))
 SHARE = Kind(
     "a number above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1, float
 )
+SECONDS = Kind(
+    "a number of seconds, 0 or more", lambda value: is_number(value) and value >= 0, float
+)
 ARRAY_OR_FILE = Kind(
     "an array, or the path of the .npy file that contains it",
     lambda value: (

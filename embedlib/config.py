@@ -18,6 +18,7 @@ from embedlib.checks import (
     ARRAY_OR_FILE,
     COUNT,
     PATH,
+    SECONDS,
     SHARE,
     SWITCH,
     TEXT,
@@ -140,6 +141,9 @@ class Config:
     """With precision="auto": whether the first load of a model on a machine measures the faster
     precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where
     float32 does not fit into memory the load waits for minutes, an hour at most."""
+    prepare_seconds: float = 15.0
+    """The longest of those waits. 0: no load waits. More is worth it for a program that embeds for
+    long, as `embedlib index` and `embedlib serve` do (60): larger models are measured too."""
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that a model may take."""
     threads: int | None = None
@@ -331,6 +335,7 @@ _KINDS: Mapping[str, Kind] = MappingProxyType(
         "device": optional(Kind(ANY_DEVICES, _are_devices, _devices)),
         "precision": choice(*get_args(PrecisionName)),
         "prepare": SWITCH,
+        "prepare_seconds": SECONDS,
         "gpu_memory_fraction": SHARE,
         "threads": optional(COUNT),
         "engine_cache_dir": optional(_FOLDER),

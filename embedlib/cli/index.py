@@ -20,6 +20,7 @@ from embedlib.cli.index_watch import open_passes, run_passes
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
+    PATIENT_SECONDS,
     GroupedCommand,
     config_options,
     model_setting,
@@ -148,7 +149,13 @@ _EXIT_BAD_ROWS = 3
     help="Go on after the load: load again what changes in the folders SOURCES, until Ctrl-C.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
-@config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+@config_options(
+    "truncate_dim",
+    "max_seq_tokens",
+    *ENGINE_OPTIONS,
+    *MODEL_OPTIONS,
+    prepare_seconds=PATIENT_SECONDS,
+)
 def index(
     sources: tuple[str, ...],
     model: str | None,

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -49,6 +49,8 @@ MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
 """Options that determine which files are read."""
 TEXT_OPTIONS = ("truncate_dim", "max_seq_tokens", "on_truncate")
 """Options that determine the vector of a text."""
+PATIENT_SECONDS = 60.0
+"""`prepare_seconds` of commands that embed for long: a minute in half the speed costs more."""
 PAIR_OPTIONS = ("template", "max_seq_tokens", "on_truncate")
 """Options that determine the score of a pair."""
 ENGINE_OPTIONS = (
@@ -56,6 +58,7 @@ ENGINE_OPTIONS = (
     "device",
     "precision",
     "prepare",
+    "prepare_seconds",
     "gpu_memory_fraction",
     "threads",
     "max_batch_tokens",
@@ -80,6 +83,7 @@ _HELP = {
     "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",
     "prepare": "With --precision auto: measure at the first load on a machine which faster "
     "precision passes the gate.  [default: prepare]",
+    "prepare_seconds": "Longest time that the load waits for it; the rest is measured later.",
     "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
     "threads": "CPU threads.  [default: all usable cores]",
     "max_batch_tokens": "Maximum tokens of a batch.  [default: the engine's measured best]",
@@ -237,18 +241,23 @@ def _is_no_pack(path: str) -> bool:
     return not is_pack(Path(path))
 
 
-def config_options(*names: str) -> Callable[[_F], _F]:
-    """Decorate a command with the options of these `Config` fields."""
+def config_options(*names: str, **defaults: Any) -> Callable[[_F], _F]:
+    """Decorate a command with the options of these `Config` fields.
+
+    Args:
+        *names: the fields.
+        **defaults: those whose default is another one in this command.
+    """
 
     def decorate(function: _F) -> _F:
-        for option in reversed([_option(name) for name in names]):
+        for option in reversed([_option(name, defaults) for name in names]):
             function = option(function)
         return function
 
     return decorate
 
 
-def _option(name: str) -> Callable[[_F], _F]:
+def _option(name: str, defaults: Mapping[str, Any]) -> Callable[[_F], _F]:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"
     kind = EngineNameType() if name == "engine" else _kind(get_type_hints(Config)[name])
@@ -262,7 +271,7 @@ def _option(name: str) -> Callable[[_F], _F]:
         flag,
         cls=ConfigOption,
         type=kind,
-        default=field.default,
+        default=defaults.get(name, field.default),
         # None means "decided later", which each help text says in words.
         show_default=field.default is not None,
         help=_HELP[name],

@@ -11,6 +11,7 @@ import click
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
+    PATIENT_SECONDS,
     GroupedCommand,
     config_options,
     model_setting,
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     "--ray-cpus", default=1.0, show_default=True, type=float, help="Cores of each replica."
 )
 @server_options
-@config_options("max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+@config_options("max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS, prepare_seconds=PATIENT_SECONDS)
 def serve(
     models: tuple[str, ...],
     names: tuple[str, ...],

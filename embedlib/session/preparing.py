@@ -28,22 +28,20 @@ from embedlib.errors import EmbedlibError
 from embedlib.models.compiled.report_cache import has_given_up, waited_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.spec import ModelSpec
-from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
+from embedlib.session.estimates import (
+    QUICK,
+    QUICK_PAIRS,
+    flop_per_second,
+    measuring_seconds,
+    quick_texts_for,
+)
 from embedlib.session.giving_way import GivingWay
 
-NOW_SECONDS: Final = 15.0
-"""Longest wait of a load; what is not measured by then is measured beside the work, and no later
-load waits."""
 MOST_SECONDS: Final = 1800.0
-"""The same of an estimate where no precision can be loaded without having been measured."""
+"""Longest estimate where no precision can be loaded without having been measured."""
 LONGEST_SECONDS: Final = 2 * MOST_SECONDS
 """The wait itself: on a machine that computes more slowly than was estimated."""
-PRODUCTS_PER_SECOND: Final = 5e10
-"""Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
-BYTES_PER_SECOND: Final = 3e8
-"""Of float32 weights that are hashed, rounded and written. Source: docs/compile.md, time."""
 END_SECONDS: Final = 2.0
 """Longest wait for a process that was killed."""
 
@@ -63,25 +61,6 @@ SENT_OPTIONS: Final = (
 """Options that decide what is measured, or where it is stored."""
 
 Close: TypeAlias = Callable[["float | None"], None]
-
-
-@dataclass(frozen=True)
-class QuickTexts:
-    """The texts that are measured while a load waits: `fidelity.texts.quick_texts`."""
-
-    max_tokens: int
-    """Where documents are cut."""
-    num_tokens: int
-    """Of all texts, rounded up."""
-    max_seconds: float
-    """Longest estimate of the time for which a load waits; what is left of `NOW_SECONDS` is for
-    starting the process and its engines."""
-
-
-QUICK: Final = (QuickTexts(128, 4_000, 3.0), QuickTexts(32, 1_700, 10.0))
-"""Best first: a larger model is measured on shorter texts."""
-QUICK_PAIRS: Final = (QuickTexts(32, 24_000, 10.0),)
-"""The same for a model with a head, whose texts may be pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +83,17 @@ class Task:
 
 def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> bool:
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
-    texts = quick_texts_for(files.spec, plan, opened.config.num_threads)
-    precisions = () if texts is None else _left(opened, files, plan, with_search=False)
-    if texts is None or not precisions:
+    config, max_seconds = opened.config, opened.config.prepare_seconds
+    left = _left(opened, files, plan, with_search=False) if max_seconds else ()
+    # A coarser form of what the model runs in is hardly faster: it is measured beside the work.
+    planned, forms = plan.precision.name, plan.kind.coarser_forms
+    precisions = tuple(name for name in left if forms.get(name) != planned)
+    if not precisions:
         return False
-    waited = waited_place(files, plan.engine, plan.hardware, opened.config)
-    if waited.exists():
+    rate = flop_per_second(config.num_threads)
+    texts = quick_texts_for(files.spec, len(precisions), rate, max_seconds)
+    waited = waited_place(files, plan.engine, plan.hardware, config)
+    if texts is None or _has_waited(waited, max_seconds):
         return False
     logger = logging.getLogger(__name__)
     with _telling(f"Preparing {opened.name} for this machine, once"):
@@ -119,16 +103,24 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
         if process is None:
             return False
         try:
-            process.wait(NOW_SECONDS)
+            process.wait(max_seconds)
             logger.info("prepared %s: %s", opened.name, _answer(process))
         except subprocess.TimeoutExpired:
-            logger.info("preparing %s takes longer than %g s", opened.name, NOW_SECONDS)
+            logger.info("preparing %s takes longer than %g s", opened.name, max_seconds)
             with suppress(OSError):
                 waited.parent.mkdir(parents=True, exist_ok=True)
-                waited.touch()
+                waited.write_text(f"{max_seconds}\n", encoding="ascii")
         finally:
             _end(process)
     return True
+
+
+def _has_waited(place: Path, max_seconds: float) -> bool:
+    """Return whether a load has waited in vain, for as long as this one may wait."""
+    try:
+        return float(place.read_text(encoding="ascii")) >= max_seconds
+    except (OSError, ValueError):
+        return False
 
 
 def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> str:
@@ -142,14 +134,13 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
     Returns:
         Empty: nothing can be measured here.
     """
-    texts = (QUICK if files.spec.head is None else QUICK_PAIRS)[-1]
-    seconds = _seconds(files.spec, plan, opened.config.num_threads, texts)
-    if seconds > MOST_SECONDS:
-        return ""
     left = _left(opened, files, plan, with_search=False)
     # A coarser form saves no memory; later loads measure whether it passes too.
     precisions = tuple(name for name in left if name not in plan.kind.coarser_forms)
-    if not precisions:
+    texts = (QUICK if files.spec.head is None else QUICK_PAIRS)[-1]
+    rate = flop_per_second(opened.config.num_threads)
+    seconds = measuring_seconds(files.spec, len(precisions), rate, texts)
+    if not precisions or seconds > MOST_SECONDS:
         return ""
     minutes = math.ceil(seconds / 60)
     line = f"Preparing {opened.name} for this machine, once, about {minutes} min"
@@ -188,22 +179,6 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
         _end(process)
 
     return close
-
-
-def quick_texts_for(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> QuickTexts | None:
-    """Return the texts that a model is measured on while a load waits; None: it is too large."""
-    for texts in QUICK if spec.head is None else QUICK_PAIRS:
-        if _seconds(spec, plan, num_threads, texts) <= texts.max_seconds:
-            return texts
-    return None
-
-
-def _seconds(spec: ModelSpec, plan: EnginePlan, num_threads: int, texts: QuickTexts) -> float:
-    """Return an estimate of how long measuring takes."""
-    times = 1 + (len(plan.tried) - 1) / 2  # a lower precision takes about half of the time
-    weights = linear_weights(spec.encoder)
-    computing = 2 * weights * texts.num_tokens * times / (PRODUCTS_PER_SECOND * num_threads)
-    return computing + 4 * weights / BYTES_PER_SECOND
 
 
 def _left(

@@ -15,7 +15,8 @@ MODEL = "model"
 
 MACHINE_SETTINGS = (
     *("token", "cache_folder", "local_files_only"),
-    *("engine", "device", "precision", "prepare", "gpu_memory_fraction", "threads"),
+    *("engine", "device", "precision", "prepare", "prepare_seconds"),
+    *("gpu_memory_fraction", "threads"),
     *("max_batch_tokens", "max_inflight_batches", "engine_cache_dir"),
 )
 """Fields that say where models are and how this machine computes: in Python, too, the environment

@@ -86,6 +86,7 @@ _BY_NAME: Final[Mapping[str, Draw]] = MappingProxyType(
             (
                 *("batch_size", "top_k", "k", "truncate_dim", "max_seq_tokens", "threads", "limit"),
                 *("max_batch_tokens", "max_inflight_batches", "max_queued_texts", "value"),
+                "prepare_seconds",
                 *("chunk_tokens", "batch_rows"),
             ),
             _count,

@@ -24,6 +24,7 @@ from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, fake_spec, make_batch
 from tests.comparing import relative_errors
 from tests.machines import fake_machine, needs_bf16
@@ -135,6 +136,35 @@ def test_what_openvino_is_asked_for(
     assert plan.precision.folder is None, "it is computed from the model's own files"
     make_engine(plan, files, config).close()
     assert asked == [expected] * (3 if has_cache else 2)
+
+
+@pytest.mark.parametrize(("precision", "group"), [("int8", 64), ("int8-g128", 128)])
+@pytest.mark.parametrize("is_lowered", [False, True])
+def test_activations_are_rounded_in_groups_as_long_as_those_of_the_weights(
+    precision: Any,
+    group: int,
+    is_lowered: bool,
+    files: ModelFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In longer ones they would not be rounded at all, in shorter ones with more work."""
+    asked: list[int] = []
+    compile_model = ov.Core.compile_model
+
+    def spy(*args: Any) -> Any:
+        asked.append(args[3]["DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+        return compile_model(*args)
+
+    monkeypatch.setattr(ov.Core, "compile_model", spy)
+    config = Config(precision=precision, threads=1, engine_cache_dir=tmp_path)
+    plan = plan_engine(files, config, machine=machine(ZEN))
+    if is_lowered:
+        assert KIND.lower is not None
+        KIND.lower(files.spec, load_weights(files), plan, config).close()
+    else:
+        make_engine(plan, files, config).close()
+    assert set(asked) == {group}
 
 
 # --- on a CPU that has it -------------------------------------------------------------------------

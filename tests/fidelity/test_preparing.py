@@ -34,7 +34,8 @@ from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
 from embedlib.models.compiled.report_cache import has_given_up, model_place
 from embedlib.models.reading.files import read_model_files
-from embedlib.session.preparing import QUICK, QUICK_PAIRS, Task
+from embedlib.session.estimates import QUICK, QUICK_PAIRS
+from embedlib.session.preparing import Task
 from tests.machines import fake_machine
 
 

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
-from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
-from embedlib.engines.openvino.kind import KIND
+from embedlib.config import Config
 from embedlib.fidelity.preparing import prepare
 from embedlib.fidelity.preparing_process import read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Head
 from embedlib.progress import SHOWN, Progress
-from embedlib.session import preparing
-from embedlib.session.preparing import START, Task, quick_texts_for
+from embedlib.session import estimates, preparing
+from embedlib.session.estimates import quick_texts_for
+from embedlib.session.preparing import START, Task
 from tests.conftest import HUB_COMMIT
 
 Open = Callable[..., Embedder]
@@ -59,7 +59,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a load wait as long as a busy machine needs."""
-    monkeypatch.setattr(preparing, "NOW_SECONDS", 300.0)
+    monkeypatch.setenv("EMBEDLIB_PREPARE_SECONDS", "300")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -179,9 +179,8 @@ def test_a_process_that_takes_too_long_or_dies(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(preparing, "NOW_SECONDS", 0.01)
     for name, program, line in (
-        ("slow", "import sys; sys.stdin.read()", "takes longer than 0.01 s"),
+        ("slow", "import sys; sys.stdin.read()", "takes longer than 0.5 s"),
         (
             "dead",
             "import os; os.kill(os.getpid(), 9)",
@@ -190,15 +189,38 @@ def test_a_process_that_takes_too_long_or_dies(
     ):
         caplog.clear()
         monkeypatch.setattr(preparing, "START", program)
-        options = {"engine_cache_dir": tmp_path / name}
+        options = {"engine_cache_dir": tmp_path / name, "prepare_seconds": 0.5}
         with caplog.at_level(logging.INFO), open_model(**options) as embedder:
             assert embedder.precision == "float32"
         assert line in " ".join(told(caplog))
-        monkeypatch.setattr(preparing, "NOW_SECONDS", 300.0)
-        caplog.clear()
-        with caplog.at_level(logging.INFO), open_model(**options):
-            is_waiting = any("for this machine, once" in line for line in told(caplog))
-        assert is_waiting == (name == "dead"), "no load waits a second time in vain"
+        for seconds, waits in ((0.5, name == "dead"), (0.6, True), (0, False)):
+            caplog.clear()
+            with (
+                caplog.at_level(logging.INFO),
+                open_model(**options | {"prepare_seconds": seconds}),
+            ):
+                is_waiting = any("for this machine, once" in line for line in told(caplog))
+            assert is_waiting == waits, "no load waits a second time for as long in vain"
+
+
+@pytest.mark.usefixtures("prepares")
+def test_no_load_waits_for_a_coarser_form_of_what_it_runs_in(
+    open_model: Open, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FidelityReport, "passes", lambda *_: True)
+    tried = ("int8-g128", "int8", "float32")
+    monkeypatch.setattr("embedlib.engines.select.worthwhile", lambda *_: tried)
+    tasks: list[Task] = []
+    monkeypatch.setattr(preparing, "_start", tasks.append)
+    with open_model() as embedder:
+        options = {"threads": 1, "engine_cache_dir": str(embedder.config.engine_cache_dir)}
+    assert [task.precisions for task in tasks] == [tried[:2]] * 2, "now, and beside the work"
+    folder = str(tiny_folder("bert"))
+    prepare(Task(model=folder, precisions=("int8",), is_background=False, options=options))
+    tasks.clear()
+    with open_model() as embedder:
+        assert embedder.precision == "int8"
+    assert [(task.precisions, task.is_background) for task in tasks] == [(("int8-g128",), True)]
 
 
 @pytest.mark.usefixtures("prepares")
@@ -300,32 +322,38 @@ def test_which_models_are_measured_while_a_load_waits(
         )
         return replace(spec, encoder=encoder)
 
-    plan = plan_of(KIND, "int8", "float32")
     minilm, bert_base = sized(384, 1536, 6), sized(768, 3072, 12)
-    bert_large = sized(1024, 4096, 24)
+    bert_large, billion = sized(1024, 4096, 24), sized(2048, 8192, 24)
 
-    def longest(spec: Any, threads: int) -> int | None:
-        texts = quick_texts_for(spec, plan, threads)
+    def longest(
+        spec: Any, flop_per_second: float, num_precisions: int = 3, max_seconds: float = 15
+    ) -> int | None:
+        texts = quick_texts_for(spec, num_precisions, flop_per_second, max_seconds)
         return texts and texts.max_tokens
 
-    assert longest(minilm, 2) == 128
-    assert longest(bert_base, 2) == 32, "a larger model is measured on shorter texts"
-    assert longest(bert_base, 16) == 128
-    assert longest(bert_large, 2) is None
-    assert longest(bert_large, 1000) == 32, "its weights are read and written too"
+    two_cores = 1e11
+    assert longest(minilm, two_cores) == 128
+    assert longest(bert_base, two_cores) == 32, "a larger model is measured on shorter texts"
+    assert longest(bert_base, 10 * two_cores) == 128
+    assert longest(bert_large, two_cores) is None
+    assert longest(bert_large, 5 * two_cores) == 32
+    assert longest(bert_large, 3 * two_cores, num_precisions=1) == 32, "less is left to measure"
+    assert longest(bert_large, 3 * two_cores) is None
+    assert longest(bert_large, two_cores, max_seconds=60) == 32, "a patient program waits longer"
+    assert longest(bert_large, 1e15) == 32, "its weights are read and written too"
+    assert longest(billion, 8 * two_cores) is None
     reranker = replace(minilm, head=Head(labels=("score",), activation="identity"))
-    assert longest(reranker, 1) is None, "pairs are many more"
-    assert longest(reranker, 2) == 32
+    assert longest(reranker, two_cores / 4) is None, "pairs are many more"
+    assert longest(reranker, two_cores) == 32
 
 
-def plan_of(kind: EngineKind, *tried: str) -> EnginePlan:
-    return EnginePlan(
-        kind=kind,
-        devices=("cpu",),
-        hardware="",
-        precision=ChosenPrecision(name=tried[-1]),
-        tried=tried,
-    )
+def test_the_speed_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((0.0, 9.0, 10.0, 12.0, 20.0, 25.0) * 2)  # the second one took 2 of them
+    monkeypatch.setattr(estimates.time, "perf_counter", lambda: next(seconds))
+    cores = Config().num_threads
+    expected = 0.7 * 2 * 512**3 / 2
+    assert estimates.flop_per_second(2 * cores) == pytest.approx(expected)
+    assert estimates.flop_per_second(1) == pytest.approx(expected / cores)
 
 
 @pytest.mark.usefixtures("prepares", "patient")
@@ -334,9 +362,8 @@ def test_two_programs_that_start_at_once(
 ) -> None:
     """Both measure or one waits for the other; both get an answer."""
     program = (
-        "import embedlib.engines.select as s, embedlib.session.preparing as p\n"
+        "import embedlib.engines.select as s\n"
         "s.worthwhile = lambda *_: ('int8', 'float32')\n"
-        "p.NOW_SECONDS = 300.0\n"
         "from embedlib import Embedder\n"
         f"with Embedder({str(tiny_folder('bert'))!r}, engine='openvino', threads=1, "
         f"engine_cache_dir={str(tmp_path / 'cache')!r}) as e:\n"
