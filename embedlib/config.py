@@ -142,8 +142,9 @@ class Config:
     precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where
     float32 does not fit into memory the load waits for minutes, an hour at most."""
     prepare_seconds: float = 15.0
-    """The longest of those waits. 0: no load waits. More is worth it for a program that embeds for
-    long, as `embedlib index` and `embedlib serve` do (60): larger models are measured too."""
+    """How long a load waits for that at most, where float32 fits into memory; 0: not at all. More
+    is worth it for a program that embeds for long, as `embedlib index` and `embedlib serve` do
+    (60): larger models are measured too."""
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that a model may take."""
     threads: int | None = None

@@ -54,7 +54,7 @@ class Contestant(Protocol):
         """Return the counts since the model was loaded; may be empty."""
 
     def precision(self) -> str:
-        """Return what the loaded model multiplies in: "float32", "bf16" or "int8"."""
+        """Return what the loaded model multiplies in: "float32", "bf16", "int8" or a form of it."""
 
     def memory(self) -> Memory:
         """Return the memory of the process that holds the model."""

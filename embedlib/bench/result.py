@@ -73,7 +73,7 @@ class ContestantResult:
 
     name: str
     precision: str
-    """What it multiplied in: "float32", "bf16" or "int8"."""
+    """What it multiplied in: "float32", "bf16", "int8" or "int8-g128"."""
     versions: Mapping[str, str]
     batches: str
     """How it makes them: its own way, or the best number of texts found."""

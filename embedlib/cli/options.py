@@ -83,8 +83,8 @@ _HELP = {
     "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",
     "prepare": "With --precision auto: measure at the first load on a machine which faster "
     "precision passes the gate.  [default: prepare]",
-    "prepare_seconds": "Longest time that the load waits for it; what takes longer is measured "
-    "beside the work.",
+    "prepare_seconds": "Seconds that the first load of a model waits at most for what --prepare "
+    "measures; 0: none. What takes longer is measured beside the work.",
     "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
     "threads": "CPU threads.  [default: all usable cores]",
     "max_batch_tokens": "Maximum tokens of a batch.  [default: the engine's measured best]",

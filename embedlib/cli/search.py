@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.source_lines import SourceLines
 
 _RERANKER_OPTIONS = (
-    *("engine", "device", "prepare", "threads", "engine_cache_dir"),
+    *("engine", "device", "prepare", "prepare_seconds", "threads", "engine_cache_dir"),
     *("token", "cache_folder", "local_files_only"),
 )
 """Options that are meant for the reranker as well."""

@@ -159,7 +159,8 @@ class EngineKind:
     """Returns the weights of an engine directory for `lower`, to measure often on one device."""
     searched_precisions: tuple[str, ...] = ()
     """Precisions in which `embedlib compile --fidelity` searches layers to exclude, on this engine;
-    needs `lower` and `open_weights`. A process beside an Embedder searches in the first."""
+    needs `lower` and `open_weights`. A process beside an Embedder searches in one after the other
+    until one passes."""
     coarser_forms: Mapping[str, str] = field(default_factory=dict)
     """Precisions that are faster than another one of the same size and less accurate, and that
     other one. Layers of a coarser form are kept only if the other form does not pass either."""

@@ -146,11 +146,17 @@ def to_prepare(
         is_given_up: returns whether measuring has failed, or a search found no layers to keep.
         with_search: also return those that failed, if nobody has searched layers to keep.
     """
-    better = plan.tried[: plan.tried.index(plan.precision.name)]
+    open_ones = [
+        precision
+        for precision in plan.tried[: plan.tried.index(plan.precision.name)]
+        if precision in kind.faster_with and not is_given_up(precision)
+    ]
+    searched = next((name for name in kind.searched_precisions if name in open_ones), None)
     left = []
-    for precision in better:
-        if precision not in kind.faster_with or is_given_up(precision):
-            continue
+    for precision in open_ones:
+        is_refined = kind.coarser_forms.get(precision) == plan.precision.name
+        if is_refined and _is_packed(plan.precision):
+            continue  # who made the pack has measured
         measured = [
             version
             for version in versions
@@ -159,11 +165,15 @@ def to_prepare(
             and _other_use(version.report, kind, hardware, files) is None
         ]
         is_searched = any(version.excluded for version in measured)
-        is_refined = kind.coarser_forms.get(precision) == plan.precision.name
-        may_search = with_search and precision in kind.searched_precisions[:1] and not is_refined
+        may_search = with_search and precision == searched and not is_refined
         if all(version.excluded for version in measured) or (may_search and not is_searched):
             left.append(precision)
     return tuple(left)
+
+
+def _is_packed(chosen: ChosenPrecision) -> bool:
+    """Return whether the engine directory of a precision is inside a pack."""
+    return chosen.folder is not None and not chosen.folder.is_dir()
 
 
 def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:

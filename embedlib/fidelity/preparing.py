@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, cast
 
 from embedlib.config import Config, PrecisionName
@@ -96,6 +97,8 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
             with try_place_lock(place.with_name(f"{place.name}-search")) as is_mine:
                 if is_mine:
                     found.append(_search(task, measured, precision, machine))
+                if not is_mine or not has_given_up(*_facts(measured, precision, machine)):
+                    break
     return "; ".join(found) or "all that can be measured is measured"
 
 
@@ -116,13 +119,18 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
         limit = min(measured.files.spec.max_seq_tokens, task.max_text_tokens)
         texts = quick_texts(limit, are_pairs=measured.kind is Reranker)
     measured = measured.for_texts(texts)
+    made: list[str] = []
     for precision in task.precisions:
+        if has_given_up(*_facts(measured, precision, machine)):  # since the task was written
+            continue
         report = _known_report(measured, precision, machine)
         if report is None:
             try:
                 plan = _plan(measured, precision, machine)
                 if right is None:
                     right = reference_vectors(measured, plan, texts, "float32", machine, remembered)
+                if _compiled(measured, precision) is None:
+                    made.append(precision)
                 report = _compare(measured, plan, texts, right, machine, remembered)
             except EngineError as error:
                 found.append(f"{precision}: {error}")
@@ -133,18 +141,30 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
         if has_passed := report.passes(Gate()):
             break
         failed.append(precision)
-    searched = _to_search(measured, failed, task, machine)
-    if has_passed and not searched:
+    searched = _to_search(measured, failed, made, task, machine)
+    if (has_passed or failed) and not searched:
         remembered.forget()  # no search will read it
     return found, searched
 
 
 def _to_search(
-    measured: MeasuredModel, failed: Sequence[str], task: Task, machine: Machine
+    measured: MeasuredModel,
+    failed: Sequence[str],
+    made: Sequence[str],
+    task: Task,
+    machine: Machine,
 ) -> list[str]:
     """Return for which failed precisions layers to keep are worth a search.
 
-    The weights of a coarser form are removed where its closer form passes.
+    A coarser form is given up where its closer form passes. Its weights are removed if they were
+    compiled for this measurement: others are somebody's.
+
+    Args:
+        measured: the model.
+        failed: precisions that do not pass the gate.
+        made: those compiled for this measurement.
+        task: names the precisions.
+        machine: reports hardware and packages.
     """
     plan = _auto_plan(measured, task.precisions[0], machine)
     kind, facts = plan.kind, (plan.kind, plan.hardware, measured.files)
@@ -154,8 +174,11 @@ def _to_search(
     for precision in failed:
         closer = kind.coarser_forms.get(precision)
         if closer in passing:
-            _drop(measured, precision, machine, f"it does not pass the gate, and {closer} does")
-        elif precision in kind.searched_precisions[:1]:
+            reason = f"it does not pass the gate, and {closer} does"
+            give_up(*_facts(measured, precision, machine), reason)
+            if precision in made:
+                _remove(_compiled(measured, precision))
+        elif precision in kind.searched_precisions:
             searched.append(precision)
     return searched
 
@@ -166,9 +189,8 @@ def _remembered(measured: MeasuredModel, task: Task, machine: Machine) -> Rememb
     What a load waits for otherwise takes seconds.
     """
     plan = _auto_plan(measured, task.precisions[0], machine)
-    searched = plan.kind.searched_precisions[:1]
-    is_kept = task.is_needed or (task.is_background and set(searched) & set(task.precisions))
-    if not (searched and is_kept):
+    searched = [name for name in plan.kind.searched_precisions if name in task.precisions]
+    if not searched or not (task.is_needed or task.is_background):
         return NOTHING_REMEMBERED
     place = search_place(*_facts(measured, searched[0], machine))
     return remembered_vectors(place, measured, plan, machine)
@@ -224,14 +246,16 @@ def _compare(
     return report
 
 
-def _drop(measured: MeasuredModel, precision: str, machine: Machine, reason: str) -> None:
-    """Remember that a precision serves nothing here, and remove its weights from the cache."""
-    give_up(*_facts(measured, precision, machine), reason)
-    folder = compiled_folder(
-        measured.files, cast(CompiledPrecision, precision), (), measured.config
-    )
+def _compiled(measured: MeasuredModel, precision: str) -> Path | None:
+    """Return the cache's engine directory of a precision without kept layers, if there is one."""
+    name = cast(CompiledPrecision, precision)
+    return compiled_folder(measured.files, name, (), measured.config)
+
+
+def _remove(folder: Path | None) -> None:
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        with place_lock(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remember_error(

@@ -73,8 +73,8 @@ def compile_to_gate(
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
-        precision: "int8", measured on the CPU engine, or "fp8", on our CUDA engine or its
-            emulation.
+        precision: "int8" or "int8-g128", measured on the CPU engine, or "fp8", on our CUDA engine
+            or its emulation.
         gate: the cosines to reach; None: the default gate.
         texts: the texts to measure on; None: the built-in ones.
         reference: the precision to compare with, see `verify`.
@@ -97,7 +97,7 @@ def compile_to_gate(
     kinds = searching_kinds()
     if precision not in kinds:
         raise ConfigError(
-            f"precision = {precision!r}: layers are searched for {' and '.join(kinds)}"
+            f"precision = {precision!r}: layers are searched for {', '.join(sorted(kinds))}"
         )
     engine = kinds[precision].name
     if config.engine not in ("auto", engine):

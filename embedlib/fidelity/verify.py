@@ -69,7 +69,7 @@ def verify(
         raise ConfigError(f"precision = {reference!r} would be compared with itself; give another")
     if config.precision == "float32":
         raise ConfigError(
-            "precision = 'float32' is the reference of others; give int8, fp8 or bf16"
+            "precision = 'float32' is the reference of others; give int8, int8-g128, fp8 or bf16"
         )
     measured = open_model(model, config, watch)
     plan = plan_measurement(measured.files, config, machine)

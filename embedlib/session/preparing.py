@@ -85,7 +85,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
     config, max_seconds = opened.config, opened.config.prepare_seconds
     left = _left(opened, files, plan, with_search=False) if max_seconds else ()
-    # A coarser form of what the model runs in is hardly faster: it is measured beside the work.
+    # A coarser form of what the model runs in is a tenth faster: it is measured beside the work.
     planned, forms = plan.precision.name, plan.kind.coarser_forms
     precisions = tuple(name for name in left if forms.get(name) != planned)
     if not precisions:
@@ -135,7 +135,7 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
         Empty: nothing can be measured here.
     """
     left = _left(opened, files, plan, with_search=False)
-    # A coarser form saves no memory; later loads measure whether it passes too.
+    # A coarser form saves no memory: whether it passes too is measured beside the work.
     precisions = tuple(name for name in left if name not in plan.kind.coarser_forms)
     texts = (QUICK if files.spec.head is None else QUICK_PAIRS)[-1]
     rate = flop_per_second(opened.config.num_threads)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from embedlib.cli.serve import serve
 from embedlib.config import Config
 from embedlib.models.opening import OpenedModel
 
@@ -143,3 +144,25 @@ def test_the_home_folder_in_paths(folder: Path, run: Run) -> None:
     assert f"{home}/notes.txt" in refused.stderr
     done = run("index", "~/none.txt", "-m", "./m", "--to", "jsonl:~/x.jsonl")
     assert f"{home}/none.txt" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "seconds"), [("index", 60), ("encode", 15)])
+def test_how_long_a_first_load_waits(
+    command: str,
+    seconds: float,
+    folder: Path,
+    found: list[tuple[str, Config]],
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Commands that embed for long wait longer; a setting says otherwise."""
+    (folder / "a.txt").write_text("a text")
+    given = {
+        "index": ("a.txt", "--model", "a/model", "--to", "jsonl:rows.jsonl"),
+        "encode": ("a/model", "a.txt"),
+    }
+    run(command, *given[command])
+    monkeypatch.setenv("EMBEDLIB_PREPARE_SECONDS", "7")
+    run(command, *given[command])
+    assert [config.prepare_seconds for _, config in found] == [seconds, 7]
+    assert {each.name: each.default for each in serve.params}["prepare_seconds"] == 60

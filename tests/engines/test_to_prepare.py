@@ -23,7 +23,12 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 
 
 def left(
-    files: ModelFiles, planned: str, *known: Compiled, given_up: str = "", with_search: bool = True
+    files: ModelFiles,
+    planned: str,
+    *known: Compiled,
+    given_up: str = "",
+    folder: Path | None = None,
+    with_search: bool = True,
 ) -> tuple[str, ...]:
     """Return what is left to measure where `auto` has planned a precision."""
     hardware = make_report().hardware
@@ -31,7 +36,7 @@ def left(
         kind=KIND,
         devices=("cpu",),
         hardware=hardware,
-        precision=ChosenPrecision(name=planned),
+        precision=ChosenPrecision(name=planned, folder=folder),
         tried=KIND.precisions,
     )
     is_given_up = given_up.split().__contains__
@@ -67,3 +72,17 @@ def test_no_layers_are_kept_in_a_coarser_form_where_the_closer_one_passes(
 ) -> None:
     known = [version(files, "int8-g128", 0.9), version(files, "int8", 1.0)]
     assert left(files, "int8", *known) == ()
+
+
+def test_the_closer_form_is_searched_after_the_coarser_one(files: ModelFiles) -> None:
+    failed = [version(files, name, 0.9) for name in ("int8-g128", "int8")]
+    bf16 = version(files, "bf16", 1.0)
+    assert left(files, "bf16", *failed, bf16, given_up="int8-g128") == ("int8",)
+    assert left(files, "bf16", *failed, bf16, given_up="int8-g128 int8") == ()
+
+
+def test_a_pack_settles_the_form_of_a_precision(files: ModelFiles) -> None:
+    """Who made it has measured the coarser one too."""
+    known = version(files, "int8", 1.0)
+    assert left(files, "int8", known, folder=Path("x.embedlib/compiled/int8")) == ()
+    assert left(files, "int8", known, folder=files.folder) == ("int8-g128",)

@@ -96,3 +96,25 @@ def test_the_memory_of_the_machine_decides(tiny_folder: Callable[[str], Path]) -
     assert kind.check_memory is not None
     with pytest.raises(EngineUnavailableError, match="precision='int8' needs about"):
         plan_engine(wide, Config(threads=1), machine=short)  # nobody has measured int8
+
+
+@pytest.mark.parametrize(
+    ("inner", "is_tried"), [(128, True), (192, False), (384, True), (64, True), (100, True)]
+)
+def test_a_coarser_form_divides_the_rows_that_the_closer_one_divides(
+    inner: int, is_tried: bool, tiny_folder: Callable[[str], Path]
+) -> None:
+    """One scale for a row would be slower, and still coarser."""
+    files = read_model_files(tiny_folder("bert"))
+    encoder = replace(files.spec.encoder, intermediate_size=inner)
+    scaled = replace(files, spec=replace(files.spec, encoder=encoder))
+    machine = with_cpu(fake_machine(), "avx512_vnni")
+    tried = plan_engine(scaled, Config(), machine=machine).tried
+    assert ("int8-g128" in tried) == is_tried
+    assert "int8" in tried
+    if not is_tried:
+        told = (
+            r"192 inputs, which cannot be divided by 128, as int8-g128 does; use precision='int8'"
+        )
+        with pytest.raises(EngineUnavailableError, match=told):
+            plan_engine(scaled, Config(precision="int8-g128"), machine=machine)

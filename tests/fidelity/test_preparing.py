@@ -30,6 +30,8 @@ from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import open_engine_folder
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
 from embedlib.models.compiled.report_cache import has_given_up, model_place
@@ -244,6 +246,7 @@ def test_a_coarser_form_is_removed_where_the_closer_one_passes(
     plan = _auto_plan(open_model(task.model, config), "int8-g128", Machine())
     assert has_given_up(files, "int8-g128", "openvino", plan.hardware, config)
     assert not list(model_place(files, config).glob("search-*/")), "no search will read it"
+    assert prepare(both) == "all that can be measured is measured", "as for a program beside it"
 
 
 def test_a_coarser_form_is_removed_where_the_closer_one_had_passed(
@@ -257,6 +260,38 @@ def test_a_coarser_form_is_removed_where_the_closer_one_had_passed(
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
     assert prepare(replace(task, is_background=True)).startswith("int8-g128 has a mean")
     assert report_of(task).precision == "int8"
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    assert not list(place.glob("search-*/")), "no search will read it"
+
+
+def test_weights_that_somebody_else_compiled_stay(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, config = read_model_files(Path(task.model)), Config(**task.options)
+    folder = compile_model(files, "int8-g128", (), config)
+    monkeypatch.setattr(
+        preparing.FidelityReport, "passes", lambda self, _: self.precision != "int8-g128"
+    )
+    prepare(replace(task, precisions=("int8-g128", "int8")))
+    assert open_engine_folder(folder).precision == "int8-g128"
+
+
+def test_the_closer_form_is_searched_where_nothing_helps_the_coarser_one(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+
+    def search(model: str, precision: str, **_: object) -> Any:
+        searched.append(precision)
+        raise OutOfReachError(f"{precision} does not reach it")
+
+    monkeypatch.setattr(preparing, "compile_to_gate", search)
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    both = replace(task, is_background=True, precisions=("int8-g128", "int8"))
+    found = prepare(both).split("; ")
+    assert found[-2:] == [f"{name} does not reach it" for name in ("int8-g128", "int8")]
+    assert prepare(both) == "all that can be measured is measured"
+    assert searched == ["int8-g128", "int8"]
 
 
 def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

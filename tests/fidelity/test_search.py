@@ -310,7 +310,8 @@ def test_a_share_of_the_memory_is_all_that_the_reference_takes(
 
 def test_what_has_no_search_is_refused(tiny_folder: Callable[[str], Path], config: Config) -> None:
     folder = tiny_folder("bert")
-    with pytest.raises(ConfigError, match=r"^precision = 'bf16': layers are searched for fp8 and"):
+    told = r"^precision = 'bf16': layers are searched for fp8, int8, int8-g128$"
+    with pytest.raises(ConfigError, match=told):
         compile_to_gate(folder, "bf16", config=config)  # type: ignore[arg-type]
     wrong = replace(config, engine="tensorrt_llm")
     with pytest.raises(ConfigError, match=r"searched on the engine cuda; leave engine out$"):

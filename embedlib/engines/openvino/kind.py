@@ -15,6 +15,7 @@ from embedlib.engines.profile import Profile, ProfileKey
 from embedlib.errors import EngineUnavailableError
 from embedlib.memory import Memory, gib
 from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.version import __version__
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from embedlib.engines.openvino.memory import MemoryNeeds
     from embedlib.engines.openvino.model_cache import ModelCache
     from embedlib.models.reading.files import ModelFiles
-    from embedlib.models.spec import ModelSpec
+    from embedlib.models.spec import Encoder, ModelSpec
 
 NAME: Final = "openvino"
 PRECISIONS: Final = (*GROUP_WEIGHTS, "bf16", "float32")
+COARSER_FORMS: Final[Mapping[str, str]] = {"int8-g128": "int8"}
 MOST_KEPT_BYTES: Final = 1 << 30
 """Of int8 matrices that are kept with a graph."""
 
@@ -70,6 +72,24 @@ def _check_instructions(precision: str, cpu_features: frozenset[str]) -> None:
         )
 
 
+def _check_groups(precision: str, encoder: Encoder) -> None:
+    """Raise EngineUnavailableError if a coarser form of int8 divides rows less than int8 does.
+
+    They would have one scale each, which is slower and still coarser.
+    """
+    if precision not in COARSER_FORMS:
+        return
+    group, closer = GROUP_WEIGHTS[precision], COARSER_FORMS[precision]
+    shapes = encoder_shapes(encoder)
+    for role in linear_roles(encoder):
+        columns = shapes[f"{role}.weight"][1]
+        if columns > group and columns % group and columns % GROUP_WEIGHTS[closer] == 0:
+            raise EngineUnavailableError(
+                f"{role} of this model has {columns} inputs, which cannot be divided by {group}, "
+                f"as {precision} does; use precision={closer!r}"
+            )
+
+
 def _bf16(machine: Machine) -> str:
     instructions = machine.bf16_instructions()
     return "" if instructions is None else f", or in bf16 ({instructions})"
@@ -88,6 +108,7 @@ def check_memory(
         EngineUnavailableError: the message says what is lacking, and which precision would do.
     """
     _check_instructions(plan.precision.name, choice.cpu_features)
+    _check_groups(plan.precision.name, files.spec.encoder)
     from embedlib.engines.openvino.remedies import remedy
 
     needed = _needs(plan, files, config)
@@ -316,6 +337,6 @@ KIND: Final = EngineKind(
     lower=lower,
     open_weights=open_weights,
     searched_precisions=tuple(GROUP_WEIGHTS),
-    coarser_forms={"int8-g128": "int8"},
+    coarser_forms=COARSER_FORMS,
     computed_precisions=frozenset({"bf16", "float32"}),
 )
