@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS, dequantize, quantize_groups
+from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, quantize_groups
 from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
@@ -156,7 +156,7 @@ def in_int8(weights: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], 
     codes, floats = dict(weights), dict(weights)
     for role, values in weights.items():
         if role.startswith("layers.") and values.ndim == 2:
-            codes[role], scales = quantize_groups(values, GROUP_WEIGHTS["int8"])
+            codes[role], scales = quantize_groups(values, INT8_GROUPS["int8"])
             codes[f"{role}_scale"] = scales
             floats[role] = dequantize(codes[role], scales)
     return codes, floats

@@ -16,7 +16,7 @@ from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Unit
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.load import load_weights
@@ -60,7 +60,7 @@ class LayerChoices:
         self.precision: str = precision
         self.kept_in = plan.kind.precisions[-1]
         # int8 engines compute layer by layer; FP8 engines compute some layers as one matrix.
-        fused = () if precision in GROUP_WEIGHTS else FUSED_LAYERS
+        fused = () if precision in INT8_GROUPS else FUSED_LAYERS
         self.units = layer_units(model.files, fused, max_units)
         self._model = model
         self._plan = plan

@@ -39,7 +39,7 @@ from embedlib.errors import (
 )
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
@@ -137,7 +137,7 @@ class ModelFromFiles:
     def open_weights(self) -> ArraysByRole:
         """Map the weights; those of the modules after the pooling are float32."""
         manifest = self.opened.manifest
-        if manifest is not None and manifest.precision in GROUP_WEIGHTS:
+        if manifest is not None and manifest.precision in INT8_GROUPS:
             return int8_weights(self.files.folder)
         return load_weights(self.files)
 

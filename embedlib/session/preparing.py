@@ -137,10 +137,12 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
     left = _left(opened, files, plan, with_search=False)
     # A coarser form saves no memory: whether it passes too is measured beside the work.
     precisions = tuple(name for name in left if name not in plan.kind.coarser_forms)
+    if not precisions:
+        return ""
     texts = (QUICK if files.spec.head is None else QUICK_PAIRS)[-1]
     rate = flop_per_second(opened.config.num_threads)
     seconds = measuring_seconds(files.spec, len(precisions), rate, texts)
-    if not precisions or seconds > MOST_SECONDS:
+    if seconds > MOST_SECONDS:
         return ""
     minutes = math.ceil(seconds / 60)
     line = f"Preparing {opened.name} for this machine, once, about {minutes} min"

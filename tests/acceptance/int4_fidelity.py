@@ -33,7 +33,7 @@ from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.fidelity.to_gate import SEARCH_STEP
 from embedlib.measuring.texts import QUERIES, docstrings
 from embedlib.models.compiled.fidelity_report import Gate
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS, dequantize, quantize_groups
+from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, quantize_groups
 from embedlib.models.weights.load import load_weights
 
 Floats = NDArray[np.float32]
@@ -139,7 +139,7 @@ class RoundedLayers:
 
 
 def _in_int8(weight: Floats) -> Floats:
-    return dequantize(*quantize_groups(np.asarray(weight), GROUP_WEIGHTS["int8"]))
+    return dequantize(*quantize_groups(np.asarray(weight), INT8_GROUPS["int8"]))
 
 
 def measure(name: str, config: Config) -> None:

@@ -22,7 +22,7 @@ from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.memory import memory_needs
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.engines.openvino.pages import LibraryMapping, let_all_go, mapped_by
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import Int8Weights, write_int8
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
@@ -81,7 +81,7 @@ def test_a_second_start_imports_the_graph_and_gives_the_same_vectors(
     if precision == "int8":
         path = tmp_path / "model.int8.safetensors"
         coded = {f"{role}.weight" for role in linear_roles(files.spec.encoder)}
-        for job in write_int8(weights, path, coded, GROUP_WEIGHTS["int8"]):
+        for job in write_int8(weights, path, coded, INT8_GROUPS["int8"]):
             job(lambda *_: None)
         weights = Int8Weights(path)
     without = OpenVINOEngine(

@@ -14,7 +14,7 @@ from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.profile import Profile, ProfileKey
 from embedlib.errors import EngineUnavailableError
 from embedlib.memory import Memory, gib
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.version import __version__
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from embedlib.models.spec import Encoder, ModelSpec
 
 NAME: Final = "openvino"
-PRECISIONS: Final = (*GROUP_WEIGHTS, "bf16", "float32")
+PRECISIONS: Final = (*INT8_GROUPS, "bf16", "float32")
 COARSER_FORMS: Final[Mapping[str, str]] = {"int8-g128": "int8"}
 MOST_KEPT_BYTES: Final = 1 << 30
 """Of int8 matrices that are kept with a graph."""
@@ -79,11 +79,11 @@ def _check_groups(precision: str, encoder: Encoder) -> None:
     """
     if precision not in COARSER_FORMS:
         return
-    group, closer = GROUP_WEIGHTS[precision], COARSER_FORMS[precision]
+    group, closer = INT8_GROUPS[precision], COARSER_FORMS[precision]
     shapes = encoder_shapes(encoder)
     for role in linear_roles(encoder):
         columns = shapes[f"{role}.weight"][1]
-        if columns > group and columns % group and columns % GROUP_WEIGHTS[closer] == 0:
+        if columns > group and columns % group and columns % INT8_GROUPS[closer] == 0:
             raise EngineUnavailableError(
                 f"{role} of this model has {columns} inputs, which cannot be divided by {group}, "
                 f"as {precision} does; use precision={closer!r}"
@@ -102,7 +102,7 @@ def check(spec: ModelSpec) -> None:
 def check_memory(
     plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config
 ) -> MemoryNeeds:
-    """Check that the CPU has the precision, and the process the memory; return what it needs.
+    """Check that CPU and model have the precision, the process the memory; return what it needs.
 
     Raises:
         EngineUnavailableError: the message says what is lacking, and which precision would do.
@@ -189,7 +189,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             max_inflight_bulk=config.max_inflight_batches,
             shares_lanes=profile.shares_lanes,
             precision=number_type(plan.precision.name),
-            activation_group=GROUP_WEIGHTS.get(plan.precision.name),
+            activation_group=INT8_GROUPS.get(plan.precision.name),
             is_large=needs.is_large,
             spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
@@ -216,7 +216,7 @@ def _cache(
     needs = _needs(plan, files, config)
     if not needs.is_large:
         return cache_of_models(place, files, plan.precision.folder, config)
-    if plan.precision.name in GROUP_WEIGHTS and needs.packed > MOST_KEPT_BYTES:
+    if plan.precision.name in INT8_GROUPS and needs.packed > MOST_KEPT_BYTES:
         return None
     is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
     profile = plan.profile or choose_profile(plan, files, config, None)
@@ -304,7 +304,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
         max_batch_tokens=config.max_batch_tokens or budget,
         shares_lanes=plan.is_by_layer or (needs is not None and _shares_lanes(plan, needs)),
         precision=number_type(plan.precision.name),
-        activation_group=GROUP_WEIGHTS.get(plan.precision.name),
+        activation_group=INT8_GROUPS.get(plan.precision.name),
         is_large=needs is not None and needs.is_large,
     )
     make = LayerwiseEngine if plan.is_by_layer else OpenVINOEngine
@@ -330,13 +330,13 @@ KIND: Final = EngineKind(
     profile_key=profile_key,
     choose_profile=choose_profile,
     describe_memory=describe_memory,
-    faster_with={**dict.fromkeys(GROUP_WEIGHTS, VNNI_FLAGS), "bf16": frozenset(BF16_FLAGS)},
+    faster_with={**dict.fromkeys(INT8_GROUPS, VNNI_FLAGS), "bf16": frozenset(BF16_FLAGS)},
     can_per_token=True,
     can_splade=True,
     can_by_layer=True,
     lower=lower,
     open_weights=open_weights,
-    searched_precisions=tuple(GROUP_WEIGHTS),
+    searched_precisions=tuple(INT8_GROUPS),
     coarser_forms=COARSER_FORMS,
     computed_precisions=frozenset({"bf16", "float32"}),
 )

@@ -11,7 +11,7 @@ from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import linear_weights
 
@@ -36,7 +36,7 @@ SMALL_LAYER_WEIGHTS: Final = 1 << 21
 def spare_tokens(encoder: Encoder, precision: str) -> int:
     """Return by how many tokens a lone query may be padded: in int8, of small layers."""
     is_small = linear_weights(encoder) <= SMALL_LAYER_WEIGHTS * encoder.num_layers
-    return SPARE_TOKENS if precision in GROUP_WEIGHTS and is_small else 0
+    return SPARE_TOKENS if precision in INT8_GROUPS and is_small else 0
 
 
 @dataclass(frozen=True, kw_only=True)

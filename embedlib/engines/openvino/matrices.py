@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from embedlib.engines.machine import VNNI_FLAGS, Machine
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import int_constants
-from embedlib.models.compiled.int8 import dequantize
+from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.mapped import StoredBits, stored_bits
 
-SHORT_COLUMNS: Final = 128
+SHORT_COLUMNS: Final = max(INT8_GROUPS.values())
 """OpenVINO 2026.4 multiplies int8 wrongly in bf16 where columns are odd and fewer than those of a
-group of activations; this is the larger group."""
+group of activations."""
 ONE_FORM_WEIGHTS: Final = 1 << 22
 """From so many weights on oneDNN packs a matrix in one form for any number of vectors. Source:
 `get_adjusted_oc_block` of OpenVINO's oneDNN, cpu/x64/jit_brgemm_inner_product_utils.cpp: 16 MiB of

@@ -34,7 +34,7 @@ from embedlib.engines.openvino.stage_sizes import (
 )
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS, groups_of
+from embedlib.models.compiled.int8 import INT8_GROUPS, groups_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import list_files
 from embedlib.models.spec import Encoder
@@ -133,7 +133,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
     is_bf16 = number_type(precision.name) == "bf16"
-    group = GROUP_WEIGHTS.get(precision.name)
+    group = INT8_GROUPS.get(precision.name)
     weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = group is not None and role in coded
@@ -220,7 +220,7 @@ def most_bytes(num_parameters: int, precision: str) -> int:
         num_parameters: of the model.
         precision: int8 takes one byte for each, and its scales, bf16 two, float32 four.
     """
-    sizes = {"bf16": 2.0, **{name: 1 + 4 / group for name, group in GROUP_WEIGHTS.items()}}
+    sizes = {"bf16": 2.0, **{name: 1 + 4 / group for name, group in INT8_GROUPS.items()}}
     packed = int(num_parameters * sizes.get(precision, 4))
     if packed > SMALL_BYTES:
         copies = MLAS_COPIES if precision == "float32" else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from embedlib.engines.machine import VNNI_FLAGS, Machine
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 
 
 def number_type(precision: str) -> Literal["float32", "bf16"]:
@@ -20,5 +20,5 @@ def number_type(precision: str) -> Literal["float32", "bf16"]:
     """
     features = Machine().cpu_features()
     has_both = "avx512_bf16" in features and not VNNI_FLAGS.isdisjoint(features)
-    is_faster = precision in GROUP_WEIGHTS and has_both and "amx_bf16" not in features
+    is_faster = precision in INT8_GROUPS and has_both and "amx_bf16" not in features
     return "bf16" if precision == "bf16" or is_faster else "float32"

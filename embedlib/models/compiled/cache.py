@@ -16,7 +16,7 @@ from embedlib.models.compiled.engine_folder import (
     read_manifest,
 )
 from embedlib.models.compiled.fidelity_report import FidelityReport, read_report
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import file_bytes, list_directories, read_file
@@ -75,7 +75,7 @@ def int8_weights(folder: Path) -> Int8Weights:
         ModelWeightsError: the weights file is damaged.
     """
     manifest = read_manifest(folder)
-    if manifest.precision not in GROUP_WEIGHTS:
+    if manifest.precision not in INT8_GROUPS:
         raise EngineBuildError(
             f"{folder}: is an engine directory in {manifest.precision}, not int8; compile the "
             "model with --precision int8"

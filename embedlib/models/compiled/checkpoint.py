@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.engine_folder import CompiledPrecision
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
@@ -65,7 +65,7 @@ def quantized_layers(
         _check_pooled_rows(files)
         excluded = set(excluded) - {POOLED_ROWS}
     # Only the CPU engine runs int8, and it computes every layer separately.
-    _check_excluded(excluded, layers, is_fused=precision not in GROUP_WEIGHTS)
+    _check_excluded(excluded, layers, is_fused=precision not in INT8_GROUPS)
     if precision == "bf16":
         return {}
     return {role: name for role, name in layers.items() if role not in excluded}

@@ -37,7 +37,7 @@ from embedlib.models.compiled.engine_folder import (
     written_files,
 )
 from embedlib.models.compiled.fidelity_report import REPORT_NAME
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock, sync
@@ -128,7 +128,7 @@ def compile_model(
 
 
 def _check_packages(precision: CompiledPrecision) -> None:
-    if precision not in GROUP_WEIGHTS and importlib.util.find_spec("ml_dtypes") is None:
+    if precision not in INT8_GROUPS and importlib.util.find_spec("ml_dtypes") is None:
         raise EngineUnavailableError(
             f"compiling to {precision} needs the package ml_dtypes, which is missing; "
             f"{install_line('compile')}"
@@ -202,13 +202,13 @@ def _write_files(
     written = files.transformer_dir / CONFIG_NAME
     for path in _copied_files(files):
         read.append(path)
-        if path == written and precision not in GROUP_WEIGHTS:
+        if path == written and precision not in INT8_GROUPS:
             continue
         copy = part / path.relative_to(files.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with open_file(path, files.folder) as source, copy.open("wb") as target:
             shutil.copyfileobj(source, target)
-    group = GROUP_WEIGHTS.get(precision)
+    group = INT8_GROUPS.get(precision)
     if group is not None:
         roles = {f"{layer}.weight" for layer in layers}
         jobs += write_int8(weights, part / INT8_NAME, roles, group)

@@ -12,9 +12,9 @@ from embedlib.models.compiled.row_scales import INT8_MAX, row_scales
 
 Floats = NDArray[np.float32]
 
-GROUP_WEIGHTS: Final[Mapping[str, int]] = {"int8-g128": 128, "int8": 64}
-"""Neighboring weights of a row that share a scale, by precision. Fewer are more accurate and
-slower. Source: docs/fidelity.md, groups of weights."""
+INT8_GROUPS: Final[Mapping[str, int]] = {"int8-g128": 128, "int8": 64}
+"""The precisions in int8, and how many neighboring weights of a row share a scale in each. Fewer
+are more accurate and slower. Source: docs/fidelity.md, groups of weights."""
 
 
 def quantize_groups(weight: Floats, group: int) -> tuple[NDArray[np.int8], Floats]:

@@ -37,7 +37,7 @@ from embedlib.models.compiled.fidelity_report import (
     read_report,
     write_report,
 )
-from embedlib.models.compiled.int8 import GROUP_WEIGHTS, dequantize, groups_of, quantize_groups
+from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, groups_of, quantize_groups
 from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.models.compiled.row_scales import SMALLEST_SCALE
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -54,8 +54,8 @@ CONFIG = "0_Transformer/config.json"
 
 # --- numbers --------------------------------------------------------------------------------------
 
-GROUP = GROUP_WEIGHTS["int8"]
-groups = pytest.mark.parametrize("group", GROUP_WEIGHTS.values())
+GROUP = INT8_GROUPS["int8"]
+groups = pytest.mark.parametrize("group", INT8_GROUPS.values())
 matrices = arrays(
     np.float32,
     st.tuples(st.integers(1, 4), st.integers(1, 40) | st.sampled_from([64, 128, 192, 256])),
@@ -64,7 +64,7 @@ matrices = arrays(
 
 
 @settings(deadline=None)
-@given(matrices, st.sampled_from(list(GROUP_WEIGHTS.values())))
+@given(matrices, st.sampled_from(list(INT8_GROUPS.values())))
 def test_rounding(weight: Floats, group: int) -> None:
     codes, scales = quantize_groups(weight, group)
     assert codes.dtype == np.int8
