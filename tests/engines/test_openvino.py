@@ -373,8 +373,8 @@ def test_who_multiplies(name: str, expected: str) -> None:
 
 def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:
     for variant, names in (
-        ("bert", ["token_ids", "seq_lens"]),
-        ("bert-prompt", ["token_ids", "seq_lens", "num_prompt_tokens"]),
+        ("bert", ["token_ids", "seq_lens", "indices"]),
+        ("bert-prompt", ["token_ids", "seq_lens", "indices", "num_prompt_tokens"]),
     ):
         files = read_model_files(tiny_folder(variant))
         graph = build_graph(files.spec, load_weights(files))

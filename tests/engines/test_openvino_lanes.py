@@ -29,6 +29,7 @@ from embedlib.testing import make_batch
 from tests.comparing import relative_errors
 
 WAIT_SECONDS = 30
+HIDDEN_SIZE = 32
 IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
 
 
@@ -42,7 +43,7 @@ def test_a_graph_is_cut_between_layers(max_stages: int, num_stages: int, files: 
     assert files.spec.encoder.num_layers == 2
     graphs = build_stages(files.spec, load_weights(files), "any", max_stages)
     inputs = [{node.get_node().get_friendly_name() for node in graph.inputs} for graph in graphs]
-    assert inputs[0] == {"token_ids", "seq_lens"}
+    assert inputs[0] == {"token_ids", "seq_lens", "indices"}
     assert len(graphs) == num_stages
     assert all("hidden" in names for names in inputs[1:])
 
@@ -84,6 +85,9 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
     infer(request, make_batch([IDS[0]] * num_texts), {})
     assert len(released) == num_stages
     assert returned == ([num_stages] if num_stages else [])
+    # A long batch leaves no memory of its size in what goes from stage to stage.
+    num_rows = 1 if num_stages else num_texts * len(IDS[0])
+    assert {tensor.size for tensor in request._between} == {num_rows * HIDDEN_SIZE}
 
 
 def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:

@@ -1,11 +1,13 @@
 """A ModelSpec and its weights as an OpenVINO graph, built from OpenVINO's own operators.
 
-Inputs: `token_ids` int32[B, L] (padded on the right) and `seq_lens` int32[B]. A model with a head
-and token types also has `num_type0_tokens` int32[B]; a model whose pooling excludes the prompt also
-has `num_prompt_tokens` int32[B]; a model with a query expansion that is not attended also has
-`num_attended` int32[B]. Output: float32[B, D], where D of a sparse model is the size of the
-vocabulary, or float32[B, L, D] without pooling. A causal model that pools the last token has inputs
-and outputs for a prefix too, see `kept_tokens`.
+Inputs: `token_ids` int32[B, L] (padded on the right), `seq_lens` int32[B] and `indices` int32[L],
+0, 1, 2 ... If an operator counted them, the library would wait for its result before it knows the
+sizes of what follows, in every stage. A model with a head and token types also has
+`num_type0_tokens` int32[B]; a model whose pooling excludes the prompt also has `num_prompt_tokens`
+int32[B]; a model with a query expansion that is not attended also has `num_attended` int32[B].
+Output: float32[B, D], where D of a sparse model is the size of the vocabulary, or float32[B, L, D]
+without pooling. A causal model that pools the last token has inputs and outputs for a prefix too,
+see `kept_tokens`.
 
 Matrices are views onto the memory-mapped file, in the type that it has: building a graph does not
 copy them.
@@ -116,10 +118,8 @@ class _GraphBuilder:
         self.weighted = Weighted(weights, multiplier)
         self.token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
-        self.inputs = [self.token_ids, self.seq_lens]
-        length = op.gather(op.shape_of(self.token_ids, "i32"), int_constant(1), int_constant(0))
-        self.indices = op.range(int_constant(0), length, int_constant(1), output_type="i32")
-        """int32[L]: 0, 1, 2 ..."""
+        self.indices = int_input("indices", [-1])
+        self.inputs = [self.token_ids, self.seq_lens, self.indices]
         self.kept = KeptTokens(is_bf16=is_bf16) if can_keep_prefix(spec) else None
         self.positions = keys = self.indices
         """int32[L]: positions of the batch's tokens; they lie behind the kept ones."""

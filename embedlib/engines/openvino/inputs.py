@@ -30,8 +30,10 @@ def infer(
     Raises:
         RuntimeError: it failed.
     """
+    token_ids = pad(batch, min_rows)
     arrays = {
-        "token_ids": pad(batch, min_rows),
+        "token_ids": token_ids,
+        "indices": np.arange(token_ids.shape[1], dtype=np.int32),
         "seq_lens": batch.seq_lens,
         "num_type0_tokens": batch.num_type0_tokens,
         "num_prompt_tokens": batch.num_prompt_tokens,

@@ -41,13 +41,28 @@ def input_nodes(stages: Stages) -> dict[str, ov.Output]:
 
 
 class Request:
-    """Computes batches, one at a time, with a request of each stage."""
+    """Computes batches, one at a time, with a request of each stage.
+
+    To set a tensor takes the library some 20 us, for each stage of each lone query. So integers,
+    and what goes from one stage to the next, are copied or written into tensors that are set once;
+    others are set again where they are not the arrays of the batch before.
+    """
 
     def __init__(self, stages: Stages) -> None:
         self._stages = [
             (stage, stage.create_infer_request(), _names(stage.inputs)) for stage in stages
         ]
         self._is_cancelled = False
+        self._integers: dict[str, ov.Tensor] = {}
+        self._given: list[dict[int, str]] = []
+        """Of each stage, the names of the inputs that are set for a batch, by index."""
+        self._set: list[dict[int, NDArray[Any]]] = [{} for _ in stages]
+        """What they were set to; holds the memory, which is read in place."""
+        self._between: list[ov.Tensor] = []
+        """The outputs of the stages but the last, by turns."""
+        for number in range(len(stages)):
+            self._given.append(self._set_integers(number))
+        self._set_between()
 
     def begin(self) -> None:
         """Begin with another batch: only what is cancelled from now on is meant for it."""
@@ -63,53 +78,72 @@ class Request:
         some hundredths.
 
         Args:
-            arrays: the inputs by name; they are read in place. `HIDDEN` is among them if the
-                stages are not all of the graph.
+            arrays: the inputs by name; those that are not int32 are read in place. `HIDDEN` is
+                among them if the stages are not all of the graph.
             between: called between two stages.
 
         Raises:
             RuntimeError: it failed, or was cancelled.
         """
-        between_stages = self._hidden(arrays)
+        for name, tensor in self._integers.items():
+            _copy(arrays[name], tensor)
+        num_seqs, length = arrays["token_ids"].shape
+        for tensor in self._between:
+            tensor.shape = [num_seqs, length, tensor.shape[2]]
         last = len(self._stages) - 1
-        lets_go = last > 0 and arrays["token_ids"].size >= MIN_TRIMMED_ROWS
+        lets_go = last > 0 and num_seqs * length >= MIN_TRIMMED_ROWS
         try:
-            for number in range(last + 1):
+            for number, (stage, request, _) in enumerate(self._stages):
                 if number:
                     between()
                 if self._is_cancelled:
                     raise RuntimeError("the batch was cancelled")
-                self._infer_stage(number, arrays, between_stages)
+                self._set_given(number, arrays)
+                request.infer(share_outputs=True)  # or results would be copied
                 if lets_go:
-                    _release(self._stages[number][0])
+                    _release(stage)
         finally:
             if lets_go:  # also where memory ran out: half of the batch comes next
+                self._set_between()
                 return_freed()
 
-    def _infer_stage(
-        self,
-        number: int,
-        arrays: Mapping[str, NDArray[Any]],
-        between_stages: Sequence[NDArray[np.float32]],
-    ) -> None:
-        _, request, names = self._stages[number]
-        for index, name in enumerate(names):
-            is_ours = name == HIDDEN and number > 0  # the first stage may be of a later layer
-            given = between_stages[number - 1] if is_ours else arrays[name]
-            request.set_input_tensor(index, _tensor(given))
-        if number < len(between_stages):
-            result = ov.Tensor(between_stages[number], shared_memory=True)
-            request.set_output_tensor(0, result)
-        request.infer(share_outputs=True)  # or results would be copied
+    def _set_integers(self, number: int) -> dict[int, str]:
+        """Set the tensors of a stage's integers; return the names of its other inputs by index.
 
-    def _hidden(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Return the output of each stage but the last: two arrays by turns."""
-        num_outputs = len(self._stages) - 1
-        if not num_outputs:
-            return []
+        Without what the stage before hands on.
+        """
+        stage, request, names = self._stages[number]
+        others: dict[int, str] = {}
+        for index, (name, node) in enumerate(zip(names, stage.inputs, strict=True)):
+            if node.get_element_type() == ov.Type.i32:
+                ones = [1] * len(node.get_partial_shape())
+                tensor = self._integers.setdefault(name, ov.Tensor(ov.Type.i32, ov.Shape(ones)))
+                request.set_input_tensor(index, tensor)
+            elif name != HIDDEN or number == 0:  # the first stage may be of a later layer
+                others[index] = name
+        return others
+
+    def _set_between(self) -> None:
+        """Set new tensors for what goes from stage to stage: those of a long batch are freed."""
+        last = len(self._stages) - 1
+        if not last:
+            return
         size = self._stages[0][0].outputs[0].get_partial_shape()[2].get_length()
-        both = [np.empty((*arrays["token_ids"].shape, size), np.float32) for _ in range(2)]
-        return [both[number % 2] for number in range(num_outputs)]
+        self._between = [ov.Tensor(ov.Type.f32, ov.Shape([1, 1, size])) for _ in range(2)]
+        for number, (_, request, names) in enumerate(self._stages):
+            if number:
+                given = self._between[(number - 1) % 2]
+                request.set_input_tensor(names.index(HIDDEN), given)
+            if number < last:
+                request.set_output_tensor(0, self._between[number % 2])
+
+    def _set_given(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the inputs of a stage that are other arrays than before."""
+        known, request = self._set[number], self._stages[number][1]
+        for index, name in self._given[number].items():
+            if known.get(index) is not arrays[name]:
+                request.set_input_tensor(index, _tensor(arrays[name]))
+                known[index] = arrays[name]
 
     @property
     def vectors(self) -> NDArray[np.float32]:
@@ -135,6 +169,14 @@ def _release(stage: ov.CompiledModel) -> None:
     """Let go of the memory of a stage's layers."""
     with suppress(RuntimeError):  # another request computes in it, and lets go later
         stage.release_memory()
+
+
+def _copy(array: NDArray[Any], tensor: ov.Tensor) -> None:
+    """Copy integers into a tensor, which takes their shape."""
+    if array.dtype != np.int32:
+        raise RuntimeError(f"an input is {array.dtype}, not int32")
+    tensor.shape = array.shape
+    tensor.data[...] = array
 
 
 def _tensor(array: NDArray[Any]) -> ov.Tensor:
