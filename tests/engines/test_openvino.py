@@ -355,20 +355,30 @@ def test_who_multiplies_does_not_change_the_vectors(
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [("Intel(R) Xeon(R) Processor", "onednn"), ("AMD EPYC", "any"), ("ARM Neoverse-N1", "any")],
+    ("name", "features", "expected"),
+    [
+        ("Intel(R) Xeon(R) Processor", {"avx2"}, "onednn"),
+        ("AMD EPYC", {"avx2", "avx512f"}, "any"),
+        ("AMD EPYC", {"avx2"}, "mlas"),
+        ("ARM Neoverse-N1", {"asimd"}, "any"),
+    ],
 )
-def test_who_multiplies(name: str, expected: str) -> None:
+def test_who_multiplies(name: str, features: set[str], expected: str) -> None:
     class Core:
         def get_property(self, device: str, key: str) -> str:
             return {("CPU", "FULL_DEVICE_NAME"): name}[device, key]
 
-    core: Any = Core()
-    assert Layout(threads=1).multiplier(core) == expected
-    assert Layout(threads=1, is_large=True).multiplier(core) == "mlas"
-    assert Layout(threads=1, is_large=True, library="any").multiplier(core) == "any"
+    def found(**choices: Any) -> str:
+        core: Any = Core()
+        return Layout(threads=1, **choices).multiplier(core, frozenset(features))
+
+    assert found() == expected
+    # int8 is oneDNN's, with the activation fused.
+    assert found(activation_group=64) == ("any" if expected == "mlas" else expected)
+    assert found(is_large=True) == "mlas"
+    assert found(is_large=True, library="any") == "any"
     # All of it is oneDNN's there, packed once, with the activation fused.
-    assert Layout(threads=1, is_large=True, precision="bf16").multiplier(core) == "any"
+    assert found(is_large=True, precision="bf16") == "any"
 
 
 def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
 from embedlib.engines.openvino.compiling import MIN_ROWS, Loaded, load_models
@@ -145,7 +146,7 @@ def _load(
 ) -> Loaded:
     """Return the compiled models: one for each of the layout's settings."""
     core = loaded_core()
-    product = layout.multiplier(core)
+    product = layout.multiplier(core, Machine().cpu_features())
     is_whole = cache is not None and cache.file is None
     num_stages = MAX_STAGES if layout.shares_lanes and not is_whole else 1
     is_bf16 = layout.precision == "bf16"

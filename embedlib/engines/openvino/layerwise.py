@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.engine import loaded_core
 from embedlib.engines.openvino.graph import build_stages
@@ -61,8 +62,8 @@ class LayerwiseEngine:
         (settings,) = layout.settings(spec)
         try:
             core = loaded_core()
-            product, num_layers = layout.multiplier(core), spec.encoder.num_layers
-            graphs = build_stages(spec, weights, product, num_layers)
+            product = layout.multiplier(core, Machine().cpu_features())
+            graphs = build_stages(spec, weights, product, spec.encoder.num_layers)
         except RuntimeError as error:
             raise EngineBuildError(
                 f"engine openvino: building failed: {last_line(error)}"

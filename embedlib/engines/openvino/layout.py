@@ -123,14 +123,19 @@ class Layout:
         query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
         return [both | lane for lane in ([query] if self.shares_lanes else [bulk, query])]
 
-    def multiplier(self, core: ov.Core) -> Multiplier:
+    def multiplier(self, core: ov.Core, cpu_features: frozenset[str]) -> Multiplier:
         """Return which library shall multiply on this CPU.
 
         In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
         product. Else a large model is multiplied by MLAS, which packs a matrix once. For the few
-        tokens of a query of a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md,
-        single queries, memory of the CPU engine, and bf16 and int8 on Zen 4; CPUs of other vendors
-        were not measured.
+        tokens of a query of a small one, oneDNN is faster on Intel. Elsewhere a product with an
+        activation is left to oneDNN, but not without AVX-512, where it is the slower one by more
+        than fusing saves. Source: docs/benchmarks.md, single queries, memory of the CPU engine, and
+        bf16 and int8 on Zen 4; CPUs of vendors other than Intel and AMD were not measured.
+
+        Args:
+            core: OpenVINO's, with its CPU plugin loaded.
+            cpu_features: of this CPU, as `Machine` has them.
         """
         if self.library != "auto":
             return self.library
@@ -138,4 +143,7 @@ class Layout:
             return "any"
         if self.is_large:
             return "mlas"
-        return "onednn" if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME") else "any"
+        if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME"):
+            return "onednn"
+        is_avx2 = "avx2" in cpu_features and "avx512f" not in cpu_features
+        return "mlas" if is_avx2 and self.activation_group is None else "any"
