@@ -120,7 +120,9 @@ class _GraphBuilder:
         self.seq_lens = int_input("seq_lens", [-1])
         self.indices = int_input("indices", [-1])
         self.inputs = [self.token_ids, self.seq_lens, self.indices]
-        self.kept = KeptTokens(is_bf16=is_bf16) if can_keep_prefix(spec) else None
+        self.kept = None
+        if can_keep_prefix(spec):
+            self.kept = KeptTokens(self.seq_lens, is_bf16=is_bf16)
         self.positions = keys = self.indices
         """int32[L]: positions of the batch's tokens; they lie behind the kept ones."""
         if self.kept is not None:

@@ -155,8 +155,9 @@ class KeptPrefixes:
     def _use_of(
         self, arrays: Arrays, num_before: int = 0, keep: Ints = _NO_IDS, lane: Lane = Lane.QUERY
     ) -> Use:
-        counts = {
+        places = {
             "num_before": np.array([num_before], np.int32),
-            "num_keep": np.array([len(keep)], np.int32),
+            "before": np.arange(num_before, dtype=np.int32),
+            "keep": np.arange(len(keep), dtype=np.int32),
         }
-        return Use(num_before, {**arrays, **counts}, keep, lane)
+        return Use(num_before, {**arrays, **places}, keep, lane)

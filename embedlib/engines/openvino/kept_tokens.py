@@ -1,8 +1,10 @@
 """The part of a graph that lets sequences begin behind a prefix whose keys and values are kept.
 
-Inputs: `num_before` int32[1], how many tokens of a prefix lie before every sequence of the batch;
-for each layer tensors of those tokens, with no rows if there are none; and `num_keep` int32[1], how
-many first tokens of the first sequence to keep. Outputs, behind the vectors: tensors of those
+Inputs: `num_before` int32[1], how many tokens of a prefix lie before every sequence of the batch,
+and `before` int32[P], their positions; for each layer tensors of those tokens, with no rows if
+there are none; and `keep` int32[K], the positions of the first tokens of the first sequence that
+are to be kept. Sizes follow from the sizes of inputs alone, never from a value, for which the
+library would wait in every layer. Outputs, behind the vectors: tensors of those
 tokens, which are the inputs of later batches. They are in float32, or in bfloat16 where that is
 computed in: otherwise each batch would convert all of a prefix, and the plugin would compute the
 rotations, whose results it hands out, in float32.
@@ -23,11 +25,14 @@ PREFIX = "kept."
 class KeptTokens:
     """Builds these inputs and outputs; they are in the same order."""
 
-    def __init__(self, *, is_bf16: bool) -> None:
+    def __init__(self, seq_lens: ov.Node, *, is_bf16: bool) -> None:
         self._type = ov.Type.bf16 if is_bf16 else ov.Type.f32
         self.num_before = int_input("num_before", [1])
-        self._num_keep = int_input("num_keep", [1])
-        self.inputs = [self.num_before, self._num_keep]
+        self._before = int_input("before", [-1])
+        self._keep = int_input("keep", [-1])
+        self._for_all = op.subtract(seq_lens, seq_lens)
+        """int32[B]: zeros."""
+        self.inputs = [self.num_before, self._before, self._keep]
         self.outputs: list[ov.Node] = []
 
     def positions(self, indices: ov.Node) -> tuple[ov.Node, ov.Node]:
@@ -40,9 +45,7 @@ class KeptTokens:
             int32[L] and int32[S].
         """
         positions = op.add(indices, self.num_before)
-        ends = op.add(op.shape_of(indices, "i32"), self.num_before)
-        end = op.squeeze(ends, int_constant(0))
-        return positions, op.range(int_constant(0), end, int_constant(1), output_type="i32")
+        return positions, op.concat([self._before, positions], 0)
 
     def behind(self, vectors: ov.Node, role: str, axis: int) -> ov.Node:
         """Return the kept tokens' vectors with those of the batch behind them, in float32.
@@ -56,17 +59,13 @@ class KeptTokens:
         shape[0], shape[axis] = ov.Dimension(1), ov.Dimension(-1)
         before = op.parameter(shape, self._type, name=PREFIX + role)
         self.inputs.append(before)
+        # Of all sequences, before the first is taken: of no token, neither is computed.
         first = op.slice(
-            vectors,
-            int_constants(0, 0),
-            op.concat([int_constants(1), self._num_keep], 0),
-            int_constants(1, 1),
-            int_constants(0, axis),
+            op.gather(vectors, self._keep, int_constant(axis)),
+            *(int_constants(number) for number in (0, 1, 1, 0)),
         )
         self.outputs.append(_as(first, self._type))
-        # In OpenVINO 2026.4 Tile keeps the shape of earlier batches, and Broadcast multiplies by 1.
-        num_seqs = op.gather(op.shape_of(vectors, "i32"), int_constants(0), int_constant(0))
-        for_all = op.gather(before, op.broadcast(int_constant(0), num_seqs), int_constant(0))
+        for_all = op.gather(before, self._for_all, int_constant(0))
         return op.concat([_as(for_all, ov.Type.f32), vectors], axis)
 
 
