@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -106,6 +107,22 @@ def test_vectors_are_the_same(
         batch = make_batch(ids, lane)
         errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
         assert errors.max() <= 2e-5
+
+
+def test_a_prefix_that_is_dropped_is_freed_though_a_request_has_read_it(
+    engines: tuple[OpenVINOEngine, OpenVINOEngine],
+) -> None:
+    keeping, forgetting = engines
+    batch = make_batch([[*PREFIX, 4]], Lane.QUERY)
+    for _ in range(3):
+        computed(keeping, batch)
+    prefixes = prefixes_of(keeping)
+    arrays = [weakref.ref(array) for one in prefixes._prefixes for array in one.arrays.values()]
+    assert arrays
+    prefixes._prefixes.clear()
+    assert not any(array() is not None for array in arrays)
+    errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
+    assert errors.max() <= 2e-5
 
 
 def test_a_prefix_is_computed_once_and_only_the_rest_of_later_sequences(

@@ -8,6 +8,7 @@ with two compiled models has one stage.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -56,8 +57,8 @@ class Request:
         self._integers: dict[str, ov.Tensor] = {}
         self._given: list[dict[int, str]] = []
         """Of each stage, the names of the inputs that are set for a batch, by index."""
-        self._set: list[dict[int, NDArray[Any]]] = [{} for _ in stages]
-        """What they were set to; holds the memory, which is read in place."""
+        self._set: list[dict[int, weakref.ref[NDArray[Any]]]] = [{} for _ in stages]
+        """What they were set to; not held, for a prefix that is kept no longer shall be freed."""
         self._between: list[ov.Tensor] = []
         """The outputs of the stages but the last, by turns."""
         for number in range(len(stages)):
@@ -141,9 +142,9 @@ class Request:
         """Set the inputs of a stage that are other arrays than before."""
         known, request = self._set[number], self._stages[number][1]
         for index, name in self._given[number].items():
-            if known.get(index) is not arrays[name]:
+            if index not in known or known[index]() is not arrays[name]:
                 request.set_input_tensor(index, _tensor(arrays[name]))
-                known[index] = arrays[name]
+                known[index] = weakref.ref(arrays[name])
 
     @property
     def vectors(self) -> NDArray[np.float32]:
