@@ -369,12 +369,13 @@ def test_who_multiplies(name: str, features: set[str], expected: str) -> None:
             return {("CPU", "FULL_DEVICE_NAME"): name}[device, key]
 
     def found(**choices: Any) -> str:
-        core: Any = Core()
-        return Layout(threads=1, **choices).multiplier(core, frozenset(features))
+        layout = Layout(threads=1, **choices)
+        return layout.multiplier(cast("ov.Core", Core()), frozenset(features))
 
     assert found() == expected
-    # int8 is oneDNN's, with the activation fused.
+    # int8 and 16 bits are oneDNN's, with the activation fused.
     assert found(activation_group=64) == ("any" if expected == "mlas" else expected)
+    assert found(is_narrow=True) == ("any" if expected == "mlas" else expected)
     assert found(is_large=True) == "mlas"
     assert found(is_large=True, library="any") == "any"
     # All of it is oneDNN's there, packed once, with the activation fused.

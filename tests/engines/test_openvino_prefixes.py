@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.openvino import attention, graph, kept_prefixes
+from embedlib.engines.openvino import attention, graph, kept_prefixes, stages
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
@@ -123,6 +124,25 @@ def test_a_prefix_that_is_dropped_is_freed_though_a_request_has_read_it(
     assert not any(array() is not None for array in arrays)
     errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
     assert errors.max() <= 2e-5
+
+
+def test_a_query_that_is_interrupted_while_inputs_are_set_leaves_nothing_to_the_next(
+    engines: tuple[OpenVINOEngine, OpenVINOEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping, forgetting = engines
+    batch = make_batch([[*PREFIX, 4]], Lane.QUERY)
+    for _ in range(3):
+        expected = keeping.compute(batch)
+
+    def interrupt(array: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "weakref", SimpleNamespace(ref=interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            keeping.compute(make_batch([[3, 4]], Lane.QUERY))
+    assert (keeping.compute(batch) == expected).all()
+    assert relative_errors(expected, computed(forgetting, batch)).max() <= 2e-5
 
 
 def test_a_prefix_is_computed_once_and_only_the_rest_of_later_sequences(

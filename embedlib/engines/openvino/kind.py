@@ -175,6 +175,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.engines.openvino.layout import Layout, spare_tokens
+    from embedlib.engines.openvino.memory import stores_16_bits
     from embedlib.engines.openvino.stored import stored_weights
 
     needs = _needs(plan, files, config)
@@ -191,6 +192,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             precision=number_type(plan.precision.name),
             activation_group=INT8_GROUPS.get(plan.precision.name),
             is_large=needs.is_large,
+            is_narrow=stores_16_bits(plan.precision.folder or files.transformer_dir),
             spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
             library=profile.library,

@@ -65,6 +65,8 @@ class Layout:
     is_large: bool = False
     """Whether the weights are too large for copies that can be saved otherwise: by packing a matrix
     once for any number of rows, and by letting mapped pages go."""
+    is_narrow: bool = False
+    """Whether a file stores weights in 16 bits, which oneDNN multiplies anyway."""
     spare_tokens: int = 0
     """By how many tokens a lone query is padded at most, see `SPARE_TOKENS`."""
     num_streams: int | None = None
@@ -128,10 +130,11 @@ class Layout:
 
         In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
         product. Else a large model is multiplied by MLAS, which packs a matrix once. For the few
-        tokens of a query of a small one, oneDNN is faster on Intel. Elsewhere a product with an
-        activation is left to oneDNN, but not without AVX-512, where it is the slower one by more
-        than fusing saves. Source: docs/benchmarks.md, single queries, memory of the CPU engine, and
-        bf16 and int8 on Zen 4; CPUs of vendors other than Intel and AMD were not measured.
+        tokens of a query of a small one, oneDNN is faster on Intel. On other CPUs OpenVINO gives
+        oneDNN the products that an activation follows. With AVX2 and no AVX-512 that loses more
+        than fusing saves, so there MLAS multiplies float32 matrices of a small model, too. Source:
+        docs/benchmarks.md, single queries, memory of the CPU engine, bf16 and int8 on Zen 4, and as
+        it comes on AVX2 alone; CPUs of vendors other than Intel and AMD were not measured.
 
         Args:
             core: OpenVINO's, with its CPU plugin loaded.
@@ -146,4 +149,5 @@ class Layout:
         if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME"):
             return "onednn"
         is_avx2 = "avx2" in cpu_features and "avx512f" not in cpu_features
-        return "mlas" if is_avx2 and self.activation_group is None else "any"
+        is_float32 = self.activation_group is None and not self.is_narrow
+        return "mlas" if is_avx2 and is_float32 else "any"

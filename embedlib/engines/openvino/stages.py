@@ -46,7 +46,8 @@ class Request:
 
     To set a tensor takes the library some 20 us, for each stage of each lone query. So integers,
     and what goes from one stage to the next, are copied or written into tensors that are set once;
-    others are set again where they are not the arrays of the batch before.
+    others are set again where they are not the arrays of the batch before. Behind a batch that
+    failed everything is set anew.
     """
 
     def __init__(self, stages: Stages) -> None:
@@ -54,16 +55,15 @@ class Request:
             (stage, stage.create_infer_request(), _names(stage.inputs)) for stage in stages
         ]
         self._is_cancelled = False
+        self._is_set = False
+        """Whether the fields below are as the batch before has left them, which ended well."""
         self._integers: dict[str, ov.Tensor] = {}
         self._given: list[dict[int, str]] = []
         """Of each stage, the names of the inputs that are set for a batch, by index."""
-        self._set: list[dict[int, weakref.ref[NDArray[Any]]]] = [{} for _ in stages]
-        """What they were set to; not held, for a prefix that is kept no longer shall be freed."""
+        self._known: list[dict[int, weakref.ref[NDArray[Any]]]] = []
+        """What they were set to; not held, so that a prefix that is no longer kept is freed."""
         self._between: list[ov.Tensor] = []
         """The outputs of the stages but the last, by turns."""
-        for number in range(len(stages)):
-            self._given.append(self._set_integers(number))
-        self._set_between()
 
     def begin(self) -> None:
         """Begin with another batch: only what is cancelled from now on is meant for it."""
@@ -86,14 +86,17 @@ class Request:
         Raises:
             RuntimeError: it failed, or was cancelled.
         """
-        for name, tensor in self._integers.items():
-            _copy(arrays[name], tensor)
+        if not self._is_set:
+            self._set_all()
+        self._is_set = False
         num_seqs, length = arrays["token_ids"].shape
-        for tensor in self._between:
-            tensor.shape = [num_seqs, length, tensor.shape[2]]
         last = len(self._stages) - 1
         lets_go = last > 0 and num_seqs * length >= MIN_TRIMMED_ROWS
         try:
+            for name, tensor in self._integers.items():
+                _copy(arrays[name], tensor)
+            for tensor in self._between:
+                tensor.shape = [num_seqs, length, tensor.shape[2]]
             for number, (stage, request, _) in enumerate(self._stages):
                 if number:
                     between()
@@ -107,6 +110,14 @@ class Request:
             if lets_go:  # also where memory ran out: half of the batch comes next
                 self._set_between()
                 return_freed()
+        self._is_set = True
+
+    def _set_all(self) -> None:
+        """Set all tensors that are set once, and forget what the others were set to."""
+        self._integers.clear()
+        self._given = [self._set_integers(number) for number in range(len(self._stages))]
+        self._known = [{} for _ in self._stages]
+        self._set_between()
 
     def _set_integers(self, number: int) -> dict[int, str]:
         """Set the tensors of a stage's integers; return the names of its other inputs by index.
@@ -140,7 +151,7 @@ class Request:
 
     def _set_given(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set the inputs of a stage that are other arrays than before."""
-        known, request = self._set[number], self._stages[number][1]
+        known, request = self._known[number], self._stages[number][1]
         for index, name in self._given[number].items():
             if index not in known or known[index]() is not arrays[name]:
                 request.set_input_tensor(index, _tensor(arrays[name]))
