@@ -23,7 +23,7 @@ from embedlib.models.reading.model_file import load_json
 PROFILE_VERSION: Final = 1
 
 Library = Literal["auto", "any", "onednn", "mlas"]
-"""What multiplies matrices; auto: what is best on most CPUs of this vendor."""
+"""What multiplies matrices; auto: by CPU and model, see `engines.openvino.layout`."""
 
 
 @dataclass(frozen=True, kw_only=True)

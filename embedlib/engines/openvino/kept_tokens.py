@@ -4,10 +4,10 @@ Inputs: `num_before` int32[1], how many tokens of a prefix lie before every sequ
 and `before` int32[P], their positions; for each layer tensors of those tokens, with no rows if
 there are none; and `keep` int32[K], the positions of the first tokens of the first sequence that
 are to be kept. Sizes follow from the sizes of inputs alone, never from a value, for which the
-library would wait in every layer. Outputs, behind the vectors: tensors of those
-tokens, which are the inputs of later batches. They are in float32, or in bfloat16 where that is
-computed in: otherwise each batch would convert all of a prefix, and the plugin would compute the
-rotations, whose results it hands out, in float32.
+library would wait in every layer. Outputs, behind the vectors: tensors of those tokens, which are
+the inputs of later batches. They are in float32, or in bfloat16 where that is computed in:
+otherwise each batch would convert all of a prefix, and the plugin would compute the rotations,
+whose results it hands out, in float32.
 
 A layer keeps keys and values. The last layer, which is computed for the pooled tokens alone, has no
 values; it keeps its normed input in their place, see `layers`.
@@ -31,7 +31,8 @@ class KeptTokens:
         self._before = int_input("before", [-1])
         self._keep = int_input("keep", [-1])
         self._for_all = op.subtract(seq_lens, seq_lens)
-        """int32[B]: zeros."""
+        """int32[B]: zeros. To gather by them repeats a tensor for every sequence; Tile keeps the
+        shape of earlier batches in OpenVINO 2026.4."""
         self.inputs = [self.num_before, self._before, self._keep]
         self.outputs: list[ov.Node] = []
 
@@ -60,10 +61,9 @@ class KeptTokens:
         before = op.parameter(shape, self._type, name=PREFIX + role)
         self.inputs.append(before)
         # Taken from all sequences, then the first of them: with nothing to keep both are empty.
-        first = op.slice(
-            op.gather(vectors, self._keep, int_constant(axis)),
-            *(int_constants(number) for number in (0, 1, 1, 0)),
-        )
+        kept = op.gather(vectors, self._keep, int_constant(axis))
+        zero, one = int_constants(0), int_constants(1)
+        first = op.slice(kept, zero, one, one, zero)
         self.outputs.append(_as(first, self._type))
         for_all = op.gather(before, self._for_all, int_constant(0))
         return op.concat([_as(for_all, ov.Type.f32), vectors], axis)
