@@ -16,16 +16,11 @@ from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.plans import is_emulated, plan_reference
+from embedlib.fidelity.plans import plan_reference
 from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
-from embedlib.models.compiled.fidelity_report import (
-    FidelityReport,
-    read_report,
-    template_facts,
-    write_report,
-)
+from embedlib.models.compiled.fidelity_report import template_facts
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
@@ -225,17 +220,3 @@ def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:
     """
     found = {name: machine.version(name) for name in ("embedlib", "numpy", *kind.packages)}
     return {name: version for name, version in found.items() if version is not None}
-
-
-def store_report(folder: Path, report: FidelityReport) -> None:
-    """Write a report into its folder and replace the older one.
-
-    The report of an emulation does not replace the report of a GPU.
-
-    Raises:
-        EngineBuildError: the report cannot be written.
-    """
-    older = read_report(folder)
-    if older is not None and is_emulated(report.hardware) and not is_emulated(older.hardware):
-        return
-    write_report(folder, report)

@@ -28,7 +28,6 @@ from embedlib.fidelity.measure import (
     plan_cpu_reference,
     reference_vectors,
     remembered_vectors,
-    store_report,
 )
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, Embedded
@@ -44,7 +43,7 @@ from embedlib.fidelity.texts import (
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import CompiledPrecision, compiled_folder
-from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
+from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, write_report
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
     give_up,
@@ -242,7 +241,7 @@ def _compare(
     comparison = compare_planned(measured, plan, texts, right, "float32", machine, remembered)
     report = comparison.report
     place = plan.precision.folder or report_place(measured.files, report, measured.config)
-    store_report(place, report)
+    write_report(place, report)
     return report
 
 

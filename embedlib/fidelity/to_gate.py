@@ -18,7 +18,6 @@ from embedlib.fidelity.measure import (
     compare_planned,
     reference_vectors,
     remembered_vectors,
-    store_report,
 )
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
@@ -32,7 +31,7 @@ from embedlib.fidelity.search import (
 )
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.compile import ReportProgress, compile_model
-from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, write_report
 
 SEARCH_STEP: Final = 4
 """The gain of a layer is measured on every fourth text, to save time."""
@@ -130,7 +129,7 @@ def compile_to_gate(
     folder = compile_model(measured.files, precision, kept, config, out=out)
     plan = replace(plan, precision=ChosenPrecision(name=precision, excluded=kept, folder=folder))
     comparison = compare_planned(measured, plan, texts, whole.right, reference, machine)
-    store_report(folder, comparison.report)
+    write_report(folder, comparison.report)
     remembered.forget()
     return folder, comparison
 

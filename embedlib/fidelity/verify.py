@@ -17,12 +17,11 @@ from embedlib.fidelity.measure import (
     Reference,
     compare_planned,
     reference_vectors,
-    store_report,
 )
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
-from embedlib.models.compiled.fidelity_report import MIN_TEXTS
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, write_report
 from embedlib.models.compiled.report_cache import report_place
 from embedlib.progress import Reading, Watch, ignore_progress
 
@@ -84,5 +83,5 @@ def verify(
         place = plan.precision.folder
         if place is None or not place.is_dir():  # computed from the model's own files, or in a pack
             place = report_place(measured.files, comparison.report, config)
-        store_report(place, comparison.report)
+        write_report(place, comparison.report)
     return comparison

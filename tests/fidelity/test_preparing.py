@@ -76,6 +76,29 @@ def test_what_is_measured_is_stored(task: Task, monkeypatch: pytest.MonkeyPatch)
     assert prepare(task) == "all that can be measured is measured"
 
 
+def machine_with(flags: str) -> Machine:
+    here = Machine()
+    return replace(
+        here, read=lambda path: f"flags: {flags}\n" if "cpuinfo" in path else here.read(path)
+    )
+
+
+def test_machines_of_two_kinds_that_share_a_cache_each_measure_once(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_vnni, without = (machine_with(flags) for flags in ("avx512_vnni avx512f", "avx2"))
+    assert with_vnni.cpu_hardware() != without.cpu_hardware()
+    for machine in (with_vnni, without):
+        assert prepare(task, machine).startswith("int8-g128 has a mean cosine of ")
+    monkeypatch.setattr(preparing, "compare_planned", refuse)
+    for machine in (with_vnni, without):
+        assert prepare(task, machine) == "all that can be measured is measured"
+    versions = compiled_versions(read_model_files(Path(task.model)), Config(**task.options))
+    assert len({version.folder for version in versions}) == 1
+    measured_on = {version.report.hardware for version in versions if version.report}
+    assert measured_on == {with_vnni.cpu_hardware(), without.cpu_hardware()}
+
+
 def test_texts_of_a_load_are_enough_for_a_report() -> None:
     for texts in QUICK:
         assert len(quick_texts(texts.max_tokens, are_pairs=False).all) >= MIN_TEXTS

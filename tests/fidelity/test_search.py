@@ -30,7 +30,7 @@ from embedlib.fidelity.choices import (
     layer_units,
     most_units,
 )
-from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference, store_report
+from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
@@ -39,7 +39,7 @@ from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
-from embedlib.models.compiled.fidelity_report import read_report, write_report
+from embedlib.models.compiled.fidelity_report import read_report, read_reports, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import FUSED_LAYERS
@@ -450,13 +450,9 @@ def test_an_emulation_does_not_take_the_place_of_a_measurement(
         spoiled, "int8", gate=Gate(mean=0, p1=0), texts=FEW, config=config, size=SMALL
     )
     emulated = replace(comparison.report, hardware="emulated on x86_64")
-    store_report(folder, emulated)
-    assert read_report(folder) == comparison.report
     write_report(folder, emulated)
-    store_report(folder, replace(emulated, mean=0.5))
-    assert read_report(folder) == replace(emulated, mean=0.5)
-    store_report(folder, comparison.report)
     assert read_report(folder) == comparison.report
+    assert read_reports(folder) == [comparison.report, emulated]
 
 
 def has_fp8() -> bool:

@@ -15,7 +15,7 @@ from embedlib.models.compiled.engine_folder import (
     model_fingerprint,
     read_manifest,
 )
-from embedlib.models.compiled.fidelity_report import FidelityReport, read_report
+from embedlib.models.compiled.fidelity_report import FidelityReport, read_reports
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.models.reading.files import ModelFiles
@@ -39,6 +39,7 @@ class Compiled:
 def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
     """Return the complete engine directories of a model: in the cache, and in its pack.
 
+    One with several reports, such as of CPUs of several kinds, is returned with each of them.
     Complete means that every file exists and has the right size. If a directory may belong to this
     model, the model's weights are read once in full to hash them; the cache keeps the hashes.
 
@@ -61,9 +62,10 @@ def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
         return []
     digest = model_fingerprint(files, file_hashes(config))
     return [
-        _describe(folder, manifest)
+        version
         for folder, manifest in manifests.items()
         if manifest.fingerprint == digest
+        for version in _with_reports(folder, manifest)
     ]
 
 
@@ -83,15 +85,21 @@ def int8_weights(folder: Path) -> Int8Weights:
     return Int8Weights(folder / INT8_NAME)
 
 
-def _describe(folder: Path, manifest: Manifest) -> Compiled:
-    report = read_report(folder)
-    if report is not None:
-        measured = (report.fingerprint, report.precision, report.excluded)
-        if measured != (manifest.fingerprint, manifest.precision, manifest.excluded):
-            report = None  # copied from another engine directory
-    return Compiled(
-        folder=folder, precision=manifest.precision, excluded=manifest.excluded, report=report
-    )
+def _with_reports(folder: Path, manifest: Manifest) -> list[Compiled]:
+    """Return an engine directory with each of its reports; with None if it has none."""
+    made = (manifest.fingerprint, manifest.precision, manifest.excluded)
+    reports: list[FidelityReport | None] = [
+        report
+        for report in read_reports(folder)
+        # Others were copied from another engine directory.
+        if (report.fingerprint, report.precision, report.excluded) == made
+    ]
+    return [
+        Compiled(
+            folder=folder, precision=manifest.precision, excluded=manifest.excluded, report=report
+        )
+        for report in reports or [None]
+    ]
 
 
 def _may_be_made_from(manifest: Manifest, files: ModelFiles) -> bool:

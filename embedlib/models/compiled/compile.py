@@ -36,7 +36,7 @@ from embedlib.models.compiled.engine_folder import (
     spec_facts,
     written_files,
 )
-from embedlib.models.compiled.fidelity_report import REPORT_NAME
+from embedlib.models.compiled.fidelity_report import is_report
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
@@ -60,8 +60,8 @@ ReportProgress = Callable[[int, int], object]
 
 COPIED_PATTERNS: Final = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
 """Files of a model besides its weights: settings, tokenizer, license."""
-WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME, REPORT_NAME})
-"""JSON files that are never copied: an engine directory has its own version, or none."""
+WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME})
+"""JSON files that are never copied, nor are reports: an engine directory has its own, or none."""
 PACKAGES: Final[Mapping[CompiledPrecision, tuple[str, ...]]] = {
     "fp8": ("numpy", "ml_dtypes"),
     "bf16": ("numpy", "ml_dtypes"),
@@ -228,7 +228,9 @@ def _copied_files(files: ModelFiles) -> list[Path]:
         for folder in files.directories
         for like in COPIED_PATTERNS
         for path in list_files(folder, like)
-        if file_bytes(path) is not None and path.name not in WRITTEN_NAMES
+        if path.name not in WRITTEN_NAMES
+        and not is_report(path.name)
+        and file_bytes(path) is not None
     }
     return sorted(paths.union(head_files(files.transformer_dir)))
 
@@ -303,7 +305,8 @@ def _check_replaceable(out: Path, files: ModelFiles) -> None:
         raise ConfigError(f"out = {str(out)!r} is a file; give a new folder")
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     if MANIFEST_NAME in names:
-        names -= {MANIFEST_NAME, REPORT_NAME, *written_files(out)}
+        written = {MANIFEST_NAME, *written_files(out)}
+        names = {name for name in names - written if not is_report(name)}
     if names:
         raise ConfigError(
             f"out = {str(out)!r} holds files that embedlib did not write ({min(names)}); give a "

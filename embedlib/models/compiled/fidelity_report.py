@@ -1,20 +1,27 @@
-"""The fidelity report of an engine directory: how close its vectors are to the model's own."""
+"""The fidelity reports of an engine directory: how close its vectors are to the model's own.
+
+There may be one for each engine, kind of hardware and template. Machines of several kinds may share
+a directory: the first one's report is `fidelity.json`, those of others are `fidelity-KIND.json`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from embedlib.errors import EngineBuildError, ModelUnsupportedError
-from embedlib.models.reading.model_file import load_json
+from embedlib.models.reading.model_file import file_bytes, list_files, load_json
 from embedlib.models.spec import ModelSpec
 
 REPORT_NAME: Final = "fidelity.json"
+OTHERS_PATTERN: Final = "fidelity-*.json"
 REPORT_VERSION: Final = 3
 
 MIN_TEXTS: Final = 100
@@ -79,6 +86,11 @@ class FidelityReport:
     versions: Mapping[str, str]
     """Versions of the packages that computed the vectors, by package."""
 
+    @property
+    def use(self) -> tuple[str, str, Mapping[str, Any] | None]:
+        """What it is valid for: engine, hardware and template."""
+        return self.engine, self.hardware, self.template
+
     def passes(self, gate: Gate) -> bool:
         """Whether the mean and the first percentile both reach the gate."""
         return self.mean >= gate.mean and self.p1 >= gate.p1
@@ -119,27 +131,58 @@ def template_facts(spec: ModelSpec) -> dict[str, Any] | None:
 
 
 def write_report(folder: Path, report: FidelityReport) -> None:
-    """Write a report into an engine directory or a folder of the cache, over an older one.
+    """Write a report into an engine directory or a folder of the cache, over one of the same use.
 
     Raises:
         EngineBuildError: the report cannot be written.
     """
+    place = folder / _report_name(folder, report)
     part = folder / f".{REPORT_NAME}.{os.getpid()}.embedlib-part"
     try:
         text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
         part.write_text(text, encoding="utf-8")
-        part.replace(folder / REPORT_NAME)
+        part.replace(place)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise EngineBuildError(f"cannot write {folder / REPORT_NAME}: {error.strerror}") from error
+        raise EngineBuildError(f"cannot write {place}: {error.strerror}") from error
 
 
 def read_report(folder: Path) -> FidelityReport | None:
-    """Return the report of an engine directory; None if it is missing or cannot be read.
+    """Return the first report of a directory; None if it is missing or cannot be read.
 
     Both cases are the same to the caller: fidelity has to be measured.
     """
+    return _read(folder / REPORT_NAME, folder)
+
+
+def read_reports(folder: Path) -> list[FidelityReport]:
+    """Return the reports of an engine directory that can be read."""
+    reports = (_read(path, folder) for path in report_paths(folder))
+    return [report for report in reports if report is not None]
+
+
+def report_paths(folder: Path) -> list[Path]:
+    """Return the files of the reports of a directory, which may be inside a pack."""
+    first = folder / REPORT_NAME
+    others = list_files(folder, OTHERS_PATTERN)
+    return [first, *others] if file_bytes(first) is not None else others
+
+
+def is_report(name: str) -> bool:
+    """Whether a file of this name is a report."""
+    return name == REPORT_NAME or fnmatchcase(name, OTHERS_PATTERN)
+
+
+def _report_name(folder: Path, report: FidelityReport) -> str:
+    first = read_report(folder)
+    if first is None or first.use == report.use:
+        return REPORT_NAME
+    facts = json.dumps(report.use, sort_keys=True).encode()
+    return OTHERS_PATTERN.replace("*", hashlib.blake2b(facts, digest_size=8).hexdigest())
+
+
+def _read(path: Path, folder: Path) -> FidelityReport | None:
     try:
-        return FidelityReport.from_json(load_json(folder / REPORT_NAME, folder))
+        return FidelityReport.from_json(load_json(path, folder))
     except (ModelUnsupportedError, ValueError, TypeError, KeyError, AttributeError):
         return None

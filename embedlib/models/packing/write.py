@@ -17,7 +17,12 @@ from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.models.compiled.cache import Compiled, compiled_versions
 from embedlib.models.compiled.compile import COPIED_PATTERNS
 from embedlib.models.compiled.engine_folder import MANIFEST_NAME, Manifest, open_engine_folder
-from embedlib.models.compiled.fidelity_report import REPORT_NAME, Gate
+from embedlib.models.compiled.fidelity_report import (
+    REPORT_NAME,
+    Gate,
+    is_report,
+    report_paths,
+)
 from embedlib.models.compiled.new_folder import place_lock, sync
 from embedlib.models.compiled.report_cache import stored_reports
 from embedlib.models.reading.files import ModelFiles
@@ -50,8 +55,6 @@ ReportProgress = Callable[[int, int], object]
 
 PACKED_PATTERNS: Final = (*COPIED_PATTERNS, "artifact.metadata", "README.md")
 """Files of a model besides its weights."""
-LEFT_OUT: Final = frozenset({MANIFEST_NAME, REPORT_NAME})
-"""JSON files that are embedlib's own and say nothing of a model."""
 PADDING: Final = 0xD935
 """The extra field that aligns an entry. Source: zipalign of Android, `kAlignmentExtraHeaderId`."""
 PADDING_BYTES: Final = 6
@@ -92,8 +95,7 @@ def find_content(files: ModelFiles, manifest: Manifest | None, config: Config) -
     if manifest is not None:
         open_engine_folder(files.folder)
         paths = {name: files.folder / name for name in (*manifest.outputs, MANIFEST_NAME)}
-        if file_bytes(files.folder / REPORT_NAME) is not None:
-            paths[REPORT_NAME] = files.folder / REPORT_NAME
+        paths |= {path.name: path for path in report_paths(files.folder)}
         return PackContent(paths=paths)
     load_weights(files)  # what does not load is not packed
     found = {
@@ -101,7 +103,7 @@ def find_content(files: ModelFiles, manifest: Manifest | None, config: Config) -
         for directory in _directories(files)
         for pattern in PACKED_PATTERNS
         for path in list_files(directory, pattern)
-        if path.name not in LEFT_OUT and file_bytes(path) is not None
+        if path.name != MANIFEST_NAME and not is_report(path.name) and file_bytes(path) is not None
     }
     paths = {name_in(path, files.folder): path for path in found.union(weight_paths(files))}
     compiled = []
@@ -109,14 +111,16 @@ def find_content(files: ModelFiles, manifest: Manifest | None, config: Config) -
         if version.folder is None or version.report is None or not version.report.passes(Gate()):
             continue
         place = f"{COMPILED_PLACE}/{version.folder.name}"
-        if f"{place}/{MANIFEST_NAME}" in paths:  # in the cache and in the pack that is packed again
+        # With another report, or in the cache and in the pack that is packed again.
+        if f"{place}/{MANIFEST_NAME}" in paths:
             continue
-        names = (*open_engine_folder(version.folder).outputs, MANIFEST_NAME, REPORT_NAME)
+        reports = (path.name for path in report_paths(version.folder))
+        names = (*open_engine_folder(version.folder).outputs, MANIFEST_NAME, *reports)
         paths |= {f"{place}/{name}": version.folder / name for name in names}
         compiled.append(version)
-    reports = stored_reports(files, config)
-    paths |= {f"{REPORTS_PLACE}/{name}/{REPORT_NAME}": path for name, path in reports.items()}
-    return PackContent(paths=paths, compiled=tuple(compiled), num_reports=len(reports))
+    stored = stored_reports(files, config)
+    paths |= {f"{REPORTS_PLACE}/{name}/{REPORT_NAME}": path for name, path in stored.items()}
+    return PackContent(paths=paths, compiled=tuple(compiled), num_reports=len(stored))
 
 
 def _directories(files: ModelFiles) -> set[Path]:

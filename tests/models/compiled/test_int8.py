@@ -32,9 +32,11 @@ from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint, open_engine_folder
 from embedlib.models.compiled.fidelity_report import (
+    OTHERS_PATTERN,
     REPORT_NAME,
     FidelityReport,
     read_report,
+    report_paths,
     write_report,
 )
 from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, groups_of, quantize_groups
@@ -436,6 +438,36 @@ def test_compiled_versions(
         stream.seek(-1, 2)
         stream.write(bytes([last[0] ^ 1]))
     assert compiled_versions(files, config) == []
+
+
+def test_a_directory_has_a_report_for_each_use(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    model = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
+    (model / OTHERS_PATTERN.replace("*", "1")).write_text("{}")  # is not copied
+    files = read_model_files(model)
+    folder = compile_int8(files, config)
+    assert report_paths(folder) == []
+    first, other, newer = (
+        report_of(files, hardware="x86_64"),
+        report_of(files, hardware="aarch64"),
+        report_of(files, hardware="aarch64", mean=0.5),
+    )
+    for report in (first, other, newer, report_of(files, template={"suffix": "yes"})):
+        write_report(folder, report)
+    reports = [version.report for version in compiled_versions(files, config)]
+    assert reports[0] == first
+    assert newer in reports
+    assert other not in reports
+    assert len(reports) == len(report_paths(folder)) == 3
+
+    (folder / REPORT_NAME).write_text("{")  # damaged: the next one takes its place
+    write_report(folder, first)
+    assert read_report(folder) == first
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    compile_model(files, "int8", ("layers.0.q",), config, out=out)  # over all reports
+    assert report_paths(out) == []
 
 
 def test_weights_are_read_only_where_a_directory_may_be_the_models(

@@ -190,6 +190,7 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     made = compile_model(files, "int8", (), config)
     compile_model(files, "int8", ("layers.0.q",), config)  # was not measured, and stays behind
     write_report(made, make_report(fingerprint=model_fingerprint(files)))
+    write_report(made, make_report(fingerprint=model_fingerprint(files), hardware="a CPU"))
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     other = Config(engine_cache_dir=tmp_path / "other", engine="openvino", threads=1)
     with Embedder(pack, config=other) as embedder:
@@ -198,10 +199,13 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     assert not (tmp_path / "other" / "compiled").exists()
     of_pack = OpenedModel.find(pack, other).read_source()
     [version] = known_versions(KIND, here, of_pack, other)
-    assert version.folder == pack / "embedlib" / "compiled" / made.name
-    stored, expected = int8_weights(version.folder), int8_weights(made)
+    place = pack / "embedlib" / "compiled" / made.name
+    assert version.folder == place
+    stored, expected = int8_weights(place), int8_weights(made)
     assert [*stored] == [*expected]
     np.testing.assert_array_equal(stored["layers.1.up.weight"], expected["layers.1.up.weight"])
+    [version] = known_versions(KIND, "a CPU", of_pack, other)
+    assert (version.folder, version.report.hardware) == (place, "a CPU")
     assert known_versions(KIND, "another CPU", of_pack, other) == []  # compiled there, in its cache
     assert known_versions(replace(KIND, reads_packs=False), here, of_pack, other) == []
     again = packed(pack, tmp_path / "again.embedlib", config)
