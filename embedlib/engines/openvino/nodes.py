@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,26 +56,10 @@ def activate_apart(vectors: ov.Node, activation: Activation) -> ov.Node:
     """Apply an activation that the plugin does not fuse with the product before it.
 
     It multiplies with MLAS, which packs a matrix once for any number of rows, only where nothing is
-    fused. So a second operator reads the product's result, or a view lies between; the numbers are
-    the same up to rounding. Other activations than these are fused.
+    fused. So a view lies between. Other activations than these are fused.
     """
-    match activation:
-        case "gelu":
-            # x (erf / 4 + 1 / 4) 2 becomes two operators; halves would be recognized as a GELU.
-            inner = op.erf(op.multiply(vectors, float_constant(math.sqrt(0.5))))
-            share = op.add(op.multiply(inner, float_constant(0.25)), float_constant(0.25))
-            return op.multiply(op.multiply(vectors, share), float_constant(2))
-        case "gelu_tanh":
-            # 1 + tanh(u) = 2 sigmoid(2 u)
-            cube = op.multiply(op.multiply(vectors, vectors), vectors)
-            inner = op.add(vectors, op.multiply(cube, float_constant(0.044715)))
-            share = op.sigmoid(op.multiply(inner, float_constant(2 * math.sqrt(2 / math.pi))))
-            return op.multiply(vectors, share)
-        case "silu":
-            rows = op.reshape(vectors, int_constants(-1, _width(vectors)), False)
-            return op.reshape(op.swish(rows), op.shape_of(vectors, "i32"), False)
-    return activate(vectors, activation)
-
-
-def _width(vectors: ov.Node) -> int:
-    return int(vectors.get_output_partial_shape(0)[-1].get_length())
+    if activation not in ("gelu", "gelu_tanh", "silu"):
+        return activate(vectors, activation)
+    width = int(vectors.get_output_partial_shape(0)[-1].get_length())
+    rows = op.reshape(vectors, int_constants(-1, width), False)
+    return op.reshape(activate(rows, activation), op.shape_of(vectors, "i32"), False)
