@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from embedlib.engines.profile import Profile
+from embedlib.engines.machine import Machine
+from embedlib.engines.profile import Library, Profile
 from embedlib.tuning.search import Step
 
 BUDGETS: Final = (128, 256, 512, 1024, 2048, 4096)
 
 
-def steps(*, threads: int, pass_tokens: int, is_large: bool, is_intel: bool) -> list[Step]:
+def steps(
+    *, threads: int, pass_tokens: int, is_large: bool, others: Sequence[Library]
+) -> list[Step]:
     """Return the steps of a search.
 
     Args:
         threads: cores to use.
         pass_tokens: tokens of a bulk pass; it must have several batches for each stream.
         is_large: whether the model packs its matrices once, which only one library does.
-        is_intel: whose CPU it is.
+        others: from `other_libraries`.
     """
 
     def layouts(best: Profile) -> Sequence[Profile]:
@@ -32,7 +35,7 @@ def steps(*, threads: int, pass_tokens: int, is_large: bool, is_intel: bool) -> 
     def libraries(best: Profile) -> Sequence[Profile]:
         if is_large:
             return ()
-        return [replace(best, library="any" if is_intel else "onednn")]
+        return [replace(best, library=library) for library in others]
 
     def budgets(best: Profile) -> Sequence[Profile]:
         most = pass_tokens // (2 * best.num_streams)
@@ -43,3 +46,12 @@ def steps(*, threads: int, pass_tokens: int, is_large: bool, is_intel: bool) -> 
         return [replace(best, max_batch_tokens=tokens) for tokens in tried]
 
     return [layouts, libraries, budgets]
+
+
+def other_libraries(machine: Machine) -> tuple[Library, ...]:
+    """Return the libraries that may be faster than the default, see `Layout.multiplier`."""
+    if "GenuineIntel" in machine.cpu_identity():
+        return ("any",)
+    features = machine.cpu_features()
+    has_mlas_default = "avx2" in features and "avx512f" not in features
+    return ("onednn", "any" if has_mlas_default else "mlas")

@@ -24,7 +24,7 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.tuning.runners import EmbeddingRunners, Planned
 from embedlib.tuning.search import BETTER, Row, race, search
-from embedlib.tuning.steps import steps
+from embedlib.tuning.steps import other_libraries, steps
 
 PASSES: Final = 40
 """Bulk passes that fit into the time given, about: each of eight races has four or five."""
@@ -204,7 +204,7 @@ class _Tuning:
             threads=self._options.config.num_threads,
             pass_tokens=num_tokens,
             is_large=bool(getattr(needs, "is_large", False)),
-            is_intel="GenuineIntel" in self._machine.cpu_identity(),
+            others=other_libraries(self._machine),
         )
 
     def _choose_texts(self, seconds: float) -> float:

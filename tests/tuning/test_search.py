@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from embedlib.engines.machine import Machine
 from embedlib.engines.profile import Profile
 from embedlib.errors import EngineUnavailableError
 from embedlib.tuning.search import BETTER, Runner, race, search
-from embedlib.tuning.steps import steps
+from embedlib.tuning.steps import other_libraries, steps
 
 RULE = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
 
@@ -128,7 +129,11 @@ def test_the_search_ends_in_time() -> None:
 
 def test_what_is_varied() -> None:
     def tried(best: Profile, threads: int = 2, **changes: object) -> list[list[str]]:
-        facts: dict[str, object] = {"pass_tokens": 8192, "is_large": False, "is_intel": False}
+        facts: dict[str, object] = {
+            "pass_tokens": 8192,
+            "is_large": False,
+            "others": ["onednn", "mlas"],
+        }
         asked = steps(threads=threads, **{**facts, **changes})  # type: ignore[arg-type]
         return [[one.settings for one in step(best)] for step in asked]
 
@@ -137,12 +142,29 @@ def test_what_is_varied() -> None:
         "512 tokens, 1 stream, a model for each lane, auto",
         "512 tokens, 1 stream, one model for both lanes, auto",
     ]
-    assert libraries == ["512 tokens, 2 streams, a model for each lane, onednn"]
+    assert libraries == [
+        "512 tokens, 2 streams, a model for each lane, onednn",
+        "512 tokens, 2 streams, a model for each lane, mlas",
+    ]
     assert [size.split()[0] for size in sizes] == ["1024", "256", "2048", "128"]
     eight = replace(RULE, num_streams=8)
     assert [one.split()[2] for one in tried(eight, 8)[0]] == ["4", "1", "1"]
     assert tried(RULE, pass_tokens=1100)[2] == [sizes[1], sizes[3]]
     assert tried(RULE, is_large=True)[1] == []
-    assert tried(RULE, is_intel=True)[1][0].endswith("any")
     shared = replace(RULE, num_streams=1, shares_lanes=True)
     assert tried(shared)[0] == [], "two compiled models would take twice the memory"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "others"),
+    [
+        ("GenuineIntel", "avx2 avx512f", ("any",)),
+        ("AuthenticAMD", "avx2 avx512f", ("onednn", "mlas")),
+        ("AuthenticAMD", "avx2", ("onednn", "any")),  # float32 has MLAS by default
+    ],
+)
+def test_libraries_that_the_default_does_not_take(
+    vendor: str, flags: str, others: tuple[str, ...]
+) -> None:
+    machine = replace(Machine(), read=lambda _: f"vendor_id: {vendor}\nflags: {flags}\n")
+    assert other_libraries(machine) == others

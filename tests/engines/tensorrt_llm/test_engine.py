@@ -594,6 +594,7 @@ def test_the_one_command_that_settles_it(
     # The tiny model's FP8 vectors do not pass an Embedder's gate.
     write_report(version.folder, replace(report, mean=1.0, p1=1.0))
     assert plan_engine(files, config).precision.name == "fp8"
+    write_report(version.folder, report)
     write_report(version.folder, replace(report, mean=1.0, p1=1.0, hardware="NVIDIA A100"))
     with caplog.at_level(logging.INFO):
         assert plan_engine(files, config).precision.name == "bf16"
