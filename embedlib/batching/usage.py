@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(kw_only=True)
@@ -28,3 +28,8 @@ class Usage:
     """Seconds from submitting the first sequence to the last row."""
     total_seconds: float = 0.0
     """Seconds from the start of the call to its last row."""
+
+    def add(self, other: Usage) -> None:
+        """Add what another call counted."""
+        for name in (each.name for each in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))

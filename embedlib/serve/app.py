@@ -191,11 +191,10 @@ class Application:
                 self.metrics.failures["gone"] += 1
                 self._record(exchange, route, 499, perf_counter() - started, 0, None)
                 return
-            except Exception as raised:
-                error = describe(raised)
-                if error.kind == "internal":
-                    logging.getLogger(__name__).exception("request %s", exchange.request_id)
-                response = (route.dialect if route else OPENAI).respond(error)
+            except (Exception, asyncio.CancelledError) as raised:
+                error = self._error_of(raised, exchange)
+                dialect = exchange.dialect or (route.dialect if route else OPENAI)
+                response = dialect.respond(error)
             headers = _headers_of(exchange, response.status)
             if request.direct is None or not response.send_directly(request.direct, headers):
                 with suppress(OSError):  # the client has left meanwhile
@@ -205,6 +204,19 @@ class Application:
             self._record(exchange, route, response.status, seconds, response.num_bytes, error)
         finally:
             self.metrics.num_inflight -= 1
+
+    def _error_of(self, raised: BaseException, exchange: Exchange) -> HTTPError:
+        """Return the answer for an exception; raise it if nobody waits for an answer."""
+        if isinstance(raised, asyncio.CancelledError):
+            if not self.is_draining:
+                raise raised
+            return HTTPError(
+                503, "the server ended before this was computed; send it again", "unavailable"
+            )
+        error = describe(raised)
+        if error.kind == "internal":
+            logging.getLogger(__name__).exception("request %s", exchange.request_id)
+        return error
 
     async def _handle(self, route: Route, exchange: Exchange, receive: Receive) -> Response:
         """Read the body and run the handler, until the client leaves or its deadline passes.
@@ -238,8 +250,9 @@ class Application:
     ) -> None:
         self.metrics.statuses[f"{response.status // 100}xx"] += 1
         if error is not None:
-            kind = error.kind if error.kind in self.metrics.failures else "invalid"
-            self.metrics.failures["failed" if error.status >= 500 else kind] += 1
+            other = "failed" if error.status >= 500 else "invalid"
+            reason = error.kind if error.kind in self.metrics.failures else other
+            self.metrics.failures[reason] += 1
         else:
             exchange.count(seconds)
 

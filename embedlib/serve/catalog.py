@@ -51,6 +51,8 @@ class ServedModel:
     source: str = ""
     """The folder or hub name it was made from."""
     session: AnyModel | None = None
+    find_task: Callable[[], Task | None] = lambda: None
+    """Returns what its files say that it computes."""
     error: str = ""
     """Why it could not be loaded."""
     created: int = field(default_factory=lambda: int(time()))
@@ -59,6 +61,7 @@ class ServedModel:
     forms: EmbeddingForms = field(default_factory=EmbeddingForms)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     feeders: ThreadPoolExecutor = field(init=False)
+    _expected: Task | None = None
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
 
@@ -69,7 +72,7 @@ class ServedModel:
 
     @property
     def task(self) -> Task | None:
-        """What it computes; None while it is not loaded."""
+        """What it computes; None while its files were not read, or if they cannot be."""
         match self.session:
             case Embedder():
                 return "embed"
@@ -77,7 +80,16 @@ class ServedModel:
                 return "rerank"
             case Classifier():
                 return "classify"
-        return None
+        return self._expected
+
+    def make(self) -> None:
+        """Load it; blocks.
+
+        Raises:
+            what `load` raises.
+        """
+        self._expected = self.find_task()
+        self.session = self.load()
 
     @cached_property
     def computes_on_callers(self) -> bool:
@@ -158,6 +170,8 @@ class Catalog:
             able = [model for model in self if model.task in (task, None)]
             if len(able) == 1 or (able and not name):
                 return able[0]
+            if loading := [model for model in able if model.state == "loading"]:
+                return loading[0]  # it says when to come again: one may be left then
             if able:
                 raise HTTPError(
                     404,
@@ -194,7 +208,7 @@ class Catalog:
         loop = asyncio.get_running_loop()
         for model in self:
             try:
-                model.session = await loop.run_in_executor(self._loader, model.load)
+                await loop.run_in_executor(self._loader, model.make)
             except (EmbedlibError, OSError, MemoryError) as error:
                 model.error = str(error) or type(error).__name__
                 logging.getLogger(__name__).error("%s: %s", model.name, model.error)
@@ -249,8 +263,8 @@ def describe_model(model: ServedModel) -> Mapping[str, object]:
     return facts
 
 
-def load_by_kind(name: str, config: Config) -> AnyModel:
-    """Load a model as what its files say it is.
+def task_of(name: str, config: Config) -> Task:
+    """Return what a model computes, as its files say.
 
     Raises:
         what `Embedder` raises.
@@ -260,9 +274,22 @@ def load_by_kind(name: str, config: Config) -> AnyModel:
     opened = OpenedModel.find(name, config)
     if not opened.has_head:
         check_one_vector(opened.read_files(with_head=False).spec, "embedlib serve")
-        return Embedder(name, config=config)
+        return "embed"
     head = opened.read_files(with_head=True).spec.head
     assert head is not None, "files read with a head have one; this is a bug in embedlib"
-    if head.template is not None or len(head.labels) == 1:
-        return Reranker(name, config=config)
-    return Classifier(name, config=config)
+    return "rerank" if head.template is not None or len(head.labels) == 1 else "classify"
+
+
+def load_by_task(name: str, config: Config) -> AnyModel:
+    """Load a model as what its files say it is.
+
+    Raises:
+        what `Embedder` raises.
+    """
+    match task_of(name, config):
+        case "embed":
+            return Embedder(name, config=config)
+        case "rerank":
+            return Reranker(name, config=config)
+        case "classify":
+            return Classifier(name, config=config)

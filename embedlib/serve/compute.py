@@ -7,7 +7,7 @@ model's own, and a lone query is computed on one of these, as `encode` computes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -36,6 +36,12 @@ from embedlib.session.running import aconvert
 
 MAX_CHARS_IN_LOOP = 2000
 """Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
+MAX_TEXTS_IN_LOOP = 32
+"""Queries, which may be empty: the same."""
+MAX_TOKEN_NUMBERS = 1 << 26
+"""Numbers of the tokens' vectors in one answer: 256 MiB, and more than twice that as JSON."""
+SLICE_TOKENS = 1 << 16
+"""Tokens whose vectors are computed before they are counted, where texts have so many."""
 
 
 class Work(msgspec.Struct):
@@ -105,7 +111,7 @@ async def embed_tokens(
     A thread of the model waits for them: a second engine computes them.
 
     Raises:
-        HTTPError: the model has no place for it.
+        HTTPError: the model has no place for it, or they are more numbers than one answer has.
         what `Embedder.encode` raises.
     """
     session = model.open()
@@ -114,18 +120,31 @@ async def embed_tokens(
     num_chars = count_chars(texts)
     load = model.estimate.load_of(texts, num_chars)
     await model.admission.take(lane, load)
-    try:
-        outputs: list[Any] = await asyncio.get_running_loop().run_in_executor(
-            model.feeders,
-            lambda: session.encode(
-                list(texts),
-                prompt_name,
-                show_progress_bar=False,
-                output_value=output,
-                role=role,
-                usage=work.usage,
-            ),
+
+    def encode(part: list[str]) -> list[Any]:
+        return session.encode(
+            part,
+            prompt_name,
+            show_progress_bar=False,
+            output_value=output,
+            role=role,
+            usage=work.usage,
         )
+
+    outputs: list[Any] = []
+    num_left = MAX_TOKEN_NUMBERS
+    try:
+        for part in _slices(texts, session.max_seq_length):
+            found = await asyncio.get_running_loop().run_in_executor(model.feeders, encode, part)
+            outputs += found
+            num_left -= sum(row.size if isinstance(row, np.ndarray) else len(row) for row in found)
+            if num_left < 0:
+                raise HTTPError(
+                    413,
+                    f"the tokens of these texts have more than {MAX_TOKEN_NUMBERS} numbers; send "
+                    "fewer texts at once",
+                    "too_large",
+                )
     finally:
         model.admission.give_back(lane, load)
     model.note_answer()
@@ -217,6 +236,20 @@ async def run(
     return rows
 
 
+def _slices(texts: Sequence[str], max_tokens: int) -> Iterator[list[str]]:
+    """Yield texts in their order, so many at a time that they cannot have many more tokens."""
+    part: list[str] = []
+    num_tokens = 0
+    for text in texts:
+        part.append(text)
+        num_tokens += min(len(text), max_tokens)
+        if num_tokens >= SLICE_TOKENS:
+            yield part
+            part, num_tokens = [], 0
+    if part:
+        yield part
+
+
 def _check_dimensions(model: ServedModel, dimensions: int, num_dims: int) -> None:
     if not 1 <= dimensions <= num_dims:
         raise HTTPError(
@@ -230,4 +263,4 @@ def _needs_thread(model: ServedModel, asked: Asked, num_chars: int) -> bool:
     """Whether a thread should feed these queries: it computes a lone one, or tokenizes for long."""
     if len(asked.texts) == 1 and model.computes_on_callers:
         return True
-    return num_chars > MAX_CHARS_IN_LOOP
+    return num_chars > MAX_CHARS_IN_LOOP or len(asked.texts) > MAX_TEXTS_IN_LOOP

@@ -25,6 +25,7 @@ Kind = Literal[
     "not_found",  # no such model
     "wrong_model",  # the model cannot do this
     "unauthorized",  # the API key is missing or wrong
+    "wrong_host",  # the name that the request was sent to
     "too_large",  # the body
     "timeout",  # the body came late, or the deadline passed
     "overloaded",  # come again
@@ -105,7 +106,10 @@ def describe(error: BaseException) -> HTTPError:
     if isinstance(error, HTTPError):
         return error
     if isinstance(error, SequenceTooLongError):
-        return HTTPError(400, str(error), "too_long", param="input")
+        # The library's advice names an argument that requests do not have.
+        what, _, advice = str(error).partition("; ")
+        advice = "shorten them, or let them be truncated" if "on_truncate" in advice else advice
+        return HTTPError(400, f"{what}; {advice}", "too_long", param="input")
     if isinstance(error, InputError):
         return HTTPError(400, str(error), param="input")
     if isinstance(error, ConfigError):

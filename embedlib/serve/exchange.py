@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,9 @@ from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
 from embedlib.serve.wire import decode
+
+if TYPE_CHECKING:
+    from embedlib.serve.dialects.dialect import Dialect
 
 T = TypeVar("T")
 
@@ -79,6 +82,8 @@ class Exchange(msgspec.Struct):
 
     owner: str = ""
     """Whose jobs it sees, as `Keys.check` returns it."""
+    dialect: Dialect | None = None
+    """In which errors are told; None: that of the route."""
 
     @property
     def jobs(self) -> OwnJobs:
@@ -203,6 +208,16 @@ def check_positive(value: int | None, name: str) -> None:
     """
     if value is not None and value < 1:
         raise HTTPError(422, f"{name} = {value}; it must be 1 or more", param=name)
+
+
+def check_top(value: int | None, name: str) -> None:
+    """Check how many of the best are asked for.
+
+    Raises:
+        HTTPError: it is below 0, which stands for all.
+    """
+    if value is not None and value < 0:
+        raise HTTPError(422, f"{name} = {value}; it must be 0 (all) or more", param=name)
 
 
 def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:

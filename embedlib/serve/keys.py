@@ -34,19 +34,25 @@ class Keys:
         """
         if not self._keys:
             return ""
-        given = next((headers[name] for name in _HEADERS if headers.get(name)), "")
-        for _ in range(MAX_SCHEMES):
-            if given[:16].lower().startswith(_SCHEMES):
-                given = given.partition(" ")[2].lstrip()
-        sent = given.encode()
-        # Every key is compared, so that the time tells nothing of which one came near.
-        owners = [owner for key, owner in self._keys if hmac.compare_digest(sent, key)]
+        # A proxy may add a header of its own. Every key is compared with each, so that the time
+        # tells nothing of which one came near.
+        given = [_without_scheme(headers[name]) for name in _HEADERS if headers.get(name)]
+        owners = [
+            owner for sent in given for key, owner in self._keys if hmac.compare_digest(sent, key)
+        ]
         if not owners:
-            what = "is wrong" if sent else "is missing"
+            what = "is wrong" if any(given) else "is missing"
             raise HTTPError(
                 401, f"the API key {what}; send it as Authorization: Bearer KEY", "unauthorized"
             )
         return owners[0]
+
+
+def _without_scheme(given: str) -> bytes:
+    for _ in range(MAX_SCHEMES):
+        if given[:16].lower().startswith(_SCHEMES):
+            given = given.partition(" ")[2].lstrip()
+    return given.encode()
 
 
 def owner_of(key: str) -> str:
@@ -63,10 +69,11 @@ def read_keys(path: str | Path) -> tuple[str, ...]:
         ConfigError: the file cannot be read, or has no key.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        text = Path(path).read_text(encoding="utf-8-sig")  # editors on Windows begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the API keys in {path} cannot be read: {first_line(error)}") from None
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    lines = (line.strip() for line in text.splitlines())
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise ConfigError(f"{path} has no API key; write one a line")
     return keys

@@ -60,7 +60,15 @@ class LaneMetrics:
 
 SEARCH_STAGES: Final = ("embed", "search", "rerank")
 
-REASONS: Final = ("overloaded", "timeout", "invalid", "unauthorized", "failed", "gone")
+REASONS: Final = (
+    "overloaded",
+    "unavailable",
+    "timeout",
+    "invalid",
+    "unauthorized",
+    "failed",
+    "gone",
+)
 """Why requests were not answered with what they asked for."""
 
 

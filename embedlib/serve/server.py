@@ -162,15 +162,34 @@ def _own_socket(path: Path | None) -> Iterator[list[socket.socket] | None]:
     before = os.umask(0o177)
     try:
         if path.is_socket():
+            _check_dead(path)
             path.unlink()  # of a server that was killed
         found = socket.socket(socket.AF_UNIX)
         found.bind(str(path))
+        ours = path.lstat()
     except OSError as error:
         raise ConfigError(f"{path} cannot be listened on: {error.strerror or error}") from error
     finally:
         os.umask(before)
     try:
-        yield [found]
+        with found:
+            yield [found]
     finally:
         with suppress(FileNotFoundError):
-            path.unlink()
+            if os.path.samestat(path.lstat(), ours):  # else another server's by now
+                path.unlink()
+
+
+def _check_dead(path: Path) -> None:
+    """Check that no program listens on a unix socket.
+
+    Raises:
+        ConfigError: one does.
+    """
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(1)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return
+    raise ConfigError(f"{path} is listened on by another program; take another --uds")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
+from embedlib.serve import compute
 from embedlib.testing import FAKE_DIM, fake_vector
 from tests.serve.conftest import LABELS, Client
 
@@ -170,8 +171,32 @@ def test_predict_takes_texts_and_pairs(client: Client) -> None:
     [pair] = client.post("/predict", {"inputs": [["q", "abc"]], "raw_scores": True})
     assert pair[0]["score"] == pytest.approx(score("q", "abc"))
     assert client.post("/predict", {"inputs": ["q", "abc"], "raw_scores": True}) == pair
+    # Whatever the model's own activation is: this one has none.
+    [[between]] = client.post("/predict", {"inputs": [["q", "abc"]]})
+    [ranked] = client.post("/rerank", {"query": "q", "texts": ["abc"]})
+    assert between["score"] == ranked["score"] == pytest.approx(sigmoid(score("q", "abc")))
     status, error = client.refuse("/predict", {"inputs": [["a"], ["b", "c"]]})
     assert (status, error["error_type"]) == (422, "Validation")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"texts": ["a", "b"], "top_n": -1},
+        {"texts": "a"},
+        {"texts": ["a" * 99], "truncate": False},
+        {"texts": []},
+    ],
+)
+def test_rerank_with_texts_is_refused_as_by_its_own_server(client: Client, fields: Any) -> None:
+    status, error = client.refuse("/rerank", {"query": "q", **fields})
+    assert status == (400 if fields["texts"] == [] else 422)
+    assert error.keys() == {"error", "error_type"}
+
+
+def test_rerank_with_documents_is_refused_as_by_others(client: Client) -> None:
+    status, error = client.refuse("/rerank", {"query": "q", "documents": "a"})
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_classify_as_vllm_and_as_infinity(client: Client) -> None:
@@ -201,7 +226,7 @@ def test_cohere_embed(client: Client) -> None:
     assert answer["embeddings"]["ubinary"][0] == [int("".join(map(str, bits)), 2)]
     status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": ["int8"]})
     assert status == 400
-    assert "quantization-ranges" in error["message"]
+    assert "quantization_ranges" in error["message"]
 
 
 def test_ollama_embed(client: Client) -> None:
@@ -217,6 +242,8 @@ def test_tokenize_and_decode(client: Client) -> None:
     assert [token["id"] for token in tokens] == list("hé".encode())
     vllm = client.post("/tokenize", {"prompt": "ab", "model": "embed"})
     assert vllm == {"tokens": [97, 98], "count": 2, "max_model_len": 32}
+    document = {"inputs": "a", "model": "embed", "prompt_name": "document"}
+    assert len(client.post("/tokenize", document)[0]) == 1  # as /embed takes it
     assert client.post("/decode", {"ids": [[97, 98], [99]], "model": "embed"}) == ["ab", "c"]
     assert client.post("/decode", {"ids": [97], "model": "embed"}) == ["a"]
     status, error = client.refuse("/decode", {"ids": [256], "model": "embed"})
@@ -229,6 +256,17 @@ def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
     assert first[0]["index"] == 0
     assert np.allclose(second, unit(rows_of(["a"])))
     assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
+
+
+def test_vertex_counts_each_instance_for_itself(client: Client) -> None:
+    instance = {"input": "ab" * 40, "model": "embed"}
+    answer = client.send("POST", "/vertex", {"instances": [instance] * 3})
+    counts = [each["usage"]["prompt_tokens"] for each in answer.json()["predictions"]]
+    assert len(counts) == 3
+    assert len(set(counts)) == 1
+    assert answer.headers["x-embedlib-truncated"] == "3"
+    metrics = client.send("GET", "/metrics").text
+    assert 'embedlib_texts_total{model="embed",lane="query"} 3' in metrics
 
 
 def test_models_are_described(client: Client) -> None:
@@ -257,7 +295,9 @@ def test_queries_take_the_prompt_of_queries(make_client: Any, embedder: Embedder
         assert answer["data"][0]["embedding"] == rows_of([front + "a"])[0].tolist()
 
 
-def test_vectors_of_tokens_and_lexical_weights(make_client: Any, tmp_path: Any) -> None:
+def test_vectors_of_tokens_and_lexical_weights(
+    make_client: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from embedlib.testing import write_tiny_model
 
     folder = write_tiny_model(tmp_path / "model", "bert")
@@ -267,6 +307,14 @@ def test_vectors_of_tokens_and_lexical_weights(make_client: Any, tmp_path: Any) 
         expected = own.encode(body["inputs"], output_value="token_embeddings")
     for rows, right in zip(client.post("/embed_all", body), expected, strict=True):
         assert (np.array(rows, np.float32) == right).all()
+    monkeypatch.setattr(compute, "SLICE_TOKENS", 1)  # one text after the other
+    for rows, right in zip(client.post("/embed_all", body), expected, strict=True):
+        assert np.allclose(rows, right, atol=1e-6)
+    monkeypatch.setattr(compute, "MAX_TOKEN_NUMBERS", expected[0].size)
+    assert client.post("/embed_all", {"inputs": "a b"})
+    status, error = client.refuse("/embed_all", body)
+    assert (status, error["error_type"]) == (413, "Validation")
+    monkeypatch.undo()
     status, error = client.refuse("/embed_sparse", body)
     assert status == 422
     assert "sparse_linear" in error["error"]

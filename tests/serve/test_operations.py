@@ -6,13 +6,16 @@ import asyncio
 import io
 import logging
 import re
+import shutil
+import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -27,12 +30,14 @@ from embedlib.serve.asgi import DIRECT
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
+from embedlib.serve.dialects.dialect import OPENAI
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
 from embedlib.serve.routes import ROUTES
+from embedlib.serve.server import _own_socket
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 
@@ -383,6 +388,8 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# ours\nk1\n\n k2 \n")
     assert read_keys(path) == ("k1", "k2")
+    path.write_text("k1\n  # indented\n", encoding="utf-8-sig")
+    assert read_keys(path) == ("k1",)
     path.write_text("# none\n")
     with pytest.raises(ConfigError, match="has no API key"):
         read_keys(path)
@@ -394,8 +401,9 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
 def test_the_header_host() -> None:
     for host in ("localhost:80", "127.0.0.1", "[::1]:8080", "LOCALHOST"):
         check_host(host, ("localhost", "127.0.0.1", "::1"))
-    with pytest.raises(HTTPError, match=r"evil\.example' is not served here"):
+    with pytest.raises(HTTPError, match=r"evil\.example' is not served here") as refused:
         check_host("evil.example", ("localhost",))
+    assert OPENAI.respond(refused.value).status == 421
     check_host("evil.example", None)
 
 
@@ -412,7 +420,7 @@ def test_a_server_listens_before_its_models_are_loaded() -> None:
     def fail() -> Any:
         raise ConfigError("there is no such model")
 
-    broken.load = fail
+    broken.find_task = broken.load = fail
     client.start()
     assert client.post("/v1/embeddings", {"input": "a", "model": "a"})
     status, error = client.refuse("/v1/embeddings", {"input": "a", "model": "b"})
@@ -423,6 +431,30 @@ def test_a_server_listens_before_its_models_are_loaded() -> None:
     ready = client.send("GET", "/ready")
     assert ready.status_code == 503
     assert ready.json()["models"] == {"a": "ready", "b": "there is no such model"}
+    client.close()
+
+
+def test_a_model_that_cannot_be_loaded_takes_no_requests_of_other_tasks(
+    tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    folder = shutil.copytree(tiny_folder("bert-reranker"), tmp_path / "reranker")
+    (folder / "model.safetensors").unlink()
+    client = Client(create_app({"rank": str(folder), "embed": fake_embedder()}))
+    asked: list[tuple[str, Any]] = [
+        ("/embed", {"inputs": "a"}),
+        ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}),
+    ]
+    for path, body in asked:  # before any is loaded: one of them may be meant
+        answer = client.send("POST", path, body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    client.start()
+    for path, body in asked:
+        client.post(path, body)
+    status, error = client.refuse("/rerank", {"query": "a", "documents": ["b"]})
+    assert (status, error["error"]["message"].partition(":")[0]) == (
+        503,
+        "rank could not be loaded",
+    )
     client.close()
 
 
@@ -482,6 +514,48 @@ def test_a_server_that_drains_is_not_ready_and_serves_on(client: Client) -> None
     assert client.send("GET", "/ready").json()["status"] == "draining"
     assert client.send("GET", "/ready").status_code == 503
     client.post("/embed", {"inputs": "a"})
+
+
+def test_what_is_cut_off_at_the_end_is_told_to_come_again(
+    client: Client, engine: FakeEngine
+) -> None:
+    async def work() -> httpx.Response:
+        async with client.http() as http:
+            sent = asyncio.create_task(http.post("/embed", json={"inputs": "a"}))
+            await until(lambda: engine.batches)
+            client.application.drain()
+            sent.cancel()  # as uvicorn does when `timeout_graceful_shutdown` is over
+            return await sent
+
+    engine.hold()
+    answer = client.run(work())
+    assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy")
+
+
+def test_failures_are_counted_by_their_reason(client: Client, engine: FakeEngine) -> None:
+    client.refuse("/embed", {"inputs": "a"}, headers={"request-timeout-ms": "0"})
+    engine.fail_next(EngineRunError("failed"))
+    client.refuse("/embed", {"inputs": "a"})
+    metrics = client.send("GET", "/metrics").text
+    for reason, count in (("timeout", 1), ("failed", 1), ("unavailable", 0)):
+        assert f'embedlib_failures_total{{reason="{reason}"}} {count}' in metrics
+
+
+def test_a_unix_socket_is_taken_from_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with _own_socket(path) as sockets:
+        assert sockets is not None
+        sockets[0].listen()
+        with pytest.raises(ConfigError, match="is listened on by another"), _own_socket(path):
+            pass
+        sockets[0].close()  # killed, say: the next one takes its place
+        with _own_socket(path):
+            pass
+    assert not path.exists()
+    with _own_socket(path), socket.socket(socket.AF_UNIX) as other:
+        path.unlink()
+        other.bind(str(path))
+    assert path.exists(), "it is another server's"
 
 
 def test_metrics_are_there_from_the_start(client: Client) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from embedlib.batching.usage import Usage
 from embedlib.serve.asgi import Response
+from embedlib.serve.compute import Work
 from embedlib.serve.dialects import tei
 from embedlib.serve.dialects.classify import classify
 from embedlib.serve.dialects.dialect import TEI, Handle, Route
@@ -55,9 +57,13 @@ async def vertex(exchange: Exchange) -> Response:
     body = await exchange.read(VertexBody)
     check_count(body.instances, "instances", exchange.shared.options.max_texts)
     answers = []
+    usage = Usage()
     for instance in body.instances:
         exchange.body = bytes(instance)
+        exchange.work = Work(is_always_bulk=exchange.work.is_always_bulk)
         answers.append(msgspec.Raw((await by_task(exchange)).body))
+        usage.add(exchange.work.usage)
+    exchange.work.usage = usage  # of the request, for its log and metrics
     return await exchange.answer({"predictions": answers}, len(answers))
 
 

@@ -78,8 +78,8 @@ def _converted(rows: Vectors, kind: EmbeddingType, session: Embedder) -> NDArray
     if kind in ("int8", "uint8") and ranges is None:
         raise HTTPError(
             400,
-            f"embedding_types has {kind!r}, which needs the range of every dimension; start the "
-            "server with --quantization-ranges, or ask for binary",
+            f"embedding_types has {kind!r}, which needs the range of every dimension; ask for "
+            "float or binary, or serve an Embedder with quantization_ranges through create_app",
             param="embedding_types",
         )
     try:

@@ -12,13 +12,13 @@ import msgspec
 
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_pairs
-from embedlib.serve.dialects.dialect import COHERE, OPENAI, Route
+from embedlib.serve.dialects.dialect import COHERE, OPENAI, TEI, Route
 from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, ranked
+from embedlib.serve.exchange import Exchange, check_top, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
 
@@ -56,8 +56,14 @@ class ScoreBody(PoolingFields, kw_only=True):
 
 async def rerank(exchange: Exchange) -> Response:
     """Answer `POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
-    body = await exchange.read(RerankBody)
+    try:
+        body = await exchange.read(RerankBody)
+    except HTTPError:
+        if "texts" in await exchange.decode(dict[str, msgspec.Raw]):
+            exchange.dialect = TEI
+        raise
     if body.texts is not None:
+        exchange.dialect = TEI
         return await rerank_texts(exchange)
     if body.query is None or body.documents is None:
         missing = "query" if body.query is None else "documents"
@@ -67,8 +73,7 @@ async def rerank(exchange: Exchange) -> Response:
     is_voyage = body.top_k is not msgspec.UNSET
     is_v1 = exchange.request.path.endswith("/v1/rerank")
     top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
-    if top_k is not None and top_k < 0:
-        raise HTTPError(422, f"top_n = {top_k}; it must be 0 (all) or more", param="top_n")
+    check_top(top_k, "top_n")
     take_pooling_fields(exchange, body)
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     scores = await rank_scores(

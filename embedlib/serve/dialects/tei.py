@@ -16,9 +16,17 @@ from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import TEI, Handle, Route
 from embedlib.serve.dialects.ranking import rank_scores
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange, check_positive, labelled, ranked
+from embedlib.serve.exchange import (
+    Common,
+    Exchange,
+    check_positive,
+    check_top,
+    labelled,
+    ranked,
+)
 from embedlib.serve.sessions import precision_of
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
+from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
 from embedlib.version import __version__
 
@@ -187,8 +195,11 @@ async def predict(exchange: Exchange) -> Response:
             model,
             [(texts[0], texts[1]) for texts in inputs],
             exchange.work,
-            raw_scores=bool(body.raw_scores),
+            raw_scores=True,
         )
+        if not body.raw_scores:
+            # Whatever the model's own activation is. Source: `predict`, core/src/infer.rs.
+            scores = activate(scores, "sigmoid" if scores.shape[1] == 1 else "softmax")
     session = model.open()
     assert not isinstance(session, Embedder), "the catalog finds models by their task"
     labels = session.labels
@@ -205,6 +216,7 @@ async def rerank_texts(exchange: Exchange) -> Response:
     body = await exchange.read(RerankBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
+    check_top(body.top_n, "top_n")
     scores = await rank_scores(
         exchange, body.model, body.query, body.texts, raw_scores=bool(body.raw_scores)
     )

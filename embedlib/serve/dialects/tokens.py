@@ -61,9 +61,10 @@ def _prompt_of(session: AnyModel, name: str | None) -> str:
     """
     if name is None or not isinstance(session, Embedder):
         return ""
-    prompts = session.prompts
+    prompts: dict[str, str] = {"query": "", "document": ""}  # every embedder has these
+    prompts |= session.prompts
     if name not in prompts:
-        names = ", ".join(sorted(prompts)) or "none"
+        names = ", ".join(sorted(prompts))
         raise HTTPError(
             422, f"prompt_name = {name!r:.60}; the prompts are: {names}", param="prompt_name"
         )
