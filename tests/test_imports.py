@@ -18,7 +18,8 @@ PACKAGE = ROOT / "embedlib"
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
 LOW = {
-    *("version", "errors", "installing", "checks", "config", "closing", "memory", "progress"),
+    *("version", "errors", "installing", "checks", "config", "closing", "interrupts"),
+    *("memory", "progress"),
     "settings",
 }
 MODELS = LOW | {"models", "vectors"}
@@ -31,6 +32,7 @@ MAY_IMPORT = {
     "checks": {"errors"},
     "config": {"errors", "checks"},
     "closing": {"errors"},
+    "interrupts": set(),
     "settings": {"errors", "checks", "config"},
     "memory": set(),
     "progress": set(),

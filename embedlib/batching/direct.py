@@ -9,6 +9,7 @@ from embedlib.batching.results import check_shape, fail, resolve, resolve_packed
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CallerEngine, Lane
+from embedlib.interrupts import is_of_handler
 
 
 def compute_here(
@@ -23,6 +24,8 @@ def compute_here(
         vectors = engine.compute(pack(sequences, lane))
         check_shape(vectors, sequences, engine.limits)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         fail(sequences, error, meter)
     else:
         resolve(sequences, vectors, engine.limits, meter)
@@ -39,6 +42,8 @@ def compute_packed(engine: CallerEngine, texts: PackedTexts, lane: Lane, meter: 
         vectors = engine.compute(texts.batch(lane))
         check_shape(vectors, texts, engine.limits)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         fail(texts, error, meter)
     else:
         resolve_packed(texts, vectors, meter)

@@ -99,8 +99,11 @@ class BatchManager:
         self._num_computing_queries = 0
         self._refusal: ClosedError | None = None
         """Raised for every new sequence; None: sequences are accepted."""
-        self._changed = threading.Condition()
-        """Guards the counts and `_refusal`, the only state shared with callers."""
+        self._lock = threading.RLock()
+        """Guards the counts and `_refusal`, the only state shared with callers. Taken in place of
+        `_changed`, whose `with` runs Python functions: the exception of a signal handler would
+        leave it taken from there."""
+        self._changed = threading.Condition(self._lock)
         self._is_stopping = threading.Event()
         self._at_end = at_end
         self._end_error: BaseException | None = None
@@ -114,7 +117,7 @@ class BatchManager:
         Raises:
             ClosedError: closed, before or while waiting.
         """
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(
                 lambda: self._refusal or self._num_queued(Lane.BULK) < self._max_queued
             )
@@ -132,7 +135,7 @@ class BatchManager:
         for sequence in sequences:
             sequence.job.future.if_cancelled(notify)
         # Last, since it wakes the manager, which wants the interpreter from this thread then.
-        with self._changed:
+        with self._lock:
             num_queued = self._num_queued(Lane.QUERY)
             # An empty queue accepts a call of any size: trying again later would not help.
             is_full = num_queued > 0 and num_queued + len(sequences) > self._max_queued
@@ -187,7 +190,7 @@ class BatchManager:
             raise error
 
     def _refuse(self, refusal: ClosedError) -> None:
-        with self._changed:
+        with self._lock:
             if self._refusal is None:
                 self._refusal = refusal
             self._changed.notify_all()
@@ -265,7 +268,7 @@ class BatchManager:
 
     def _publish(self, received: list[TokenizedText]) -> None:
         """Update the counts of queued sequences and wake blocked producers."""
-        with self._changed:
+        with self._lock:
             if received:
                 self._num_inbox[received[0].job.lane] -= len(received)
             for lane in self._num_scheduled:

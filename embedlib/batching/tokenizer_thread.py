@@ -45,7 +45,10 @@ class TokenizerThread:
         self._chunks: deque[_Chunk] = deque()
         self._num_queued = 0
         self._is_closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Taken in place of `_changed`, whose `with` runs Python functions: the exception of a
+        signal handler would leave it taken from there."""
+        self._changed = threading.Condition(self._lock)
         self.thread = WorkerThread(self._run, "embedlib-tokenizer")
         self.thread.start()
 
@@ -65,7 +68,7 @@ class TokenizerThread:
         Raises:
             ClosedError: closed, before or while waiting.
         """
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(
                 lambda: (
                     self._is_closed
@@ -88,11 +91,11 @@ class TokenizerThread:
         A cancelled coroutine leaves a thread in `put`, which the end of the program joins.
         """
         # Without a reference to this object: callers may keep futures.
-        job.future.add_done_callback(partial(_wake, self._changed))
+        job.future.add_done_callback(partial(_wake, self._lock, self._changed))
 
     def stop(self) -> None:
         """Fail queued jobs, wake blocked callers and let the thread end; never blocks."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             waiting = list(self._chunks)
             self._chunks.clear()
@@ -111,7 +114,7 @@ class TokenizerThread:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._is_closed or self._chunks)
                 if self._is_closed:
                     return
@@ -130,6 +133,6 @@ class TokenizerThread:
             chunk.job.fail(error)
 
 
-def _wake(changed: threading.Condition, _: Outcome[Any]) -> None:
-    with changed:
+def _wake(lock: threading.RLock, changed: threading.Condition, _: Outcome[Any]) -> None:
+    with lock:
         changed.notify_all()

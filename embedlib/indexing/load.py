@@ -168,7 +168,7 @@ class Load:
         """Halve a failed job until every row is embedded or known to be bad.
 
         Raises:
-            EngineRunError, InputError: no row can be embedded, so the rows are not the cause.
+            EngineRunError: no row can be embedded, so the rows are not the cause.
         """
         good, vectors, bad = list[Row](), list[Embedded](), list[BadRow]()
         parts = [(rows, error)]
@@ -184,7 +184,8 @@ class Load:
                     good += half
                 except (InputError, EngineRunError) as still:
                     parts.append((half, still))
-        if not good and len(rows) > 1:
+        # A text that is refused is the cause, also where its neighbors are: of one document, say.
+        if not good and len(rows) > 1 and not isinstance(error, InputError):
             raise error
         for row in bad:
             self._bad_rows.add(row)

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import tokenizers
 
 from embedlib.config import LateSimilarity, Similarity
+from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.embedders import TextEmbedder
@@ -100,6 +101,11 @@ def prepare_chunker(
     Raises:
         ConfigError: it cannot.
     """
+    if isinstance(embedder, Embedder) and embedder.spec.is_sparse:
+        raise ConfigError(
+            f"{embedder.model_name!r} is a sparse model; give it as sparse (--sparse) beside a "
+            "model that makes a vector of a text"
+        )
     chunker = make_chunker(embedder, options, tell)
     if options.late_chunking:
         check_late(embedder)

@@ -193,8 +193,8 @@ class Application:
                 return
             except (Exception, asyncio.CancelledError) as raised:
                 error = self._error_of(raised, exchange)
-                dialect = exchange.dialect or (route.dialect if route else OPENAI)
-                response = dialect.respond(error)
+                refuse = exchange.refuse or (route.dialect if route else OPENAI).respond
+                response = refuse(error)
             headers = _headers_of(exchange, response.status)
             if request.direct is None or not response.send_directly(request.direct, headers):
                 with suppress(OSError):  # the client has left meanwhile

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,9 +25,6 @@ from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
 from embedlib.serve.wire import decode
-
-if TYPE_CHECKING:
-    from embedlib.serve.dialects.dialect import Dialect
 
 T = TypeVar("T")
 
@@ -82,8 +79,8 @@ class Exchange(msgspec.Struct):
 
     owner: str = ""
     """Whose jobs it sees, as `Keys.check` returns it."""
-    dialect: Dialect | None = None
-    """In which errors are told; None: that of the route."""
+    refuse: Callable[[HTTPError], Response] | None = None
+    """Returns the response of an error; None: the dialect of the route does."""
 
     @property
     def jobs(self) -> OwnJobs:

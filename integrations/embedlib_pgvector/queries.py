@@ -106,7 +106,7 @@ def search_sparse(
     """
     assert table.sparse is not None, "the caller has checked it"
     known = {id_: weight for id_, weight in weights.items() if id_ < table.sparse.dim}
-    text = ",".join(f"{id_ + 1}:{known[id_]!r}" for id_ in sorted(known))
+    text = ",".join(f"{id_ + 1}:{float(known[id_])!r}" for id_ in sorted(known))
     vector = f"{{{text}}}/{table.sparse.dim}"
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     query = sql.SQL(

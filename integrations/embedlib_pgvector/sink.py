@@ -84,7 +84,7 @@ class PgvectorSink(TableReader):
         self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
     ) -> None:
         """Do what `write` does with both vectors of each row, in the same transaction."""
-        check_weights(weights, len(rows))
+        check_weights(weights, len(rows), self._begun.sparse)
         self._write(rows, vectors, weights)
 
     def _write(

@@ -154,8 +154,9 @@ class CollectionSink(CollectionSearch):
         self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
     ) -> None:
         """Upsert rows with their sparse vectors, each in the point of its row."""
-        check_vectors(vectors, len(rows), self.require_begin().dim)
-        check_weights(weights, len(rows))
+        target = self.require_begin()
+        check_vectors(vectors, len(rows), target.dim)
+        check_weights(weights, len(rows), target.sparse)
         self.check_lease()
         self.store(rows, vectors, weights)
 

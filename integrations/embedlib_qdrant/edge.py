@@ -144,7 +144,7 @@ class EdgeSink(EdgeSearch):
     ) -> None:
         """Upsert rows with their sparse vectors, each in the point of its row."""
         check_vectors(vectors, len(rows), self.stored_mark.dim)
-        check_weights(weights, len(rows))
+        check_weights(weights, len(rows), self.stored_mark.sparse)
         num_bytes = vectors.nbytes + 8 * sum(map(len, weights))
         both = (
             {"": vector, SPARSE_NAME: self.sparse_of(sparse)}

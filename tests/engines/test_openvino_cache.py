@@ -230,6 +230,19 @@ def test_what_ended_two_processes_is_not_kept_a_third_time(
     assert not (entry_of(tmp_path) / "model.blob").exists()
 
 
+def test_deaths_between_which_it_was_used_do_not_count(
+    files: ModelFiles, tmp_path: Path, calls: list[str]
+) -> None:
+    for _ in range(MAX_DEATHS + 1):
+        vectors(files, tmp_path)
+        vectors(files, tmp_path)
+        (entry_of(tmp_path) / "trying").touch()
+    vectors(files, tmp_path)
+    calls.clear()
+    vectors(files, tmp_path)
+    assert "compile" not in calls
+
+
 def test_one_process_at_a_time_uses_an_entry(
     files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

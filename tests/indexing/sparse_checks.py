@@ -68,9 +68,16 @@ def check_sparse_sink(make: Callable[[], Any]) -> None:
     state = sink.inspect()
     assert (state.num_rows, state.sparse) == (NUM_ROWS, SPARSE)
     assert f"of {NUM_ROWS} points" not in state.index, "so few vectors have no graph in Qdrant"
-    for bad in ([], [{1: float("nan")}]):
-        with pytest.raises(SinkError):
-            sink.write_both(rows[:1], vectors[:1], bad)
+    bad_vectors: list[dict[int, float]] = [
+        *({1: weight} for weight in (float("nan"), -1.0, 0.0, 1e-50, 1e39)),
+        {VOCABULARY: 1.0},
+        {-1: 1.0},
+    ]
+    with pytest.raises(SinkError, match="there are 0 sparse vectors for 1 rows"):
+        sink.write_both(rows[:1], vectors[:1], [])
+    for bad in bad_vectors:
+        with pytest.raises(SinkError, match="sparse vector 0 of the batch has a"):
+            sink.write_both(rows[:1], vectors[:1], [bad])
     sink.close()
 
     sink = make()
@@ -89,6 +96,9 @@ def check_sparse_sink(make: Callable[[], Any]) -> None:
         assert [(hit.id, hit.score) for hit in found] == expected
         assert all(hit.text for hit in found)
     assert sink.search_sparse({VOCABULARY - 1: 1e-3}, 3, None) is not None
+    narrow: Any = {id_: np.float32(weight) for id_, weight in weights[11].items()}
+    exact = {id_: float(weight) for id_, weight in narrow.items()}
+    assert sink.search_sparse(narrow, 3, None) == sink.search_sparse(exact, 3, None)
     sink.close()
     _check_targets(make)
 

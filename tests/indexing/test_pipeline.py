@@ -853,6 +853,17 @@ def test_a_text_the_engine_cannot_embed_is_a_bad_row(num_documents: int, store: 
         expect(store, numbered(num_documents), embedder)
 
 
+def test_neighbors_that_are_all_refused_are_bad_rows(store: FakeStore) -> None:
+    good = numbered(340)
+    texts = dict(list(good.items())[:40])
+    texts |= {f"long{n}": "x" * 99 for n in range(60)}
+    texts |= good
+    with fake_embedder(on_truncate="error") as embedder:
+        report = run(texts, store, embedder)
+        assert (report.num_bad, report.num_embedded) == (60, 340)
+        expect(store, good, embedder)
+
+
 def test_an_engine_that_fails_always_ends_the_load(store: FakeStore) -> None:
     engine = FakeEngine(max_batch_tokens=256)
     engine.poison(ord("t"))

@@ -49,6 +49,19 @@ def _load(models: tuple[Embedder, Embedder], url: str, **options: Any) -> Any:
     return index(SOURCE, url, embedder=embedder, sparse=sparse, chunk=False, **options)
 
 
+def test_a_sparse_model_in_the_place_of_the_other_is_refused_before_anything_is_dropped(
+    models: tuple[Embedder, Embedder], tmp_path: Path
+) -> None:
+    url = f"edge:{tmp_path / 'db'}"
+    _load(models, url)
+    for place in (url, f"edge:{tmp_path / 'new'}"):
+        with pytest.raises(ConfigError, match="is a sparse model; give it as sparse"):
+            index(SOURCE, place, embedder=models[1], chunk=False, recreate=True)
+    with closing(open_sink(url)) as sink:
+        assert sink.inspect().num_rows == len(TEXTS)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_hybrid_search_is_two_searches_fused(
     models: tuple[Embedder, Embedder], tmp_path: Path
 ) -> None:
@@ -104,8 +117,6 @@ def test_what_cannot_be_asked_for(models: tuple[Embedder, Embedder], tmp_path: P
         Search(url, embedder, hybrid=True)
     with pytest.raises(ConfigError, match="sparse is for hybrid search; pass hybrid=True"):
         Search(url, embedder, sparse=sparse)
-    with pytest.raises(ConfigError, match="this model is sparse"):
-        index(SOURCE[:3], f"edge:{tmp_path / 'other'}", embedder=sparse, chunk=False)
 
 
 def test_one_model_makes_both_vectors(tmp_path: Path) -> None:

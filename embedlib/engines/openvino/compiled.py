@@ -17,6 +17,7 @@ from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.pages import letting_go
 from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.interrupts import is_of_handler
 
 MAX_FEW_ROWS: Final = 64
 MIN_MANY_ROWS: Final = 128
@@ -120,6 +121,8 @@ class CompiledModels:
             with letting_go(self._files_to_pack(batch)):
                 output = infer(request, batch, use.arrays, self._padded_rows(batch), between)
         except RuntimeError as error:
+            if is_of_handler(error):
+                raise
             raise run_error(error) from error
         # A copy, since a request writes into the same memory again.
         if self._prefixes and len(use.keep):

@@ -108,12 +108,14 @@ def load_models(
     with cache.entry(facts) as entry:
         if entry is None:
             return _compile(core, build, settings, batch, mark, is_large=is_large)
+        kept = _import(entry, core, settings, batch, mark, cache.file)
+        if kept is not None:
+            entry.forget_deaths()
+            return kept
         if cache.file is not None:
-            kept = _import(entry, core, settings, batch, mark, cache.file)
-            return kept or _compile(core, build, settings, batch, mark, entry, is_large=True)
+            return _compile(core, build, settings, batch, mark, entry, is_large=True)
         return (
-            _import(entry, core, settings, batch, mark)
-            or _keep(entry, core, build, settings, batch, mark)
+            _keep(entry, core, build, settings, batch, mark)
             or _import(entry, core, settings, batch, mark)
             or _compile(core, build, settings, batch, mark)
         )

@@ -23,8 +23,11 @@ class Lanes:
         """
         self._when_met = when_met
         self._num_bulk = 0
-        self._changed = threading.Condition()
-        """Reentrant: a signal handler that interrupts a query may run a query of its own."""
+        self._lock = threading.RLock()
+        """Reentrant: a signal handler that interrupts a query may run a query of its own. Taken in
+        place of `_changed`, whose `with` runs Python functions: an exception of the handler would
+        leave it taken from there."""
+        self._changed = threading.Condition(self._lock)
         self._num_queries = 0
         self._num_answered = 0
 
@@ -32,13 +35,13 @@ class Lanes:
     def query(self) -> Iterator[None]:
         """Count a query batch while it is computed."""
         try:  # first: Ctrl-C behind the count would leave a query that bulk waits for
-            with self._changed:
+            with self._lock:
                 self._num_queries += 1
             if self._num_bulk:
                 self._when_met()
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._num_queries -= 1
                 self._num_answered += 1
                 self._changed.notify_all()
@@ -46,16 +49,16 @@ class Lanes:
     @contextmanager
     def bulk(self) -> Iterator[None]:
         """Count a bulk batch while it is computed."""
-        with self._changed:
+        with self._lock:
             self._num_bulk += 1
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._num_bulk -= 1
 
     def give_way(self) -> None:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
-        with self._changed:
+        with self._lock:
             answered = self._num_answered
             self._changed.wait_for(lambda: self._num_queries <= 0 or self._num_answered > answered)

@@ -189,6 +189,14 @@ class CacheEntry:
         with suppress(OSError):
             os.utime(self.path / _ENTRY)
 
+    def forget_deaths(self) -> None:
+        """Note that another process than the one that wrote the compiled model has loaded it.
+
+        Processes that died before were killed from outside.
+        """
+        with suppress(OSError):
+            (self.path / _DEATHS).unlink(missing_ok=True)
+
     def write(
         self, exports: Sequence[Callable[[io.BytesIO], object]], vectors: NDArray[np.float32]
     ) -> bool:

@@ -7,7 +7,6 @@ with an entry point of the group `embedlib.sinks`: its name is the scheme, its v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -300,17 +299,34 @@ def _check_sparse(
         )
 
 
-def check_weights(weights: Sequence[SparseVector], num_rows: int) -> None:
+def check_weights(
+    weights: Sequence[SparseVector], num_rows: int, model: SparseModel | None
+) -> None:
     """Refuse sparse vectors that must not be stored; `SparseSink.write_both` calls this.
 
+    Args:
+        weights: float32 each, as destinations store them.
+        num_rows: for so many rows.
+        model: of the destination, from `Target.sparse`: token ids are below its `dim`.
+
     Raises:
-        SinkError: there are too few or too many, or a weight is not finite.
+        SinkError: there are too few or too many, a weight is not finite and above 0 in float32, or
+            a token id is out of range.
     """
+    assert model is not None, "`write_both` is called where `begin` had `Target.sparse`"
     if len(weights) != num_rows:
         raise SinkError(f"there are {len(weights)} sparse vectors for {num_rows} rows")
     for row, vector in enumerate(weights):
-        if not all(map(math.isfinite, vector.values())):
-            raise SinkError(f"sparse vector {row} of the batch holds NaN or infinity")
+        with np.errstate(over="ignore"):
+            stored = np.fromiter(vector.values(), np.float32, len(vector))
+        if not ((stored > 0) & (stored < np.inf)).all():
+            raise SinkError(
+                f"sparse vector {row} of the batch has a weight that is not a float32 above 0"
+            )
+        if vector and not 0 <= min(vector) <= max(vector) < model.dim:
+            raise SinkError(
+                f"sparse vector {row} of the batch has a token id beyond 0 to {model.dim - 1}"
+            )
 
 
 def check_takes_multi_vectors(sink: Sink, target: Target) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from tokenizers import AddedToken, Tokenizer, models
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.interrupts import is_of_handler
 from embedlib.models.reading.added_tokens import FLAGS
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file, name_in, read_file
@@ -47,7 +48,8 @@ def is_library_error(error: BaseException) -> bool:
     The exception for a panic derives from BaseException, and the module that its class names cannot
     be imported.
     """
-    return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
+    is_panic = type(error).__module__ == "pyo3_runtime"
+    return is_panic or (isinstance(error, Exception) and not is_of_handler(error))
 
 
 @contextmanager

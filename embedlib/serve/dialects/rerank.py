@@ -60,10 +60,10 @@ async def rerank(exchange: Exchange) -> Response:
         body = await exchange.read(RerankBody)
     except HTTPError:
         if "texts" in await exchange.decode(dict[str, msgspec.Raw]):
-            exchange.dialect = TEI
+            exchange.refuse = TEI.respond
         raise
     if body.texts is not None:
-        exchange.dialect = TEI
+        exchange.refuse = TEI.respond
         return await rerank_texts(exchange)
     if body.query is None or body.documents is None:
         missing = "query" if body.query is None else "documents"

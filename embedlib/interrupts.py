@@ -1,0 +1,44 @@
+"""What signal handlers of the program do to a call that they interrupt.
+
+Python runs them on the main thread, between any two steps of Python code. An exception that one of
+them raises, such as that of a time limit, then comes from the middle of the library.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Return whether a signal handler of the program raised an error.
+
+    Who wraps the errors of an engine or of a library must pass such a one on as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = {_code_of(handler) for handler in _handlers()}
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code in handlers:
+            return True
+        step = step.tb_next
+    return False
+
+
+def _handlers() -> Iterator[Any]:
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if callable(handler):
+            yield handler
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Return the code of a function, a method, a partial or an object that can be called."""
+    handler = getattr(handler, "func", handler)
+    handler = getattr(handler, "__func__", handler)
+    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None

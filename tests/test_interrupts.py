@@ -1,0 +1,131 @@
+"""Exceptions of the program's own signal handlers, in the middle of a call."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch
+from embedlib.interrupts import is_of_handler
+from embedlib.testing import FakeEngine, fake_embedder
+
+
+class TimeIsUpError(Exception):
+    """What the program raises."""
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise TimeIsUpError
+
+
+class _Handler:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise TimeIsUpError
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        raise TimeIsUpError
+
+
+HANDLERS = {
+    "function": _raise,
+    "method": _Handler().handle,
+    "partial": partial(_raise),
+    "object": _Handler(),
+}
+
+
+@pytest.fixture(params=HANDLERS.values(), ids=HANDLERS)
+def handler(request: pytest.FixtureRequest) -> Iterator[Any]:
+    before = signal.signal(signal.SIGUSR1, request.param)
+    yield request.param
+    signal.signal(signal.SIGUSR1, before)
+
+
+class InterruptedEngine(FakeEngine):
+    """Computes on the caller's thread, where a signal arrives."""
+
+    def compute(self, batch: Batch) -> NDArray[np.float32]:
+        signal.raise_signal(signal.SIGUSR1)
+        return self._compute(batch)
+
+
+@pytest.mark.usefixtures("handler")
+def test_its_exception_is_passed_on_as_it_is() -> None:
+    with fake_embedder(InterruptedEngine()) as embedder:
+        for ask in (embedder.encode, embedder.encode_query):
+            with pytest.raises(TimeIsUpError):
+                ask("a")
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)
+        assert embedder.encode("a").shape == (6,)
+
+
+@pytest.mark.usefixtures("handler")
+def test_a_tokenizer_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __init__(self, tokenizer: Any) -> None:
+            self._tokenizer = tokenizer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tokenizer, name)
+
+        def encode(self, *args: Any, **kwargs: Any) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+
+    with fake_embedder() as embedder:
+        ids = embedder._tokenizer._encode
+        monkeypatch.setattr(ids, "_tokenizer", Interrupted(ids._tokenizer))
+        with pytest.raises(TimeIsUpError):
+            embedder.encode("a")
+
+
+def test_other_errors_are_no_handlers(handler: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="own") as raised:
+        raise ValueError("own")
+    assert not is_of_handler(raised.value)
+    with pytest.raises(TimeIsUpError) as by_handler:
+        handler(0, None)
+    assert is_of_handler(by_handler.value)
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(is_of_handler(by_handler.value)))
+    thread.start()
+    thread.join()
+    assert found == [False], "Python runs handlers on the main thread"
+
+
+def test_no_lock_is_taken_by_python_code_of_the_callers_thread() -> None:
+    # There an exception of a handler would leave it taken, and every call would wait for ever.
+    entered: list[str] = []
+    codes = {
+        getattr(threading.Condition, name).__code__: name for name in ("__enter__", "__exit__")
+    }
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            caller = frame.f_back
+            assert caller is not None
+            if (
+                "embedlib" in caller.f_code.co_filename
+                and "testing" not in caller.f_code.co_filename
+            ):
+                entered.append(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+
+    with fake_embedder() as embedder:
+        sys.setprofile(note)
+        try:
+            embedder.encode(["a", "b"] * 40)
+            embedder.encode("a")
+            embedder.encode_query(["a", "b"])
+            embedder.submit("a").result()
+            list(embedder.encode_stream(["a", "b"]))
+        finally:
+            sys.setprofile(None)
+    assert entered == []
