@@ -8,9 +8,31 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
+
+
+class SafeCondition(threading.Condition):
+    """A condition that an exception of a signal handler does not leave taken.
+
+    `with` on a Condition runs its Python functions `__enter__` and `__exit__`, and an exception
+    inside of them leaves it taken for ever. Here it runs those of the lock, which are C code. An
+    exception while `with` looks them up comes before the lock is taken.
+    """
+
+    def __init__(self) -> None:
+        """Create it with a lock of its own, which its thread may take again."""
+        self._own = threading.RLock()
+        super().__init__(self._own)
+
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        return self._own.__enter__
+
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._own.__exit__
 
 
 def is_of_handler(error: BaseException) -> bool:

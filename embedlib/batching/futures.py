@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from embedlib.closing import end_left_behind
 from embedlib.errors import ClosedError, EmbedlibError
+from embedlib.interrupts import SafeCondition
 
 T = TypeVar("T")
 
@@ -32,6 +33,9 @@ class CallerFuture(Future[T]):
     That is in a callback of a future of the same model. `result`, `exception` and
     `concurrent.futures.wait` and `as_completed` raise there, unless the future is done. Other ways
     to wait, an event or an event loop in the callback, are not seen.
+
+    Source: what it changes inside of `Future` is in `concurrent/futures/_base.py` of Python 3.10 to
+    3.14.
     """
 
     def __init__(self, resolvers: tuple[threading.Thread, ...]) -> None:
@@ -44,6 +48,8 @@ class CallerFuture(Future[T]):
         self._resolvers = resolvers
         self._waiting: list[Any] = []
         super().__init__()
+        # Or a caller who is interrupted while waiting could stop the thread that resolves it.
+        self._condition = SafeCondition()
 
     def result(self, timeout: float | None = None) -> T:
         """Return the result; see `Future.result`.
@@ -68,7 +74,7 @@ class CallerFuture(Future[T]):
         return super().exception(timeout)
 
     # `wait` and `as_completed` enter themselves into this list before they block, and `Future`
-    # reads it only when it is done. Source: concurrent/futures/_base.py of Python 3.10 to 3.14.
+    # reads it only when it is done.
     @property
     def _waiters(self) -> list[Any]:
         self._check_wait(None)

@@ -25,6 +25,7 @@ from embedlib.errors import (
     EngineOutOfMemoryError,
     QueueFullError,
 )
+from embedlib.interrupts import SafeCondition
 
 
 class _InFlight:
@@ -99,11 +100,8 @@ class BatchManager:
         self._num_computing_queries = 0
         self._refusal: ClosedError | None = None
         """Raised for every new sequence; None: sequences are accepted."""
-        self._lock = threading.RLock()
-        """Guards the counts and `_refusal`, the only state shared with callers. Taken in place of
-        `_changed`, whose `with` runs Python functions: the exception of a signal handler would
-        leave it taken from there."""
-        self._changed = threading.Condition(self._lock)
+        self._changed = SafeCondition()
+        """Guards the counts and `_refusal`, the only state shared with callers."""
         self._is_stopping = threading.Event()
         self._at_end = at_end
         self._end_error: BaseException | None = None
@@ -117,7 +115,7 @@ class BatchManager:
         Raises:
             ClosedError: closed, before or while waiting.
         """
-        with self._lock:
+        with self._changed:
             self._changed.wait_for(
                 lambda: self._refusal or self._num_queued(Lane.BULK) < self._max_queued
             )
@@ -135,7 +133,7 @@ class BatchManager:
         for sequence in sequences:
             sequence.job.future.if_cancelled(notify)
         # Last, since it wakes the manager, which wants the interpreter from this thread then.
-        with self._lock:
+        with self._changed:
             num_queued = self._num_queued(Lane.QUERY)
             # An empty queue accepts a call of any size: trying again later would not help.
             is_full = num_queued > 0 and num_queued + len(sequences) > self._max_queued
@@ -190,7 +188,7 @@ class BatchManager:
             raise error
 
     def _refuse(self, refusal: ClosedError) -> None:
-        with self._lock:
+        with self._changed:
             if self._refusal is None:
                 self._refusal = refusal
             self._changed.notify_all()
@@ -268,7 +266,7 @@ class BatchManager:
 
     def _publish(self, received: list[TokenizedText]) -> None:
         """Update the counts of queued sequences and wake blocked producers."""
-        with self._lock:
+        with self._changed:
             if received:
                 self._num_inbox[received[0].job.lane] -= len(received)
             for lane in self._num_scheduled:

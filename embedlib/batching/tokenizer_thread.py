@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.errors import ClosedError
+from embedlib.interrupts import SafeCondition
 
 Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
 """Makes the sequences of consecutive texts or pairs of a job; the int is the row of the first."""
@@ -45,10 +45,7 @@ class TokenizerThread:
         self._chunks: deque[_Chunk] = deque()
         self._num_queued = 0
         self._is_closed = False
-        self._lock = threading.RLock()
-        """Taken in place of `_changed`, whose `with` runs Python functions: the exception of a
-        signal handler would leave it taken from there."""
-        self._changed = threading.Condition(self._lock)
+        self._changed = SafeCondition()
         self.thread = WorkerThread(self._run, "embedlib-tokenizer")
         self.thread.start()
 
@@ -68,7 +65,7 @@ class TokenizerThread:
         Raises:
             ClosedError: closed, before or while waiting.
         """
-        with self._lock:
+        with self._changed:
             self._changed.wait_for(
                 lambda: (
                     self._is_closed
@@ -91,11 +88,11 @@ class TokenizerThread:
         A cancelled coroutine leaves a thread in `put`, which the end of the program joins.
         """
         # Without a reference to this object: callers may keep futures.
-        job.future.add_done_callback(partial(_wake, self._lock, self._changed))
+        job.future.add_done_callback(partial(_wake, self._changed))
 
     def stop(self) -> None:
         """Fail queued jobs, wake blocked callers and let the thread end; never blocks."""
-        with self._lock:
+        with self._changed:
             self._is_closed = True
             waiting = list(self._chunks)
             self._chunks.clear()
@@ -114,7 +111,7 @@ class TokenizerThread:
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or self._chunks)
                 if self._is_closed:
                     return
@@ -133,6 +130,6 @@ class TokenizerThread:
             chunk.job.fail(error)
 
 
-def _wake(lock: threading.RLock, changed: threading.Condition, _: Outcome[Any]) -> None:
-    with lock:
+def _wake(changed: SafeCondition, _: Outcome[Any]) -> None:
+    with changed:
         changed.notify_all()

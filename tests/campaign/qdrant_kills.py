@@ -66,7 +66,8 @@ def _try_once(
     server: QdrantServer, folder: Path, dice: random.Random, end: float, findings: Findings
 ) -> None:
     place = f"trial {findings.num_trials}"
-    whole = _start(server, "whole", folder / "whole.log")
+    is_sparse = dice.random() < 0.5
+    whole = _start(server, "whole", folder / "whole.log", is_sparse)
     whole.join(_END_S)
     if whole.exitcode != 0:
         findings.failures.append(f"{place}: a load without kills ended with {whole.exitcode}")
@@ -74,7 +75,7 @@ def _try_once(
     for number in range(dice.randrange(_LEAST_KILLS, 15)):
         if number >= _LEAST_KILLS and time.monotonic() > end:
             break
-        load = _start(server, "killed", folder / "killed.log")
+        load = _start(server, "killed", folder / "killed.log", is_sparse)
         load.join(dice.uniform(0.0, _MAX_LIFE_S))
         if dice.random() < 0.4:
             server.kill()
@@ -85,7 +86,7 @@ def _try_once(
         findings.num_load_kills += load.exitcode is None
         load.kill()
         load.join()
-    load = _start(server, "killed", folder / "killed.log")
+    load = _start(server, "killed", folder / "killed.log", is_sparse)
     load.join(_END_S)
     if load.exitcode != 0:
         findings.failures.append(f"{place}: the last load ended with {load.exitcode}")
@@ -98,7 +99,9 @@ def _try_once(
         )
 
 
-def _start(server: QdrantServer, collection: str, log: Path) -> multiprocessing.process.BaseProcess:
+def _start(
+    server: QdrantServer, collection: str, log: Path, is_sparse: bool
+) -> multiprocessing.process.BaseProcess:
     """Start a load, forked from a process that has imported what it needs."""
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(
@@ -109,6 +112,7 @@ def _start(server: QdrantServer, collection: str, log: Path) -> multiprocessing.
         "num_documents": _NUM_DOCUMENTS,
         "batch_rows": _BATCH_ROWS,
         "log": str(log),
+        "is_sparse": is_sparse,
     }
     process = forking.Process(target=runpy.run_path, args=(str(_CHILD), {"job": job}), daemon=True)
     process.start()

@@ -377,8 +377,8 @@ def test_a_signal_may_close_inside_a_future(run: Run, call: str) -> None:
 
 
 IN_A_LOCK = {
-    "queries": ("embedder._pipeline._manager", "_lock", "embedder.encode_query(['b'] * 2)"),
-    "bulk": ("embedder._pipeline._tokenizer_thread", "_lock", "embedder.encode(['b'] * 100)"),
+    "queries": ("embedder._pipeline._manager", "_changed", "embedder.encode_query(['b'] * 2)"),
+    "bulk": ("embedder._pipeline._tokenizer_thread", "_changed", "embedder.encode(['b'] * 100)"),
     "per-token vectors": (
         "embedder._token_pipeline",
         "_lock",

@@ -7,9 +7,10 @@ two meet: an engine without queries keeps its priority beside other programs.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from embedlib.interrupts import SafeCondition
 
 
 class Lanes:
@@ -23,11 +24,8 @@ class Lanes:
         """
         self._when_met = when_met
         self._num_bulk = 0
-        self._lock = threading.RLock()
-        """Reentrant: a signal handler that interrupts a query may run a query of its own. Taken in
-        place of `_changed`, whose `with` runs Python functions: an exception of the handler would
-        leave it taken from there."""
-        self._changed = threading.Condition(self._lock)
+        self._changed = SafeCondition()
+        """Reentrant: a signal handler that interrupts a query may run a query of its own."""
         self._num_queries = 0
         self._num_answered = 0
 
@@ -35,13 +33,13 @@ class Lanes:
     def query(self) -> Iterator[None]:
         """Count a query batch while it is computed."""
         try:  # first: Ctrl-C behind the count would leave a query that bulk waits for
-            with self._lock:
+            with self._changed:
                 self._num_queries += 1
             if self._num_bulk:
                 self._when_met()
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._num_queries -= 1
                 self._num_answered += 1
                 self._changed.notify_all()
@@ -49,16 +47,16 @@ class Lanes:
     @contextmanager
     def bulk(self) -> Iterator[None]:
         """Count a bulk batch while it is computed."""
-        with self._lock:
+        with self._changed:
             self._num_bulk += 1
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._num_bulk -= 1
 
     def give_way(self) -> None:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
-        with self._lock:
+        with self._changed:
             answered = self._num_answered
             self._changed.wait_for(lambda: self._num_queries <= 0 or self._num_answered > answered)
