@@ -304,7 +304,14 @@ def _plain(value: object) -> object:
 
 def _expand(value: Any) -> str | Path:
     """Return a folder with the home folder in the place of `~`, as the type that it has."""
-    return os.path.expanduser(value) if isinstance(value, str) else Path(value).expanduser()
+    try:
+        folder = Path(value).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"the folder {shown(os.fspath(value))}: there is no such home folder; write ./~ for a "
+            "name that begins with ~"
+        ) from None
+    return os.path.expanduser(value) if isinstance(value, str) else folder
 
 
 _SIMILARITY = choice(*get_args(Similarity))

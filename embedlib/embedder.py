@@ -251,7 +251,9 @@ class Embedder(EmbeddingSession):
             VectorArguments(normalize_embeddings, truncate_dim, precision),
             usage,
         )
-        return stream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
+        return stream(
+            self._pipeline, call, arguments.elements(inputs), self._truncation_warning(call)
+        )
 
     @checked
     def aencode_stream(
@@ -280,7 +282,9 @@ class Embedder(EmbeddingSession):
             VectorArguments(normalize_embeddings, truncate_dim, precision),
             usage,
         )
-        return astream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
+        return astream(
+            self._pipeline, call, arguments.elements(inputs), self._truncation_warning(call)
+        )
 
     @checked
     def submit(

@@ -189,6 +189,11 @@ def test_no_device_at_all() -> None:
 def test_a_folder_may_be_in_the_home_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     assert getattr(Config(**{name: "~/x"}), name) == "/h/x"
+    for folder in ("~nobody-of-this-name/x", Path("~nobody-of-this-name/x")):
+        with pytest.raises(
+            ConfigError, match=r"~nobody.*: there is no such home folder; write ./~"
+        ):
+            Config(**{name: folder})
 
 
 @pytest.mark.parametrize("fraction", [0, 0.0, 1.1, -1, "0.5", True, float("nan")])

@@ -222,6 +222,17 @@ def test_a_column_of_a_table_is_a_list_of_texts(embedder: Embedder) -> None:
     np.testing.assert_array_equal(embedder.encode(Series(TEXTS)), vectors(TEXTS))
 
 
+def test_a_column_of_arrow_is_a_list_of_texts(embedder: Embedder) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    table = pa.table({"text": TEXTS})
+    for column in (table["text"], pa.array(TEXTS)):
+        np.testing.assert_array_equal(embedder.encode(column), vectors(TEXTS))
+        assert len(list(embedder.encode_stream(column))) == len(TEXTS)
+        np.testing.assert_array_equal(embedder.submit_batch(column).result(), vectors(TEXTS))
+    with pytest.raises(InputError, match=r"^inputs is a Table, a table, .* inputs\['text'\]$"):
+        embedder.encode(table)
+
+
 @pytest.mark.parametrize("pair", [("a", "b"), ["a", "b"]])
 def test_pairs_are_refused_with_what_scores_them(embedder: Embedder, pair: Any) -> None:
     with pytest.raises(InputError, match=r"^text 0 is .* it must be a str: score pairs with Rera"):

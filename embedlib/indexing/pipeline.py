@@ -103,7 +103,7 @@ def index(
     check_is_sink(sink)
     check_arguments(source_options, tell, on_progress)
     check_ray(ray, ray_workers, sparse)
-    tell = tell or logging.getLogger("embedlib").warning
+    tell = logging.getLogger("embedlib").warning if tell is None else tell
     if ray is not None:
         workers = open_on_ray(embedder, ray, ray_workers, sink, settings, tell)
         with closing(workers):

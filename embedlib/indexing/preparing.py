@@ -40,7 +40,8 @@ def check_arguments(source_options: object, tell: object, on_progress: object) -
             f"source_options = {shown(source_options)}; it must be an "
             "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
         )
-    for name, value in (("tell", tell or ignore), ("on_progress", on_progress)):
+    tell = ignore if tell is None else tell
+    for name, value in (("tell", tell), ("on_progress", on_progress)):
         if not callable(value):
             raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -186,6 +186,28 @@ def is_table(inputs: object) -> bool:
     return any(hasattr(type(inputs), name) for name in ("columns", "column_names"))
 
 
+def as_python(inputs: T) -> T | list[Any]:
+    """Return an array of numpy or Arrow as a list: iterating over it gives no str."""
+    if isinstance(inputs, np.ndarray):
+        return cast("list[Any]", inputs.tolist())  # a str if it has no dimension
+    return list(elements(inputs)) if _is_of_arrow(inputs) else inputs
+
+
+def elements(inputs: Any) -> Iterator[Any]:
+    """Yield the texts of an iterable; those of an array as str."""
+    if isinstance(inputs, np.ndarray):
+        yield from inputs.tolist()
+    elif _is_of_arrow(inputs):
+        yield from (item.as_py() for item in inputs)
+    else:
+        yield from inputs
+
+
+def _is_of_arrow(inputs: object) -> bool:
+    """Whether this is an array of pyarrow."""
+    return hasattr(type(inputs), "to_pylist") and not is_table(inputs)
+
+
 def check_documents(query: object, documents: Iterable[str]) -> list[str]:
     """Return the documents as a list.
 
@@ -195,7 +217,7 @@ def check_documents(query: object, documents: Iterable[str]) -> list[str]:
     if not isinstance(query, str):
         raise InputError(f"query = {shown(query)}; it must be a str")
     _check_list("documents", documents, "a list of texts")
-    return list(documents)
+    return list(elements(documents))
 
 
 def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
@@ -204,8 +226,7 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
     Raises:
         InputError: an item is not a pair.
     """
-    if isinstance(inputs, np.ndarray):
-        inputs = inputs.tolist()
+    inputs = as_python(inputs)
     _check_list("inputs", inputs, "a pair of texts or a list of pairs")
     items = list(cast(Iterable[Any], inputs))
     # As CrossEncoder: a list or tuple is a single pair if its first item is neither.
@@ -227,4 +248,4 @@ def check_texts(texts: object) -> tuple[list[str], bool]:
     if isinstance(texts, str):
         return [texts], True
     _check_list("texts", texts, "a text or a list of texts")
-    return list(cast(Iterable[str], texts)), False
+    return list(elements(texts)), False

@@ -21,7 +21,7 @@ from embedlib.errors import ConfigError
 from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
-from embedlib.session.arguments import check_inputs, check_no_pairs
+from embedlib.session.arguments import as_python, check_inputs, check_no_pairs
 from embedlib.session.late_interaction import check_call
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.modules import layer_norm
@@ -184,8 +184,9 @@ class CallFactory:
                 f"output_value = {vectors.output_value!r}; this model is sparse, it makes weights "
                 "of tokens: call encode or submit_batch with output_value='sparse'"
             )
-        if isinstance(inputs, np.ndarray):
-            inputs = inputs.tolist()
+        if self._is_sparse:
+            _check_sparse_call(vectors)
+        inputs = as_python(inputs)
         check_inputs(inputs)
         lacks_prompt = prompt.are_empty and self.prompts.differ
         if prompt.role is None and prompt.task in ROLES:
@@ -291,3 +292,18 @@ def _check_sparse(config: Config) -> None:
             f"truncate_dim = {config.truncate_dim}; this model is sparse: max_active_dims keeps "
             "the greatest weights of a text"
         )
+
+
+def _check_sparse_call(vectors: VectorArguments) -> None:
+    """Raise ConfigError if a call of a sparse model has an argument for dense vectors."""
+    given = {
+        "precision": vectors.precision not in (None, "float32"),
+        "truncate_dim": vectors.truncate_dim is not None,
+        "normalize_embeddings": vectors.normalize_embeddings,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{name} = {getattr(vectors, name)!r} is for dense vectors, and this model makes "
+                "weights of tokens; leave it out, max_active_dims bounds their number"
+            )

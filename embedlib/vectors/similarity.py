@@ -85,8 +85,9 @@ def _comparable(
     kind: Similarity, first: Comparable, second: Comparable
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return both as matrices of equal width; for cosine, with rows of unit length."""
-    if are_sparse(first) and are_sparse(second):
-        return as_rows(kind, first, second)  # for cosine of unit length already
+    if _are_both_sparse(first, second):
+        # For cosine of unit length already.
+        return as_rows(kind, cast(Any, first), cast(Any, second))
     a, b = _rows(first), _rows(second)
     if a.shape[1] != b.shape[1]:
         raise InputError(
@@ -94,6 +95,16 @@ def _comparable(
             "be of the same model and truncate_dim"
         )
     return (normalize(a), normalize(b)) if kind == "cosine" else (a, b)
+
+
+def _are_both_sparse(first: Any, second: Any) -> bool:
+    """Whether both are sparse vectors; a list without any may be."""
+    one, other = are_sparse(first), are_sparse(second)
+    return (one and (other or _is_empty(second))) or (other and _is_empty(first))
+
+
+def _is_empty(vectors: Any) -> bool:
+    return isinstance(vectors, list) and not vectors
 
 
 def as_torch(numbers: NDArray[np.float32]) -> ArrayOrTensor:

@@ -135,6 +135,8 @@ def test_similarity_is_that_of_the_whole_vectors(router: Embedder) -> None:
     pairs = np.asarray(router.similarity_pairwise(queries, documents[:3]))
     np.testing.assert_allclose(pairs, np.diag(dense), rtol=1e-4)
     assert np.asarray(router.similarity(queries[0], documents[0])).shape == (1, 1)
+    assert np.asarray(router.similarity([], documents)).shape == (0, 4)
+    assert np.asarray(router.similarity(queries, [])).shape == (3, 0)
 
 
 def test_the_table_decides_the_fingerprint(tmp_path: Path) -> None:
@@ -153,6 +155,13 @@ def test_what_a_sparse_model_does_not_do(router: Embedder, tmp_path: Path) -> No
             call("a")
     with pytest.raises(ConfigError, match="this model is sparse"):
         router.encode("a", output_value="token_embeddings")
+    for option in ({"precision": "binary"}, {"truncate_dim": 3}, {"normalize_embeddings": True}):
+        for encode in (router.encode_query, router.encode_document):
+            with pytest.raises(
+                ConfigError,
+                match=r"(precision|truncate_dim|normalize_embeddings) = .* is for dense",
+            ):
+                encode("a", output_value="sparse", **option)
     with pytest.raises(ConfigError, match="max_active_dims = 0"):
         router.encode("a", output_value="sparse", max_active_dims=0)
     with pytest.raises(ConfigError, match="chunks get sentence embeddings"):
