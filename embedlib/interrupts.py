@@ -1,4 +1,4 @@
-"""What signal handlers of the program do to a call that they interrupt.
+"""A condition that a signal handler cannot leave taken, and how to tell its exceptions.
 
 Python runs them on the main thread, between any two steps of Python code. An exception that one of
 them raises, such as that of a time limit, then comes from the middle of the library.
@@ -25,6 +25,16 @@ class SafeCondition(threading.Condition):
         """Create it with a lock of its own, which its thread may take again."""
         self._own = threading.RLock()
         super().__init__(self._own)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until notified or for so many seconds; return whether it was notified."""
+        try:
+            return super().wait(timeout)
+        except BaseException:
+            # It came between giving the lock back and taking it again, and `with` gives it back.
+            if not self._is_owned():  # type: ignore[attr-defined] # typeshed lacks it
+                self._own.acquire()
+            raise
 
     @property
     def __enter__(self) -> Callable[[], bool]:

@@ -6,7 +6,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import _base as futures
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -14,9 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import embedlib
+from embedlib import Embedder
 from embedlib.engines.base import Batch
-from embedlib.interrupts import is_of_handler
+from embedlib.interrupts import SafeCondition, is_of_handler
 from embedlib.testing import FakeEngine, fake_embedder
+
+PACKAGE = Path(embedlib.__file__).parent
+FAKES = PACKAGE / "testing"
 
 
 class TimeIsUpError(Exception):
@@ -101,29 +108,51 @@ def test_other_errors_are_no_handlers(handler: Callable[..., Any]) -> None:
     assert found == [False], "Python runs handlers on the main thread"
 
 
-def test_no_lock_is_taken_by_python_code_of_the_callers_thread() -> None:
-    # There an exception of a handler would leave it taken, and every call would wait for ever.
+def _entered(embedder: Embedder) -> list[str]:
+    """Run every kind of call; return where Python code takes a Condition, or gives it back."""
     entered: list[str] = []
-    codes = {
-        getattr(threading.Condition, name).__code__: name for name in ("__enter__", "__exit__")
-    }
+    codes = [getattr(threading.Condition, name).__code__ for name in ("__enter__", "__exit__")]
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         if event == "call" and frame.f_code in codes:
             caller = frame.f_back
             assert caller is not None
-            place = caller.f_code.co_filename
-            if ("embedlib" in place and "testing" not in place) or "concurrent" in place:
+            place = Path(caller.f_code.co_filename)
+            is_ours = place.is_relative_to(PACKAGE) and not place.is_relative_to(FAKES)
+            if is_ours or place == Path(futures.__file__):
                 entered.append(f"{place}:{caller.f_lineno}")
 
+    sys.setprofile(note)
+    try:
+        embedder.encode(["a", "b"] * 40)
+        embedder.encode("a")
+        embedder.encode_query(["a", "b"])
+        embedder.submit("a").result()
+        list(embedder.encode_stream(["a", "b"]))
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+def test_no_lock_is_taken_by_python_code_of_the_callers_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # There an exception of a handler would leave it taken, and every call would wait for ever.
     with fake_embedder() as embedder:
-        sys.setprofile(note)
-        try:
-            embedder.encode(["a", "b"] * 40)
-            embedder.encode("a")
-            embedder.encode_query(["a", "b"])
-            embedder.submit("a").result()
-            list(embedder.encode_stream(["a", "b"]))
-        finally:
-            sys.setprofile(None)
-    assert entered == []
+        assert _entered(embedder) == []
+    monkeypatch.delattr(SafeCondition, "__enter__")
+    monkeypatch.delattr(SafeCondition, "__exit__")
+    with fake_embedder() as embedder:
+        assert _entered(embedder) != []
+
+
+def test_an_exception_in_a_wait_leaves_the_lock_to_its_with() -> None:
+    condition = SafeCondition()
+
+    def interrupted(state: object) -> None:
+        raise TimeIsUpError
+
+    condition._acquire_restore = interrupted  # type: ignore[attr-defined]
+    with pytest.raises(TimeIsUpError), condition:
+        condition.wait(0)
+    assert not condition._is_owned()  # type: ignore[attr-defined]

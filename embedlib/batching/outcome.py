@@ -11,6 +11,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
+from embedlib.interrupts import is_of_handler
+
 T = TypeVar("T")
 
 
@@ -129,15 +131,21 @@ class Outcome(Generic[T]):
 
     def _call_back(self) -> None:
         # The thread that settles it, and one that adds a callback, may both be here.
+        interrupt: Exception | None = None
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
             except IndexError:
-                return
+                break
             try:
                 callback(self)
-            except Exception:
-                logging.getLogger(__name__).exception("a callback of a job failed")
+            except Exception as error:
+                if is_of_handler(error):
+                    interrupt = error
+                else:
+                    logging.getLogger(__name__).exception("a callback of a job failed")
+        if interrupt is not None:
+            raise interrupt
 
 
 def end(over: asyncio.Future[None]) -> None:

@@ -171,10 +171,13 @@ class Load:
             EngineRunError: no row can be embedded, so the rows are not the cause.
         """
         good, vectors, bad = list[Row](), list[Embedded](), list[BadRow]()
+        failure: EngineRunError | None = None
         parts = [(rows, error)]
         while parts:
             part, reason = parts.pop()
             if len(part) == 1:
+                if isinstance(reason, EngineRunError):
+                    failure = failure or reason
                 place = f"{part[0].source_id!r}, chunk {part[0].chunk}"
                 bad.append(BadRow(place=place, reason=str(reason), id=part[0].source_id))
                 continue
@@ -184,9 +187,9 @@ class Load:
                     good += half
                 except (InputError, EngineRunError) as still:
                     parts.append((half, still))
-        # A text that is refused is the cause, also where its neighbors are: of one document, say.
-        if not good and len(rows) > 1 and not isinstance(error, InputError):
-            raise error
+        # Refused texts are to blame themselves, even if all of a job are: chunks of one document.
+        if not good and len(rows) > 1 and failure is not None:
+            raise failure
         for row in bad:
             self._bad_rows.add(row)
         return good, vectors

@@ -33,7 +33,8 @@ from embedlib.serve.sessions import (
 from embedlib.session.late_interaction import check_one_vector
 
 Task = Literal["embed", "rerank", "classify"]
-LoadModel = Callable[[], AnyModel]
+LoadModel = Callable[[Callable[[Task], None]], AnyModel]
+"""Loads a model, and tells before what its files say that it computes."""
 
 FEEDERS = 4
 """Threads per model that put texts into its queues; they only wait while a queue is full, and then
@@ -51,8 +52,6 @@ class ServedModel:
     source: str = ""
     """The folder or hub name it was made from."""
     session: AnyModel | None = None
-    find_task: Callable[[], Task | None] = lambda: None
-    """Returns what its files say that it computes."""
     error: str = ""
     """Why it could not be loaded."""
     created: int = field(default_factory=lambda: int(time()))
@@ -61,7 +60,7 @@ class ServedModel:
     forms: EmbeddingForms = field(default_factory=EmbeddingForms)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     feeders: ThreadPoolExecutor = field(init=False)
-    _expected: Task | None = None
+    _expected: Task | None = field(init=False, default=None)
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
 
@@ -88,8 +87,11 @@ class ServedModel:
         Raises:
             what `load` raises.
         """
-        self._expected = self.find_task()
-        self.session = self.load()
+
+        def expect(task: Task) -> None:
+            self._expected = task
+
+        self.session = self.load(expect)
 
     @cached_property
     def computes_on_callers(self) -> bool:
@@ -167,11 +169,12 @@ class Catalog:
                 )
             return named
         for task in tasks:
+            # One whose files cannot be read may be the one that is meant.
             able = [model for model in self if model.task in (task, None)]
             if len(able) == 1 or (able and not name):
                 return able[0]
-            if loading := [model for model in able if model.state == "loading"]:
-                return loading[0]  # it says when to come again: one may be left then
+            if missing := [model for model in able if model.session is None]:
+                return missing[0]  # it says when to come again, or why it cannot be loaded
             if able:
                 raise HTTPError(
                     404,
@@ -263,8 +266,8 @@ def describe_model(model: ServedModel) -> Mapping[str, object]:
     return facts
 
 
-def task_of(name: str, config: Config) -> Task:
-    """Return what a model computes, as its files say.
+def load_by_kind(name: str, config: Config, tell: Callable[[Task], None]) -> AnyModel:
+    """Load a model as what its files say it is.
 
     Raises:
         what `Embedder` raises.
@@ -273,23 +276,13 @@ def task_of(name: str, config: Config) -> Task:
 
     opened = OpenedModel.find(name, config)
     if not opened.has_head:
+        tell("embed")
         check_one_vector(opened.read_files(with_head=False).spec, "embedlib serve")
-        return "embed"
+        return Embedder(name, config=config)
     head = opened.read_files(with_head=True).spec.head
     assert head is not None, "files read with a head have one; this is a bug in embedlib"
-    return "rerank" if head.template is not None or len(head.labels) == 1 else "classify"
-
-
-def load_by_task(name: str, config: Config) -> AnyModel:
-    """Load a model as what its files say it is.
-
-    Raises:
-        what `Embedder` raises.
-    """
-    match task_of(name, config):
-        case "embed":
-            return Embedder(name, config=config)
-        case "rerank":
-            return Reranker(name, config=config)
-        case "classify":
-            return Classifier(name, config=config)
+    if head.template is not None or len(head.labels) == 1:
+        tell("rerank")
+        return Reranker(name, config=config)
+    tell("classify")
+    return Classifier(name, config=config)

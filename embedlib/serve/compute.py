@@ -37,11 +37,11 @@ from embedlib.session.running import aconvert
 MAX_CHARS_IN_LOOP = 2000
 """Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
 MAX_TEXTS_IN_LOOP = 32
-"""Queries, which may be empty: the same."""
+"""Queries that it tokenizes itself: empty ones have no characters to count."""
 MAX_TOKEN_NUMBERS = 1 << 26
 """Numbers of the tokens' vectors in one answer: 256 MiB, and more than twice that as JSON."""
 SLICE_TOKENS = 1 << 16
-"""Tokens whose vectors are computed before they are counted, where texts have so many."""
+"""Tokens that are computed before they are counted, at most, or those of one text."""
 
 
 class Work(msgspec.Struct):
@@ -134,7 +134,7 @@ async def embed_tokens(
     outputs: list[Any] = []
     num_left = MAX_TOKEN_NUMBERS
     try:
-        for part in _slices(texts, session.max_seq_length):
+        for part in _slices(texts, session):
             found = await asyncio.get_running_loop().run_in_executor(model.feeders, encode, part)
             outputs += found
             num_left -= sum(row.size if isinstance(row, np.ndarray) else len(row) for row in found)
@@ -236,16 +236,22 @@ async def run(
     return rows
 
 
-def _slices(texts: Sequence[str], max_tokens: int) -> Iterator[list[str]]:
-    """Yield texts in their order, so many at a time that they cannot have many more tokens."""
+def _slices(texts: Sequence[str], session: Embedder) -> Iterator[list[str]]:
+    """Yield texts in their order, at a time no more than have `SLICE_TOKENS`.
+
+    A text has a token for each byte at most, and those of its prompt and the special ones.
+    """
+    most = session.max_seq_length
+    around = most - session.count_room("document")
     part: list[str] = []
     num_tokens = 0
     for text in texts:
-        part.append(text)
-        num_tokens += min(len(text), max_tokens)
-        if num_tokens >= SLICE_TOKENS:
+        here = min(len(text.encode("utf-8", "replace")) + around, most)
+        if part and num_tokens + here > SLICE_TOKENS:
             yield part
             part, num_tokens = [], 0
+        part.append(text)
+        num_tokens += here
     if part:
         yield part
 

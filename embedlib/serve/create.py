@@ -11,7 +11,7 @@ from embedlib.errors import ConfigError, shown
 from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.app import Application
-from embedlib.serve.catalog import ServedModel, load_by_task, task_of
+from embedlib.serve.catalog import ServedModel, load_by_kind
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import AnyModel
 from embedlib.serve.tracing import Tracing
@@ -84,6 +84,5 @@ def _served(name: str, model: str | AnyModel, config: Config, options: ServeOpti
     if not isinstance(name, str) or not name:
         raise ConfigError(f"a model is called {shown(name)}; give it a name")
     if isinstance(model, str):
-        load, find_task = partial(load_by_task, model, config), partial(task_of, model, config)
-        return ServedModel(name, load, options, source=model, find_task=find_task)
-    return ServedModel(name, lambda: model, options, source=model.model_name)
+        return ServedModel(name, partial(load_by_kind, model, config), options, source=model)
+    return ServedModel(name, lambda tell: model, options, source=model.model_name)

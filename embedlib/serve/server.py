@@ -166,6 +166,7 @@ def _own_socket(path: Path | None) -> Iterator[list[socket.socket] | None]:
             path.unlink()  # of a server that was killed
         found = socket.socket(socket.AF_UNIX)
         found.bind(str(path))
+        found.listen()  # or another server that starts now would take it for a dead one's
         ours = path.lstat()
     except OSError as error:
         raise ConfigError(f"{path} cannot be listened on: {error.strerror or error}") from error

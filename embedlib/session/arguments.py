@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +26,8 @@ MISSING_PROMPT = (
     "they are"
 )
 """The message of a `PromptWarning`."""
+ELEMENTS: Final = 1024
+"""Of an array that become objects of Python at a time."""
 
 
 def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
@@ -196,7 +198,8 @@ def as_python(inputs: T) -> T | list[Any]:
 def elements(inputs: Any) -> Iterator[Any]:
     """Yield the texts of an iterable; those of an array as str."""
     if isinstance(inputs, np.ndarray):
-        yield from inputs.tolist()
+        for start in range(0, len(inputs), ELEMENTS):
+            yield from inputs[start : start + ELEMENTS].tolist()
     elif _is_of_arrow(inputs):
         yield from (item.as_py() for item in inputs)
     else:

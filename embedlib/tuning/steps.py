@@ -48,10 +48,10 @@ def steps(
     return [layouts, libraries, budgets]
 
 
-def other_libraries(machine: Machine) -> tuple[Library, ...]:
+def other_libraries(machine: Machine, precision: str) -> tuple[Library, ...]:
     """Return the libraries that may be faster than the default, see `Layout.multiplier`."""
     if "GenuineIntel" in machine.cpu_identity():
         return ("any",)
     features = machine.cpu_features()
-    has_mlas_default = "avx2" in features and "avx512f" not in features
-    return ("onednn", "any" if has_mlas_default else "mlas")
+    is_avx2 = "avx2" in features and "avx512f" not in features
+    return ("onednn", "any" if is_avx2 and precision == "float32" else "mlas")

@@ -204,7 +204,7 @@ class _Tuning:
             threads=self._options.config.num_threads,
             pass_tokens=num_tokens,
             is_large=bool(getattr(needs, "is_large", False)),
-            others=other_libraries(self._machine),
+            others=other_libraries(self._machine, self._planned.plan.precision.name),
         )
 
     def _choose_texts(self, seconds: float) -> float:

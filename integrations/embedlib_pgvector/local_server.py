@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -28,6 +29,9 @@ _SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
 
 _DISK_FULL = "No space left on device"
 """What the operating system calls it, and Postgres passes on."""
+
+_ALONE: Final = threading.RLock()
+"""Of the package, whose own lock between processes is one object for all folders and threads."""
 
 START_SECONDS = 60.0
 """Longest wait for a server that another process has begun to start."""
@@ -79,7 +83,7 @@ class LocalServer:
                 fcntl.flock(
                     self._lock, fcntl.LOCK_SH
                 )  # waits while another process stops the server
-            with _captured_log(said):
+            with _ALONE, _captured_log(said):
                 return self._start()
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             self.stop()
@@ -88,6 +92,10 @@ class LocalServer:
 
     def stop(self) -> None:
         """Stop the server unless it is in use by others; may be called twice."""
+        with _ALONE:
+            self._stop()
+
+    def _stop(self) -> None:
         if self._lock is None:
             return
         lock, self._lock = self._lock, None

@@ -867,9 +867,14 @@ def test_neighbors_that_are_all_refused_are_bad_rows(store: FakeStore) -> None:
 def test_an_engine_that_fails_always_ends_the_load(store: FakeStore) -> None:
     engine = FakeEngine(max_batch_tokens=256)
     engine.poison(ord("t"))
-    with fake_embedder(engine) as embedder, pytest.raises(EngineRunError):
-        run(numbered(20), store, embedder)
-    assert not store.is_locked
+    texts = {**numbered(20), "refused": "x" * 99, **numbered(20, 20)}
+    for one in (numbered(20), texts):
+        with (
+            fake_embedder(engine, on_truncate="error") as embedder,
+            pytest.raises(EngineRunError),
+        ):
+            run(one, store, embedder)
+        assert not store.is_locked
 
 
 def test_a_text_too_long_for_the_memory_is_a_bad_row(store: FakeStore) -> None:

@@ -417,10 +417,10 @@ def test_a_server_listens_before_its_models_are_loaded() -> None:
     assert status == 503
     assert "is loading" in error["error"]["message"]
 
-    def fail() -> Any:
+    def fail(tell: Any) -> Any:
         raise ConfigError("there is no such model")
 
-    broken.find_task = broken.load = fail
+    broken.load = fail
     client.start()
     assert client.post("/v1/embeddings", {"input": "a", "model": "a"})
     status, error = client.refuse("/v1/embeddings", {"input": "a", "model": "b"})
@@ -458,8 +458,24 @@ def test_a_model_that_cannot_be_loaded_takes_no_requests_of_other_tasks(
     client.close()
 
 
+def test_a_model_whose_files_cannot_be_read_may_be_the_one_that_is_meant(tmp_path: Path) -> None:
+    client = Client(create_app({"lost": str(tmp_path / "nowhere"), "embed": fake_embedder()}))
+    client.start()
+    client.post("/v1/embeddings", {"input": "a", "model": "embed"})
+    asked: list[tuple[str, Any]] = [
+        ("/embed", {"inputs": "a"}),  # its vectors may have been those of the other
+        ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}),
+        ("/rerank", {"query": "a", "texts": ["b"]}),
+    ]
+    for path, body in asked:
+        status, error = client.refuse(path, body)
+        assert status == 503
+        assert "lost could not be loaded: no model folder" in str(error)
+    client.close()
+
+
 def test_a_model_whose_load_has_a_bug_is_told() -> None:
-    def load() -> Any:
+    def load(tell: Any) -> Any:
         raise IndexError("list index out of range")
 
     application = Application([ServedModel("broken", load, ServeOptions())], ServeOptions())
@@ -545,7 +561,6 @@ def test_a_unix_socket_is_taken_from_nobody(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with _own_socket(path) as sockets:
         assert sockets is not None
-        sockets[0].listen()
         with pytest.raises(ConfigError, match="is listened on by another"), _own_socket(path):
             pass
         sockets[0].close()  # killed, say: the next one takes its place

@@ -156,15 +156,16 @@ def test_what_is_varied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "flags", "others"),
+    ("vendor", "flags", "precision", "others"),
     [
-        ("GenuineIntel", "avx2 avx512f", ("any",)),
-        ("AuthenticAMD", "avx2 avx512f", ("onednn", "mlas")),
-        ("AuthenticAMD", "avx2", ("onednn", "any")),  # float32 has MLAS by default
+        ("GenuineIntel", "avx2 avx512f", "float32", ("any",)),
+        ("AuthenticAMD", "avx2 avx512f", "float32", ("onednn", "mlas")),
+        ("AuthenticAMD", "avx2", "float32", ("onednn", "any")),  # MLAS by default
+        ("AuthenticAMD", "avx2", "int8", ("onednn", "mlas")),
     ],
 )
 def test_libraries_that_the_default_does_not_take(
-    vendor: str, flags: str, others: tuple[str, ...]
+    vendor: str, flags: str, precision: str, others: tuple[str, ...]
 ) -> None:
     machine = replace(Machine(), read=lambda _: f"vendor_id: {vendor}\nflags: {flags}\n")
-    assert other_libraries(machine) == others
+    assert other_libraries(machine, precision) == others

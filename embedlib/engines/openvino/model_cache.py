@@ -190,9 +190,9 @@ class CacheEntry:
             os.utime(self.path / _ENTRY)
 
     def forget_deaths(self) -> None:
-        """Note that another process than the one that wrote the compiled model has loaded it.
+        """Note that a later load than the one that wrote the compiled model has ended well.
 
-        Processes that died before were killed from outside.
+        So processes that died before were killed from outside.
         """
         with suppress(OSError):
             (self.path / _DEATHS).unlink(missing_ok=True)

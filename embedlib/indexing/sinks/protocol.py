@@ -311,9 +311,10 @@ def check_weights(
 
     Raises:
         SinkError: there are too few or too many, a weight is not finite and above 0 in float32, or
-            a token id is out of range.
+            a token id is out of range, or the destination holds none.
     """
-    assert model is not None, "`write_both` is called where `begin` had `Target.sparse`"
+    if model is None:
+        raise SinkError("sparse vectors are written where `begin` was told of none")
     if len(weights) != num_rows:
         raise SinkError(f"there are {len(weights)} sparse vectors for {num_rows} rows")
     for row, vector in enumerate(weights):

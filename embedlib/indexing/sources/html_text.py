@@ -28,8 +28,13 @@ _BLOCKS = frozenset(
     )
 )
 _CELLS = frozenset(("td", "th"))
+_IN_CELLS = frozenset(("p", "div"))
+"""Blocks that end no line inside of a cell; Word's tables have them around every text."""
 _LIST_ITEMS = frozenset(("li", "tr", "dt", "dd"))
 """Blocks that follow one another without a blank line."""
+
+_NO_HEADING = re.compile(r"#{1,6}(?= |$)")
+"""What would make a heading of a line that is none."""
 
 _FENCE = "```"
 """Around preformatted text, in which a line that begins with # is no heading."""
@@ -115,6 +120,8 @@ class _Reader:
         self._hidden_tag = ""
         self._is_title = False
         self._preformatted = 0
+        self._is_in_cell = False
+        self._is_heading = False
 
     def text(self) -> str:
         """Return the lines so far."""
@@ -130,14 +137,19 @@ class _Reader:
             self._hidden, self._hidden_tag = 1, tag
         elif tag == "title":
             self._is_title = True
-        elif tag == "br":
+        elif tag == "br" and not self._is_in_cell:
             self._end_line()
         elif tag in _CELLS:
+            self._is_in_cell = True
             if any(map(str.strip, self._line)):
                 self._line.append(" | ")
+        elif self._is_in_cell and (tag in _IN_CELLS or tag == "br"):
+            self._line.append(" ")
         elif tag in _BLOCKS:
+            self._is_in_cell = False
             self._end_block(tag)
             if tag in _HEADINGS:
+                self._is_heading = True
                 self._line.append(f"{_HEADINGS[tag]} ")
             elif tag == "li":
                 self._line.append("- ")
@@ -151,7 +163,12 @@ class _Reader:
             self._hidden -= tag == self._hidden_tag
         elif tag == "title":
             self._is_title = False
+        elif tag in _CELLS:
+            self._is_in_cell = False
+        elif self._is_in_cell and tag in _IN_CELLS:
+            self._line.append(" ")
         elif tag in _BLOCKS:
+            self._is_in_cell = False
             self._end_line()
             if tag == "pre" and self._preformatted:
                 self._preformatted -= 1
@@ -179,6 +196,9 @@ class _Reader:
             return
         self._line = []
         line = line.rstrip() if self._preformatted else re.sub(" {2,}", " ", line).strip()
+        if not (self._is_heading or self._preformatted) and _NO_HEADING.match(line):
+            line = f"\\{line}"
+        self._is_heading = False
         if self._preformatted or line.strip("#- "):
             self._parts.append(line)
 

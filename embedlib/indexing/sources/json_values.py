@@ -63,6 +63,8 @@ def json_value(value: Any) -> Any:
         return _number(value)
     if isinstance(value, Mapping):
         return {_key(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):  # a list in a data frame that was read from Parquet
+        return json_value(value.tolist())
     if isinstance(value, (list, tuple)):
         return [json_value(item) for item in value]
     if isinstance(value, (date, datetime, time)):

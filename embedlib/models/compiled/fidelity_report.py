@@ -1,7 +1,7 @@
 """The fidelity reports of an engine directory: how close its vectors are to the model's own.
 
 There may be one for each engine, kind of hardware and template. Machines of several kinds may share
-a directory: the first one's report is `fidelity.json`, those of others are `fidelity-KIND.json`.
+a directory: the first one's report is `fidelity.json`, those of others are `fidelity-HASH.json`.
 """
 
 from __future__ import annotations
@@ -174,8 +174,12 @@ def is_report(name: str) -> bool:
 
 
 def _report_name(folder: Path, report: FidelityReport) -> str:
-    first = read_report(folder)
-    if first is None or first.use == report.use:
+    """Return the name of the file for a report: of the one of the same use, or a new one."""
+    for path in report_paths(folder):
+        stored = _read(path, folder)
+        if stored is not None and stored.use == report.use:
+            return path.name
+    if read_report(folder) is None:
         return REPORT_NAME
     facts = json.dumps(report.use, sort_keys=True).encode()
     return OTHERS_PATTERN.replace("*", hashlib.blake2b(facts, digest_size=8).hexdigest())

@@ -131,6 +131,16 @@ def test_a_page_becomes_markdown() -> None:
         ("1 < 2 <3> </>", "1 < 2 <3>"),
         ("a&nbsp;b&#8364;&lt;p&gt;", "a\xa0b€<p>"),
         ("<!-- no --><p>a<!-- ", "a"),
+        # Editors write blocks into cells: a row is a line all the same.
+        (
+            "<table><tr><td><p>a</p></td><td><div>b</div><br>c</td></tr><tr><th><p>d</th></tr>"
+            "</table><p>e</p>f",
+            "a | b c\nd\n\ne\n\nf",
+        ),
+        (
+            "<h1>T</h1><p># as root</p><p>#1</p><pre># x</pre>",
+            "# T\n\n\\# as root\n\n#1\n\n```\n# x\n```",
+        ),
     ],
 )
 def test_pages_are_read_as_they_are_meant(page: str, text: str) -> None:
@@ -242,11 +252,16 @@ def test_damaged_files_are_bad_rows(suffix: str) -> None:
 
 def test_a_word_file_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mammoth")
-    body = paragraph("Title", "Heading1") + paragraph("One &lt;word&gt;.") + paragraph("Two.")
+    cells = "".join(f"<w:tc>{paragraph(text)}</w:tc>" for text in ("left", "right"))
+    table = f"<w:tbl><w:tr>{cells}</w:tr></w:tbl>"
+    body = paragraph("Title", "Heading1") + paragraph("One &lt;word&gt;.") + table
     Path("a.docx").write_bytes(docx(body))
     assert read("a.docx") == [
         Document(
-            id="a.docx", text="# Title\n\nOne <word>.\n\nTwo.", place="'a.docx'", is_markdown=True
+            id="a.docx",
+            text="# Title\n\nOne <word>.\n\nleft | right",
+            place="'a.docx'",
+            is_markdown=True,
         )
     ]
     monkeypatch.setattr(file_documents, "_MAX_XML_BYTES", 500)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from embedlib.errors import SourceError
@@ -188,6 +189,8 @@ def test_row_groups_are_read_one_after_the_other() -> None:
         (timedelta(days=1, seconds=2), "1 day, 0:00:02"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         ((1, [2, {"a": (None,)}]), [1, [2, {"a": [None]}]]),
+        (np.array(["a", None], object), ["a", None]),
+        ([np.array([1.5, np.nan])], [[1.5, None]]),
     ],
 )
 def test_values_become_json(value: object, expected: object) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -329,3 +330,15 @@ def test_a_database_is_kept_that_had_a_server(tmp_path: Path) -> None:
     (tmp_path / "postmaster.pid").write_text("-99999999\n")
     NewDatabase(tmp_path).clear()
     assert not any(tmp_path.iterdir())
+
+
+def test_threads_of_a_process_start_and_stop_it_side_by_side(pg: Any, made: Path) -> None:
+    def use(number: int) -> None:
+        server = local_server.LocalServer(made, f"pglocal:{number}")
+        for _ in range(3):
+            assert "application_name=embedlib" in server.start()
+            server.stop()
+
+    with ThreadPoolExecutor(4) as threads:
+        for used in [threads.submit(use, number) for number in range(4)]:
+            used.result()

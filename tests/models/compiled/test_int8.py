@@ -36,6 +36,7 @@ from embedlib.models.compiled.fidelity_report import (
     REPORT_NAME,
     FidelityReport,
     read_report,
+    read_reports,
     report_paths,
     write_report,
 )
@@ -461,7 +462,10 @@ def test_a_directory_has_a_report_for_each_use(
     assert other not in reports
     assert len(reports) == len(report_paths(folder)) == 3
 
-    (folder / REPORT_NAME).write_text("{")  # damaged: the next one takes its place
+    (folder / REPORT_NAME).write_text("{")  # damaged: the next one of another use takes its place
+    write_report(folder, replace(newer, mean=0.25))
+    assert read_report(folder) is None
+    assert [report.mean for report in read_reports(folder) if report.use == newer.use] == [0.25]
     write_report(folder, first)
     assert read_report(folder) == first
     out = tmp_path / "out"
