@@ -13,7 +13,7 @@ from embedlib.cli.chunk_options import chunk_options
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
-from embedlib.cli.text_input import one_line
+from embedlib.cli.text_input import one_line, visible
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
 
@@ -128,7 +128,8 @@ def _show(source_id: str, views: list[ChunkView], *, as_json: bool) -> None:
         more = f" + {view.num_prefix_tokens}" if view.num_prefix_tokens else ""
         window = "" if view.window is None else f", window {view.window}"
         path = f"  {' > '.join(view.headings)}" if view.headings else ""
-        click.echo(f"{view.chunk:>5}  {_lines(view)}, {view.num_tokens}{more} tokens{window}{path}")
+        line = f"{view.chunk:>5}  {_lines(view)}, {view.num_tokens}{more} tokens{window}{path}"
+        click.echo(visible(line))
         click.echo(f"       {one_line(view.text)}")
 
 

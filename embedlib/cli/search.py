@@ -10,7 +10,7 @@ import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
-from embedlib.cli.text_input import one_line
+from embedlib.cli.text_input import one_line, visible
 from embedlib.config import Config
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
@@ -133,7 +133,7 @@ def search(
         if as_json:
             click.echo(_json(hit, lines, is_reranked=ranking is not None))
         else:
-            click.echo(f"{_place(hit, lines)}\n{_text(hit, lines, is_whole=show)}")
+            click.echo(visible(f"{_place(hit, lines)}\n{_text(hit, lines, is_whole=show)}"))
 
 
 def _json(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> str:
@@ -167,5 +167,6 @@ def _text(hit: SearchHit, lines: SourceLines | None, *, is_whole: bool) -> str:
         numbered = enumerate(lines.lines, lines.first_line)
         return "".join(f"{number:>7}  {line}\n" for number, line in numbered)
     if is_whole:
-        return "".join(f"         {line}\n" for line in hit.text.split("\n"))
+        lines_of_text = (line.removesuffix("\r") for line in hit.text.split("\n"))
+        return "".join(f"         {line}\n" for line in lines_of_text)
     return f"       {one_line(hit.text)}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _TEXT_CHARACTERS = 72
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+"""Source: the Unicode standard, 23.1, C0 and C1 controls."""
+_ESCAPES: Final = {code: f"\\x{code:02x}" for code in _CONTROLS if chr(code) not in "\n\t"}
 
 
 def text_input_options(function: _F) -> _F:
@@ -29,5 +32,10 @@ def text_input_options(function: _F) -> _F:
 
 def one_line(text: str) -> str:
     """Return the beginning of a text on one line."""
-    text = " ".join(text.split())
+    text = visible(" ".join(text.split()))
     return text if len(text) <= _TEXT_CHARACTERS else text[: _TEXT_CHARACTERS - 3] + "..."
+
+
+def visible(text: str) -> str:
+    """Return a text with escapes for control characters, which a terminal would obey."""
+    return text.translate(_ESCAPES)

@@ -81,3 +81,20 @@ def test_what_is_no_text_file_has_no_lines(
     Path("c.txt").write_bytes(b"\xff")
     assert LineFinder()(hit(name, "x")) is None
     assert LineFinder()(hit("c.txt", "x")) is None
+
+
+@pytest.mark.parametrize("options", [(), ("--show",)])
+def test_a_terminal_obeys_no_stored_text(
+    run: Run, tmp_path: Path, tiny_folder: Callable[[str], Path], options: tuple[str, ...]
+) -> None:
+    text = "one\x1b]0;owned\x07 two\x9b2J\b three"
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"id": "a\x1bc", "text": text}) + "\n", encoding="utf-8")
+    url = f"jsonl:{tmp_path / 'out.jsonl'}"
+    model = str(tiny_folder("bert"))
+    assert run("index", str(source), "--to", url, "--model", model, "-q").exit_code == 0
+    found = run("search", "two", "--to", url, *options)
+    assert found.exit_code == 0
+    assert not [letter for letter in found.stdout if ord(letter) < 32 and letter not in "\n\t"]
+    assert "one\\x1b]0;owned\\x07 two\\x9b2J\\x08 three" in found.stdout
+    assert "a\\x1bc" in found.stdout
