@@ -31,5 +31,5 @@ class Usage:
 
     def add(self, other: Usage) -> None:
         """Add what another call counted."""
-        for name in (each.name for each in fields(self)):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))

@@ -134,3 +134,8 @@ class Machine:
         first_core = self.read("/proc/cpuinfo").split("\n\n", 1)[0]
         rows = (line.partition(":") for line in first_core.splitlines())
         return {name.strip(): words.strip() for name, _, words in rows}
+
+
+def has_avx2_alone(cpu_features: frozenset[str]) -> bool:
+    """Return whether a CPU has AVX2 and no AVX-512; elsewhere than on Linux that is not known."""
+    return "avx2" in cpu_features and "avx512f" not in cpu_features

@@ -239,10 +239,10 @@ async def run(
 def _slices(texts: Sequence[str], session: Embedder) -> Iterator[list[str]]:
     """Yield texts in their order, at a time no more than have `SLICE_TOKENS`.
 
-    A text has a token for each byte at most, and those of its prompt and the special ones.
+    A text has a token for each byte at most, and the special ones; with a prompt, any number.
     """
     most = session.max_seq_length
-    around = most - session.count_room("document")
+    around = most if session.prompts else most - session.count_room("document")
     part: list[str] = []
     num_tokens = 0
     for text in texts:

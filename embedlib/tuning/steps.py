@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from embedlib.engines.machine import Machine
+from embedlib.engines.machine import Machine, has_avx2_alone
 from embedlib.engines.profile import Library, Profile
 from embedlib.tuning.search import Step
 
@@ -52,6 +52,5 @@ def other_libraries(machine: Machine, precision: str) -> tuple[Library, ...]:
     """Return the libraries that may be faster than the default, see `Layout.multiplier`."""
     if "GenuineIntel" in machine.cpu_identity():
         return ("any",)
-    features = machine.cpu_features()
-    is_avx2 = "avx2" in features and "avx512f" not in features
-    return ("onednn", "any" if is_avx2 and precision == "float32" else "mlas")
+    has_mlas = precision == "float32" and has_avx2_alone(machine.cpu_features())
+    return ("onednn", "any" if has_mlas else "mlas")

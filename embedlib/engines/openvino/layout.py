@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from embedlib.engines.base import EngineLimits
+from embedlib.engines.machine import has_avx2_alone
 from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
@@ -148,6 +149,5 @@ class Layout:
             return "mlas"
         if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME"):
             return "onednn"
-        is_avx2 = "avx2" in cpu_features and "avx512f" not in cpu_features
         is_float32 = self.activation_group is None and not self.is_narrow
-        return "mlas" if is_avx2 and is_float32 else "any"
+        return "mlas" if is_float32 and has_avx2_alone(cpu_features) else "any"
