@@ -101,8 +101,9 @@ class BatchManager:
         self._refusal: ClosedError | None = None
         """Raised for every new sequence; None: sequences are accepted."""
         self._changed = SafeCondition()
-        """Guards the counts and `_refusal`, the only state shared with callers."""
-        self._is_stopping = threading.Event()
+        """Guards the counts, `_refusal` and `_is_stopped`, the only state shared with callers."""
+        self._is_stopped = False
+        """Whether `stop` was called; until then a thread that failed does not end."""
         self._at_end = at_end
         self._end_error: BaseException | None = None
         """What `at_end` raised; read once the thread has ended."""
@@ -167,7 +168,9 @@ class BatchManager:
     def stop(self) -> None:
         """Reject new sequences, wake blocked producers and let the thread end; never blocks."""
         self._refuse(ClosedError("this model is closed; load it again"))
-        self._is_stopping.set()
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
         self._inbox.put(_Stop())
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -203,7 +206,8 @@ class BatchManager:
             refusal.__cause__ = error
             self._refuse(refusal)
             self._fail_everything(error)
-        self._is_stopping.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped)
         try:
             self._at_end()
         except BaseException as error:  # raised on the thread that closes the model

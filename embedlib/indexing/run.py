@@ -124,8 +124,8 @@ class Run:
             why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
             raise SinkError(
                 f"{why}, choose another destination, or recreate=True (--recreate) to "
-                "drop these rows and embed everything again, or replace=True (--replace) to keep "
-                "them for searches until that is done"
+                "drop these rows and embed everything again, or in Postgres or on a Qdrant server "
+                "replace=True (--replace) to keep them for searches until that is done"
             ) from None
 
     def _join_stored(self) -> None:

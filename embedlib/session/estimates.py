@@ -58,35 +58,35 @@ def flop_per_second(num_threads: int) -> float:
 
 
 def quick_texts_for(
-    spec: ModelSpec, num_precisions: int, flop_per_second: float, max_seconds: float
+    spec: ModelSpec, num_precisions: int, rate: float, max_seconds: float
 ) -> QuickTexts | None:
     """Return the texts that a model is measured on while a load waits; None: it is too large.
 
     Args:
         spec: the model.
         num_precisions: that are measured if none passes.
-        flop_per_second: in float32.
+        rate: operations per second in float32.
         max_seconds: the longest wait.
     """
     for texts in QUICK if spec.head is None else QUICK_PAIRS:
-        seconds = measuring_seconds(spec, num_precisions, flop_per_second, texts)
+        seconds = measuring_seconds(spec, num_precisions, rate, texts)
         if seconds <= texts.share_of_wait * max_seconds:
             return texts
     return None
 
 
 def measuring_seconds(
-    spec: ModelSpec, num_precisions: int, flop_per_second: float, texts: QuickTexts
+    spec: ModelSpec, num_precisions: int, rate: float, texts: QuickTexts
 ) -> float:
     """Return an estimate of how long measuring takes.
 
     Args:
         spec: the model.
         num_precisions: that are measured if none passes.
-        flop_per_second: in float32.
+        rate: operations per second in float32.
         texts: that are embedded.
     """
     times = 1 + num_precisions / 2  # a lower precision takes about half of the time
     weights = linear_weights(spec.encoder)
-    computing = 2 * weights * texts.num_tokens * times / flop_per_second
+    computing = 2 * weights * texts.num_tokens * times / rate
     return computing + 4 * weights / BYTES_PER_SECOND

@@ -261,7 +261,8 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
         return
     ways = (
         "choose another destination, recreate=True (--recreate) to drop these rows and start over, "
-        "or replace=True (--replace) to keep them for searches until the others are loaded"
+        "or in Postgres or on a Qdrant server replace=True (--replace) to keep them for searches "
+        "until the others are loaded"
     )
     if state.dim != target.dim:
         raise SinkError(
