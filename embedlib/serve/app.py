@@ -251,7 +251,8 @@ class Application:
         self.metrics.statuses[f"{response.status // 100}xx"] += 1
         if error is not None:
             other = "failed" if error.status >= 500 else "invalid"
-            reason = error.kind if error.kind in self.metrics.failures else other
+            kind = "unavailable" if error.kind == "not_loaded" else error.kind
+            reason = kind if kind in self.metrics.failures else other
             self.metrics.failures[reason] += 1
         else:
             exchange.count(seconds)

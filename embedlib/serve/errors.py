@@ -31,7 +31,8 @@ Kind = Literal[
     "overloaded",  # come again
     "missing",  # no such file, batch or request
     "disk_full",  # what was sent cannot be kept
-    "unavailable",  # the model is loading, failed to load, or the server drains
+    "unavailable",  # the model is loading, or the server drains
+    "not_loaded",  # the model could not be loaded
     "failed",  # the engine
     "internal",  # a bug
 ]

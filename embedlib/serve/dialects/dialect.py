@@ -102,6 +102,7 @@ def _openai_error(error: HTTPError, status: int) -> object:
         "missing": ("invalid_request_error", "not_found"),
         "too_long": ("invalid_request_error", "context_length_exceeded"),
         "unavailable": ("server_error", "unavailable"),
+        "not_loaded": ("server_error", "unavailable"),
         "timeout": ("timeout", "timeout"),
     }
     plain = ("server_error" if status >= 500 else "invalid_request_error", error.kind)
@@ -121,6 +122,7 @@ def _tei_error(error: HTTPError, status: int) -> object:
         "internal": "Backend",
         "wrong_model": "Backend",
         "unavailable": "Unhealthy",
+        "not_loaded": "Unhealthy",
     }
     return {"error": error.message, "error_type": types.get(error.kind, "Validation")}
 

@@ -27,7 +27,12 @@ class Answer:
     @property
     def is_busy(self) -> bool:
         """Whether the server cannot answer now, so that the request waits and is no failure."""
-        return self.kind in ("overloaded", "unavailable")
+        return self.kind in ("overloaded", "unavailable", "not_loaded")
+
+    @property
+    def is_not_loaded(self) -> bool:
+        """Whether its model could not be loaded, which only a new start of the server changes."""
+        return self.kind == "not_loaded"
 
     @property
     def has_failed(self) -> bool:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Literal
 
 from embedlib.serve.jobs.answers import Answer
@@ -24,7 +25,8 @@ from embedlib.serve.jobs.lines import (
 from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.tools import Tools
 
-State = Literal["done", "failed", "cancelled", "expired"]
+State = Literal["done", "failed", "cancelled", "expired", "not_loaded"]
+"""How a run ended; "not_loaded": the batch goes on when a server could load the model."""
 MAX_TEXTS = 1024
 """Of a batch that are computed at once: two windows of the scheduler's, so that one is full."""
 MAX_LINES = 512
@@ -50,6 +52,10 @@ class _Running:
     """None: an empty line."""
     num_texts: int
     task: asyncio.Task[Answer] | None
+
+
+def _is_answered(each: _Running) -> bool:
+    return each.task is None or not each.task.result().is_not_loaded
 
 
 class _Window:
@@ -94,6 +100,8 @@ class BatchRun:
         self._num_batches = num_batches
         self._tools = tools
         self._end: End = "completed"
+        self._is_loaded = True
+        """False: a line's model could not be loaded."""
         self._stopped = asyncio.Event()
         self.num_completed = 0
         """Lines answered by this run; a run before it may have answered others."""
@@ -117,6 +125,8 @@ class BatchRun:
                 return "failed"
         else:
             await self._answer_lines()
+            if not self._is_loaded and self._end == "completed":
+                return "not_loaded"
             if self._end != "completed":
                 await self._refuse_lines()
         end, now = self._end, int(tools.clock.now())
@@ -165,9 +175,12 @@ class BatchRun:
                 if not window.running:
                     return
                 await self._wait(window.running[0])
-                if done := window.take_done():
-                    await self._save(done)
-                if self._stopped.is_set():
+                done = window.take_done()
+                answered = [*takewhile(_is_answered, done)]
+                if answered:
+                    await self._save(answered)
+                self._is_loaded = len(answered) == len(done)
+                if self._stopped.is_set() or not self._is_loaded:
                     return
         finally:
             tasks = [each.task for each in window.running if each.task is not None]
@@ -232,6 +245,8 @@ class BatchRun:
         num_failed = 0
         while True:
             answer = await self._tools.answer(self._row.endpoint, body, request_id)
+            if answer.is_not_loaded:
+                return answer
             if answer.is_busy:
                 await self._tools.clock.sleep(answer.retry_seconds or BUSY_SECONDS)
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -145,12 +145,20 @@ class BatchStore:
         )
         return Page([BatchRow(**row) for row in rows], has_more)
 
-    def open(self, *, limit: int, now: float) -> Sequence[BatchRow]:
-        """Return batches that have not ended: first those that only have to be, then the oldest."""
+    def open(self, *, limit: int, now: float, but: Collection[str] = ()) -> Sequence[BatchRow]:
+        """Return batches that have not ended: first those that only have to be, then the oldest.
+
+        Args:
+            limit: how many at most.
+            now: the time.
+            but: of these, only those that have to be ended.
+        """
+        places = ", ".join("?" * len(but))
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM batches WHERE ended_at IS NULL "
-            "ORDER BY status = 'cancelling' OR expires_at <= ? DESC, seq LIMIT ?",
-            [now, limit],
+            f"SELECT {_COLUMNS} FROM (SELECT *, status = 'cancelling' OR expires_at <= ? AS is_over "
+            f"FROM batches WHERE ended_at IS NULL) WHERE is_over OR id NOT IN ({places}) "
+            "ORDER BY is_over DESC, seq LIMIT ?",
+            [now, *but, limit],
         )
         return [BatchRow(**row) for row in found]
 

@@ -70,6 +70,9 @@ class Result:
 
 _COLUMNS = ", ".join(item.name for item in fields(RequestRow))
 
+_HOST = "substr(webhook, 1, 7 + instr(substr(webhook, 9) || '/', '/'))"
+"""A URL up to its third slash."""
+
 
 class RequestStore:
     """Requests by id; called on the store's thread, inside its transactions."""
@@ -214,12 +217,28 @@ class RequestStore:
         return len(found)
 
     def due(
-        self, *, max_requests: int, max_bytes: int, now: float, but: Collection[str]
+        self,
+        *,
+        max_requests: int,
+        max_per_host: int,
+        max_bytes: int,
+        now: float,
+        but: Collection[str],
     ) -> Sequence[RequestRow]:
-        """Return the requests whose webhook is to be delivered now; at least one, if any is."""
+        """Return the requests whose webhook is to be delivered now; at least one, if any is.
+
+        Args:
+            max_requests: how many at most.
+            max_per_host: how many to one host at most, with those of `but`.
+            max_bytes: of their results at most.
+            now: the time.
+            but: those that are being delivered.
+        """
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM requests WHERE webhook_at <= ? ORDER BY webhook_at LIMIT ?",
-            [now, max_requests + len(but)],
+            f"SELECT {_COLUMNS} FROM (SELECT {_COLUMNS}, webhook_at, row_number() OVER "
+            f"(PARTITION BY {_HOST} ORDER BY webhook_at) AS place FROM requests "
+            "WHERE webhook_at <= ?) WHERE place <= ? ORDER BY webhook_at LIMIT ?",
+            [now, max_per_host, max_requests + len(but)],
         )
         chosen: list[RequestRow] = []
         for row in (RequestRow(**row) for row in found.fetchall()):

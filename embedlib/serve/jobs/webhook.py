@@ -234,27 +234,42 @@ class Sender:
         self, endpoint: Endpoint, headers: Sequence[tuple[str, str]], body: bytes
     ) -> int:
         addresses = await self._resolve(endpoint.host, endpoint.port)
-        if not addresses:
-            raise OSError("the host has no address")
         for address in addresses:  # all of them: which one is tried must not matter
             self._policy.check_address(endpoint, address)
         if endpoint.is_tls and self._tls is None:
             self._tls = ssl.create_default_context()
-        reader, writer = await asyncio.open_connection(
-            addresses[0],
-            endpoint.port,
-            limit=MAX_LINE_BYTES,
-            ssl=self._tls if endpoint.is_tls else None,
-            server_hostname=endpoint.host if endpoint.is_tls else None,
-        )
+        reader, writer = await self._connect(endpoint, addresses)
         try:
             writer.write(_head(endpoint, headers, len(body)))
-            writer.write(body)
-            await writer.drain()
+            writer.write(body)  # who refuses a large one answers and closes before it has read it
             return await _read_status(reader)
         finally:
             with suppress(OSError):
                 writer.close()
+
+    async def _connect(
+        self, endpoint: Endpoint, addresses: Sequence[str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first address that takes it: `localhost` may be ::1 where nobody listens.
+
+        Raises:
+            OSError: none does; that of the last one.
+            TimeoutError: the last one does not answer.
+        """
+        for address in addresses:
+            connecting = asyncio.open_connection(
+                address,
+                endpoint.port,
+                limit=MAX_LINE_BYTES,
+                ssl=self._tls if endpoint.is_tls else None,
+                server_hostname=endpoint.host if endpoint.is_tls else None,
+            )
+            try:
+                return await asyncio.wait_for(connecting, self._seconds / len(addresses))
+            except (OSError, asyncio.TimeoutError):
+                if address == addresses[-1]:
+                    raise
+        raise OSError("the host has no address")
 
 
 def _head(endpoint: Endpoint, headers: Sequence[tuple[str, str]], num_bytes: int) -> bytes:

@@ -28,6 +28,8 @@ MAX_REQUESTS = 64
 MAX_REQUEST_BYTES = 64 << 20
 """Of asynchronous requests that run at once; always one request."""
 MAX_DELIVERIES = 16
+MAX_HOST_DELIVERIES = 4
+"""To one host: one that does not answer leaves places to the others."""
 MAX_DELIVERY_BYTES = 64 << 20
 """Of webhooks that are delivered at once; always one."""
 
@@ -42,6 +44,8 @@ class Worker:
         self._woken = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._batches: dict[str, BatchRun] = {}
+        self._not_loaded: set[str] = set()
+        """Batches that wait for a server which could load their model; they have no place."""
         self._requests: dict[str, int] = {}
         """The sizes of those that run."""
         self._deliveries: dict[str, int] = {}
@@ -88,7 +92,10 @@ class Worker:
     async def _start_batches(self) -> None:
         tools = self._tools
         now = tools.clock.now()
-        rows = await read_patiently(tools, lambda: tools.batches.open(limit=MAX_OPEN, now=now))
+        rows = await read_patiently(
+            tools,
+            lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=self._not_loaded),
+        )
         for row in rows:
             if row.id in self._batches:
                 if row.expires_at <= now:
@@ -106,7 +113,11 @@ class Worker:
         started, state = tools.clock.now(), "stopped"
         try:
             state = await run.run()
-            tools.metrics.ended["batch", state] += 1
+            if state == "not_loaded":
+                self._not_loaded.add(row.id)
+                log.warning("batch %s waits: its model could not be loaded; see above", row.id)
+            else:
+                tools.metrics.ended["batch", state] += 1
         except Exception:
             log.exception("batch %s", row.id)
             error = {
@@ -166,7 +177,11 @@ class Worker:
         rows = await read_patiently(
             tools,
             lambda: tools.requests.due(
-                max_requests=max_requests, max_bytes=max_bytes, now=now, but=[*running]
+                max_requests=max_requests,
+                max_per_host=MAX_HOST_DELIVERIES,
+                max_bytes=max_bytes,
+                now=now,
+                but=[*running],
             ),
         )
         for row in rows:

@@ -16,6 +16,7 @@ from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.worker import MAX_BATCHES
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
 from tests.serve.conftest import Client
@@ -324,6 +325,53 @@ def test_some_batches_run_at_once_and_the_others_in_their_order(make_jobs: MakeJ
         released.set()
         await ended_batch(jobs, "batch_5")
         assert [name.rpartition("_")[0] for name in asked] == [f"batch_{i}" for i in range(6)]
+        await jobs.close()
+
+    run(work())
+
+
+def test_batches_whose_model_could_not_be_loaded_wait_for_a_new_start(
+    make_jobs: MakeJobs,
+) -> None:
+    """They are not failures of theirs, and hold no place of those whose model is there."""
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        is_lost = request_id.startswith("batch_lost") and not request_id.endswith("_1")
+        return error(503, "not_loaded") if is_lost else ok(body)
+
+    async def add(jobs: Jobs, *names: str) -> None:
+        for name in names:
+            await jobs.add_batch(
+                batch_row(
+                    await add_file(jobs, input_of(3)),
+                    id=f"batch_{name}",
+                    output_file_id=f"file-out-{name}",
+                    error_file_id=f"file-err-{name}",
+                )
+            )
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        lost = [f"lost{index}" for index in range(MAX_BATCHES)]
+        await add(jobs, *lost, "found")
+        jobs.start()
+        assert (await ended_batch(jobs, "batch_found")).num_completed == 3
+
+        async def has_one() -> bool:
+            return (await jobs.batch("batch_lost0")).num_completed == 1
+
+        await until(has_one)
+        row = await jobs.batch("batch_lost0")
+        assert (row.status, row.num_failed) == ("in_progress", 0)
+        await jobs.cancel_batch("batch_lost1")
+        assert (await ended_batch(jobs, "batch_lost1")).status == "cancelled"
+        await jobs.close()
+        jobs = make_jobs()  # this one could load it
+        jobs.start()
+        row = await ended_batch(jobs, "batch_lost0")
+        assert (row.status, row.num_completed, row.num_failed) == ("completed", 3, 0)
+        lines = await lines_of(jobs, "file-out-lost0")
+        assert [line["custom_id"] for line in lines] == ["r0", "r1", "r2"]
         await jobs.close()
 
     run(work())

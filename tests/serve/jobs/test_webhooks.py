@@ -20,6 +20,7 @@ from embedlib.serve.jobs import deliveries
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.webhook import DeliveryError, Policy, Sender, is_public
+from embedlib.serve.jobs.worker import MAX_HOST_DELIVERIES
 from tests.serve.jobs.conftest import FakeClock, echo, error, request_row, request_that, run, until
 
 MakeJobs = Callable[..., Jobs]
@@ -202,11 +203,16 @@ def test_a_receiver_that_hangs_keeps_nothing_waiting(make_jobs: MakeJobs, clock:
             for place in range(20):
                 row = request_row(f"h{place}", webhook=receiver.url, webhook_status="PENDING")
                 await jobs.add_request(row, b"{}")
-            await until(lambda: len(receiver.requests) == 16)
+            await until(lambda: len(receiver.requests) == MAX_HOST_DELIVERIES)
+            async with Receiver().listen() as other:
+                row = request_row("o", webhook=other.url, webhook_status="PENDING")
+                await jobs.add_request(row, b"{}")
+                await until(lambda: other.requests)
+            assert len(receiver.requests) == MAX_HOST_DELIVERIES
             await jobs.add_request(request_row("r"), b"{}")
             await request_that(jobs, "r", "SUCCEEDED")
             await jobs.count()
-            assert jobs.metrics.num_webhooks == 20
+            assert jobs.metrics.num_webhooks in (20, 21)  # the other one may have ended
             await jobs.close()  # and the end does not wait for it
 
     run(work())
@@ -324,6 +330,39 @@ def test_the_address_that_was_checked_is_the_one_connected_to() -> None:
                 )
         assert asked == ["hook.invalid"] * 2
         assert len(receiver.requests) == 1
+
+    run(work())
+
+
+def test_a_host_is_tried_at_each_of_its_addresses() -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]  # nobody listens on the first one
+
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            sender = Sender(policy("hook.invalid", "127.0.0.0/8"), resolve=resolve)
+            await sender.send(f"http://hook.invalid:{receiver.port}/", [], b"{}")
+            assert len(receiver.requests) == 1
+            receiver.port += 1  # nobody listens on either
+            with pytest.raises(DeliveryError, match="failed: ConnectionRefusedError"):
+                await sender.send(f"http://hook.invalid:{receiver.port}/", [], b"{}")
+
+    run(work())
+
+
+def test_a_refusal_before_the_whole_body_was_read_is_understood() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too large\r\n\r\n")
+        writer.close()
+
+    async def work() -> None:
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            sender = Sender(policy("127.0.0.1"))
+            with pytest.raises(DeliveryError, match="answered with 413") as caught:
+                await sender.send(f"http://127.0.0.1:{port}/", [], bytes(10 << 20))
+            assert not caught.value.may_retry
 
     run(work())
 
