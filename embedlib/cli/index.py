@@ -16,7 +16,7 @@ import click
 
 from embedlib.cli.chunk_options import chunk_options
 from embedlib.cli.index_lines import Watch, summary
-from embedlib.cli.index_watch import open_passes, run_passes
+from embedlib.cli.index_watch import first_source, open_passes, run_passes
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
@@ -210,7 +210,10 @@ def index(
         passes: Iterator[FileSource] | None = None
         if is_watched:
             passes = open_passes(sources, how_read, checked, tell, sql=sql, ray=ray)
-        source = _open_source(sources, sql, how_read, tell) if passes is None else next(passes)
+        if passes is None:
+            source = _open_source(sources, sql, how_read, tell)
+        else:
+            source = first_source(passes)
         cluster = None if ray is None else (ray, ray_workers)
         with ExitStack() as stack:
             stack.enter_context(closing(destination))

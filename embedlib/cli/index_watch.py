@@ -40,12 +40,20 @@ def open_passes(
     for option, value in (("--sql", sql), ("--ray", ray)):
         if value is not None:
             raise click.UsageError(f"--watch is for folders, and not with {option}")
-    check_watch(folders, options)
+    check_watch(folders, options, how_read)
     return changed_sources(
         *(folders, how_read, tell),
         changes=folder_changes(folders),
         reads_all=options.delete_missing,
     )
+
+
+def first_source(sources: Iterator[FileSource]) -> FileSource:
+    """Return the source of the first pass; Ctrl-C while there is no file to read is the end."""
+    try:
+        return next(sources)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(0) from None
 
 
 def run_passes(

@@ -112,6 +112,7 @@ def serve(
     from embedlib.serve.tracing import open_tracing
 
     listen = take_listen(options)
+    listen.check()
     bounds = take_bounds(options, listen)
     config = Config(**options)
     named, destinations = _named(models or _set_model(), names), _searched(searched)

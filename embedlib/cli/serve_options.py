@@ -70,16 +70,18 @@ def take_bounds(options: dict[str, Any], listen: Listen) -> ServeOptions:
         max_batch_requests=options.pop("max_batch_requests"),
         keep_jobs_seconds=options.pop("keep_jobs_hours") * 3600.0,
         webhook_hosts=options.pop("webhook_hosts"),
-        webhook_secrets=_secrets(options.pop("webhook_secrets_file"), SECRETS_VARIABLE),
+        webhook_secrets=_secrets(
+            options.pop("webhook_secrets_file"), SECRETS_VARIABLE, "webhook secret"
+        ),
     )
 
 
-def _secrets(path: Path | None, variable: str) -> tuple[str, ...]:
+def _secrets(path: Path | None, variable: str, what: str = "API key") -> tuple[str, ...]:
     """Return the lines of a file, or the parts of an environment variable."""
     from embedlib.serve.keys import read_keys
 
     if path is not None:
-        return read_keys(path)
+        return read_keys(path, what)
     given = os.environ.get(variable, "")
     return tuple(key.strip() for key in given.split(",") if key.strip())
 

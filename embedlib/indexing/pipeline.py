@@ -137,7 +137,14 @@ def index(
             tell=tell,
             seen=stack.enter_context(closing(Seen())),
             bad_rows=stack.enter_context(
-                closing(BadRows(settings.errors_file, tell, stops=settings.on_error == "stop"))
+                closing(
+                    BadRows(
+                        settings.errors_file,
+                        tell,
+                        stops=settings.on_error == "stop",
+                        is_partial=getattr(documents, "is_partial", False),
+                    )
+                )
             ),
             tally=Tally(embedder, on_progress, estimate_documents(documents, settings)),
         )

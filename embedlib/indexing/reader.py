@@ -57,8 +57,17 @@ class Group:
 class BadRows:
     """Counts bad rows, reports the first ones, writes them to a file, or ends the load."""
 
-    def __init__(self, path: str | Path | None, tell: Tell, *, stops: bool) -> None:
+    def __init__(
+        self, path: str | Path | None, tell: Tell, *, stops: bool, is_partial: bool = False
+    ) -> None:
         """Check that the file can be written; its content is kept until `start`.
+
+        Args:
+            path: the file; None: there is none.
+            tell: takes lines for the user.
+            stops: whether the first bad row ends the load.
+            is_partial: whether only a part of the source is read, so that what the file says of
+                the others still holds.
 
         Raises:
             SourceError: it cannot be written.
@@ -68,6 +77,7 @@ class BadRows:
         """Whether a bad row has no id, so that its stored rows, if any, are unknown."""
         self._tell = tell
         self._stops = stops
+        self._is_partial = is_partial
         self._lock = threading.Lock()  # the reader's and the caller's thread both add rows
         self._path = None if path is None else Path(path)
         self._file: IO[str] | None = None
@@ -76,11 +86,12 @@ class BadRows:
                 self._path.open("a").close()
 
     def start(self) -> None:
-        """Empty the file; call this only after the destination is locked against other loads."""
+        """Begin the file; call this only after the destination is locked against other loads."""
         if self._path is not None:
             with self._lock, self._file_errors():
                 early = self._file
-                self._file = self._path.open("w+", encoding="utf-8", errors="backslashreplace")
+                mode = "a+" if self._is_partial else "w+"
+                self._file = self._path.open(mode, encoding="utf-8", errors="backslashreplace")
                 if early is not None:
                     early.seek(0)
                     shutil.copyfileobj(early, self._file)

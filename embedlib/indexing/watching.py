@@ -2,34 +2,42 @@
 
 The first pass reads everything, so it finds what changed while nobody watched. It begins after the
 system has started to report changes, so none falls between. A later pass is an ordinary load of the
-files that changed. If rows of missing documents are to be deleted, every pass reads everything:
-which documents are gone only the whole source says.
+files that changed: those that the system names, and those that are others by what it knows of them,
+which a link leads to, too. If rows of missing documents are to be deleted, every pass reads
+everything: which documents are gone only the whole source says.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
 from pathlib import PurePath
-from typing import Final
+from typing import Final, TypeAlias
 
 from embedlib.errors import ConfigError, SourceError, first_line
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.sinks.protocol import Tell
-from embedlib.indexing.sources.files import FileSource, open_source
-from embedlib.indexing.sources.input_files import NoFilesError
+from embedlib.indexing.sources.files import FileSource
+from embedlib.indexing.sources.input_files import InputFile, NoFilesError, find_files, is_read
 from embedlib.indexing.sources.protocol import SourceOptions
 
 _MANY: Final = 1000
 """With more changed paths at once everything is read: the system may have lost some of them."""
+_ANY: Final = frozenset(("/",))
+"""What may have changed before the first pass, and while a folder was replaced."""
 _NO_NAME: Final = "\ufffd"
 """Stands for bytes that are not UTF-8: which file it was is then unknown."""
 _TIMEOUT_MS: Final = 200
 """How often the iterator of changes returns without any; the first time it has started."""
+_Stamp: TypeAlias = tuple[int, ...] | None
+"""What the system knows of a file; another one: it has changed. None: there is no such file."""
 
 
-def check_watch(inputs: Sequence[str], options: IndexOptions) -> None:
+def check_watch(inputs: Sequence[str], options: IndexOptions, how_read: SourceOptions) -> None:
     """Refuse what cannot be watched, and options of a single load.
 
     Raises:
@@ -38,6 +46,11 @@ def check_watch(inputs: Sequence[str], options: IndexOptions) -> None:
     for path in inputs or ("-",):
         if not os.path.isdir(path):
             raise ConfigError(f"watch needs folders, and {path!r} is none; name its folder")
+        if options.errors_file is not None and is_read(options.errors_file, path, how_read):
+            raise ConfigError(
+                f"errors_file {str(options.errors_file)!r} lies in the folder {path!r}, which "
+                "would read it; name another place"
+            )
     for name, value in (
         ("recreate", options.recreate),
         ("replace", options.replace),
@@ -51,23 +64,48 @@ def check_watch(inputs: Sequence[str], options: IndexOptions) -> None:
 def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
     """Yield the absolute paths that changed below some folders; none, if nothing did for a while.
 
+    A folder that is replaced by another one, or that is a link and leads elsewhere now, is watched
+    anew, and counts as changed.
+
     Raises:
         SourceError: the package is missing, or the system cannot watch the folders.
     """
     watchfiles = import_extra("watchfiles", "watch", SourceError)
+    missed: frozenset[str] = frozenset()
+    while True:
+        watched = [_place(folder) for folder in folders]
+        try:
+            changes = watchfiles.watch(
+                *map(os.path.realpath, folders),
+                watch_filter=None,  # which files are read is decided by their names, not here
+                rust_timeout=_TIMEOUT_MS,
+                yield_on_timeout=True,
+            )
+            with closing(changes):
+                for found in changes:
+                    yield frozenset(path for _, path in found) | missed
+                    missed = frozenset()
+                    if [_place(folder) for folder in folders] != watched:
+                        break
+        except (OSError, RuntimeError) as error:
+            if not (missed and isinstance(error, FileNotFoundError)):
+                raise SourceError(
+                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; on Linux "
+                    "a user may watch fs.inotify.max_user_watches folders, which sysctl raises"
+                ) from error
+        missed = _ANY
+        while None in map(_place, folders):
+            time.sleep(_TIMEOUT_MS / 1000)
+            yield frozenset()
+
+
+def _place(folder: str) -> tuple[int, int, str] | None:
+    """Return what a folder is; None: there is none."""
     try:
-        for changes in watchfiles.watch(
-            *map(os.path.realpath, folders),
-            watch_filter=None,  # which files are read is decided by their names, not here
-            rust_timeout=_TIMEOUT_MS,
-            yield_on_timeout=True,
-        ):
-            yield frozenset(path for _, path in changes)
-    except (OSError, RuntimeError) as error:
-        raise SourceError(
-            f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; on Linux a user "
-            "may watch fs.inotify.max_user_watches folders, which sysctl raises"
-        ) from error
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, os.path.realpath(folder)
 
 
 def changed_sources(
@@ -80,7 +118,8 @@ def changed_sources(
 ) -> Iterator[FileSource]:
     """Yield the source of each pass: all files first, then those that have changed.
 
-    While a folder has no file to read there is no pass; the next one reads all files.
+    While a folder has no file to read there is no pass; the next one reads all files. Files whose
+    rows have ids of their own are read together: of an id in two of them the first one counts.
 
     Args:
         folders: to read.
@@ -90,7 +129,8 @@ def changed_sources(
         reads_all: whether every pass reads all files, because rows of missing ones are deleted.
 
     Raises:
-        SourceError: the fields of a file cannot be guessed.
+        SourceError: the fields of a file cannot be guessed, in the first pass. Later such a file
+            is a bad row until it changes again: somebody may be writing it.
     """
     told = set[str]()
 
@@ -99,40 +139,58 @@ def changed_sources(
             told.add(line)
             tell(line)
 
-    def look() -> FileSource | None:
+    def find() -> list[InputFile] | None:
         try:
-            return open_source(folders, options, tell_once)
+            for folder in folders:
+                if not os.path.isdir(folder):
+                    raise NoFilesError(f"{folder}: the folder is gone")
+            return find_files(folders, options, tell_once)
         except NoFilesError as error:
             tell_once(f"{error}; waiting until there is one")
             return None
 
+    options.refuse_since("a file")
+    source = FileSource((), options, tell_once)
+    is_first = has_missed = True
+    stamps: dict[str, _Stamp] = {}
     next(changes, None)  # from now on none is lost
-    source = look()
-    known = set(source.input_paths) if source else set[str]()
-    has_missed = source is None
-    if source is not None:
-        yield source
-    for paths in changes:
-        if not paths:
+    for paths in chain((_ANY,), changes):
+        files = find() if paths else None
+        if files is None:
+            has_missed |= bool(paths)
             continue
-        source = look()
-        if source is None:
-            has_missed = True
-            continue
-        files = source.input_paths
-        changed = [file for file in files if _is_among(file, paths)]
+        before, stamps = stamps, {file.path: _stamp(file.path) for file in files}
+        # A stamp may be the same if a file is written twice within milliseconds.
+        changed = {path for path in stamps if stamps[path] != before.get(path)}
+        changed |= _among(stamps, paths)
         is_vague = has_missed or len(paths) > _MANY or any(_NO_NAME in path for path in paths)
-        is_needed = is_vague or bool(changed) or (reads_all and known != set(files))
-        known, has_missed = set(files), False
-        if not is_needed:
+        if not (is_vague or changed or (reads_all and before.keys() != stamps.keys())):
             continue
-        if not reads_all and not is_vague:
-            source.narrow(changed)
+        source = source.of(files, None if is_first else stamps.keys() - changed)
+        is_first = has_missed = False
+        if not (reads_all or is_vague):
+            together = source.with_own_ids
+            source.narrow(changed | together if together & changed else changed)
         yield source
 
 
-def _is_among(file: str, paths: Collection[str]) -> bool:
-    """Whether a file or a folder that it is in has changed: one that appears comes with files."""
-    folder, name = os.path.split(file)
-    path = PurePath(os.path.realpath(folder), name)
-    return any(os.fspath(place) in paths for place in (path, *path.parents))
+def _stamp(path: str) -> _Stamp:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _among(files: Iterable[str], paths: Collection[str]) -> set[str]:
+    """Return the files that changed, or that are in a folder which did: it comes with files."""
+    real: dict[str, str] = {}
+    found = set()
+    for file in files:
+        folder, name = os.path.split(file)
+        if folder not in real:
+            real[folder] = os.path.realpath(folder)
+        path = PurePath(real[folder], name)
+        if any(os.fspath(place) in paths for place in (path, *path.parents)):
+            found.add(file)
+    return found

@@ -122,9 +122,7 @@ class ServedModel:
         """
         if self.session is None:
             if self.error:
-                raise HTTPError(
-                    503, f"{self.name} could not be loaded: {self.error}", "not_loaded"
-                )
+                raise HTTPError(503, f"{self.name} could not be loaded: {self.error}", "not_loaded")
             raise HTTPError(
                 503, f"{self.name} is loading; come again", "unavailable", retry_seconds=2
             )

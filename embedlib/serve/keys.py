@@ -60,10 +60,12 @@ def owner_of(key: str) -> str:
     return blake2b(key.encode(), digest_size=16, person=b"embedlib-jobs").hexdigest()
 
 
-def read_keys(path: str | Path) -> tuple[str, ...]:
+def read_keys(path: str | Path, what: str = "API key") -> tuple[str, ...]:
     """Return the keys in a file, one a line; empty lines and lines that begin with # do not count.
 
-    Webhook secrets are written the same way.
+    Args:
+        path: the file.
+        what: they are, for messages; webhook secrets are written the same way.
 
     Raises:
         ConfigError: the file cannot be read, or has no key.
@@ -71,9 +73,9 @@ def read_keys(path: str | Path) -> tuple[str, ...]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # editors on Windows begin with a mark
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the API keys in {path} cannot be read: {first_line(error)}") from None
+        raise ConfigError(f"the {what}s in {path} cannot be read: {first_line(error)}") from None
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise ConfigError(f"{path} has no API key; write one a line")
+        raise ConfigError(f"{path} has no {what}; write one a line")
     return keys

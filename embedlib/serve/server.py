@@ -6,6 +6,7 @@ Source: uvicorn 0.54, `server.py` and `protocols/http/httptools_impl.py`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import resource
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -21,9 +23,13 @@ import uvicorn
 from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
 from embedlib.serve.connection import Connection
+from embedlib.serve.tls import check_certificate, renew_certificate
 
 MAX_OPEN_FILES = 65_536
 """Connections are bounded by what waits for an answer, not by this."""
+SAME_SIGNAL_SECONDS = 0.5
+"""A signal that comes again within this time is the same one: some programs send it to a process
+and to its group."""
 GC_OBJECTS = 20_000
 """New objects before the garbage collector looks for cycles among them. A turn of some requests
 makes the usual 700, and all are freed with their answers: a twentieth of a request was that."""
@@ -42,6 +48,22 @@ class Listen:
     """For TLS, with `private_key`."""
     private_key: Path | None = None
 
+    @property
+    def tls_files(self) -> tuple[Path, Path] | None:
+        """Certificate and private key; None: connections are plain."""
+        if self.certificate is None or self.private_key is None:
+            return None
+        return self.certificate, self.private_key
+
+    def check(self) -> None:
+        """Refuse a certificate that cannot be offered.
+
+        Raises:
+            ConfigError: says why.
+        """
+        if self.tls_files is not None:
+            check_certificate(*self.tls_files)
+
     def __str__(self) -> str:
         """Return the URL."""
         if self.unix_socket is not None:
@@ -54,11 +76,14 @@ class Listen:
 def serve(application: Application, listen: Listen) -> None:
     """Serve until SIGTERM or SIGINT; returns when every running request is answered.
 
+    On SIGHUP the certificate is read again.
+
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or the certificate cannot be offered.
         EmbedlibError: no model could be loaded.
         SinkError: a destination has rows of a model that is not served.
     """
+    listen.check()
     _allow_connections()
     gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     options = application.options
@@ -80,52 +105,85 @@ def serve(application: Application, listen: Listen) -> None:
         timeout_keep_alive=75,
         backlog=2048,
     )
-    server = _Server(config, application)
+    server = _Server(config, application, listen)
     with _own_socket(listen.unix_socket) as sockets:
         try:
             server.run(sockets)
         except SystemExit as error:  # uvicorn has logged why
-            raise ConfigError(
-                f"{listen} cannot be listened on; another program may, take another --port"
-            ) from error
+            raise _not_listening(listen) from error
         except KeyboardInterrupt:
             pass
     if application.failure is not None:
         raise application.failure
     if not server.started:
-        raise ConfigError(f"{listen} cannot be listened on; another program may, take another port")
+        raise _not_listening(listen)
 
 
 class _Server(uvicorn.Server):
     """Ends in order: not ready, a grace period, the running requests, then the models."""
 
-    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application, listen: Listen) -> None:
         super().__init__(config)
         self._application = application
+        self._tls_files = listen.tls_files
+        self._first_signal: tuple[int, float] | None = None
         application.end_server = self._exit
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals on the event loop; uvicorn would raise them again at the end."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._end)
+        handlers = {
+            number: partial(self._end, number) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        if self._tls_files is not None:
+            handlers[signal.SIGHUP] = partial(self._renew, *self._tls_files)
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in handlers:
                 loop.remove_signal_handler(number)
 
-    def _end(self) -> None:
+    def _end(self, number: int) -> None:
         """Begin to end; the second signal ends at once."""
+        now = asyncio.get_running_loop().time()
+        if self._first_signal is None:
+            self._first_signal = number, now
         if self._application.is_draining:
-            os._exit(1)
+            first, at = self._first_signal
+            if number != first or now - at > SAME_SIGNAL_SECONDS:
+                os._exit(1)
+            return
         self._application.drain()
         grace = self._application.options.grace_seconds
         asyncio.get_running_loop().call_later(grace, self._exit)
 
+    def _renew(self, certificate: Path, private_key: Path) -> None:
+        """Read the certificate again."""
+        if self.config.loaded and self.config.ssl is not None:  # else it is about to be read
+            renew_certificate(self.config.ssl, certificate, private_key)
+
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _not_listening(listen: Listen) -> ConfigError:
+    """Say why an address cannot be listened on, which uvicorn only logs."""
+    why = "another program may; take another --port"
+    try:
+        [(family, kind, _, _, address), *_] = socket.getaddrinfo(
+            listen.host, listen.port, type=socket.SOCK_STREAM
+        )
+        with socket.socket(family, kind) as asking:
+            asking.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            why = "another program listens there; take another --port"
+        else:
+            why = f"{error.strerror}; --host takes an address of this machine"
+    return ConfigError(f"{listen} cannot be listened on: {why}")
 
 
 def _allow_connections() -> None:

@@ -109,6 +109,16 @@ def test_a_bad_file_of_any_pass_decides_the_exit_code(
     assert texts(out)["b.txt"] == "another"
 
 
+def test_ctrl_c_before_the_first_file_is_the_end(
+    run: Run, model: str, tmp_path: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report_changes(monkeypatch)
+    (tmp_path / "empty").mkdir()
+    done = run("index", str(tmp_path / "empty"), "-m", model, "--to", out, "--watch")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "waiting until there is one" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

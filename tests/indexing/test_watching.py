@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -194,6 +196,19 @@ def test_a_bad_file_is_told_and_its_correction_is_loaded(docs: Path, loads: Load
     assert loads.texts()["docs/a.txt"] == "corrected"
 
 
+def test_an_errors_file_keeps_what_a_pass_does_not_read(
+    docs: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    (docs / "b.txt").write_bytes(b"\xff")
+    errors = tmp_path / "errors.jsonl"
+    loads = Loads(embedder, errors_file=str(errors))
+    loads.run(write(docs / "a.txt", "another"))
+    [bad] = map(json.loads, errors.read_text().splitlines())
+    assert bad["place"] == "'docs/b.txt'"
+    loads.run()  # reads everything
+    assert len(errors.read_text().splitlines()) == 1
+
+
 def test_a_partial_pass_keeps_the_names_of_the_destination(docs: Path, loads: Loads) -> None:
     how = SourceOptions(id_root=docs.parent.parent)
     prefix = docs.parent.name
@@ -203,6 +218,68 @@ def test_a_partial_pass_keeps_the_names_of_the_destination(docs: Path, loads: Lo
     reports = loads.run(write(docs / "a.txt", "another"), how=how)
     assert reports[1].num_documents == 1
     assert loads.texts()[f"{prefix}/docs/a.txt"] == "another"
+
+
+def test_files_that_links_lead_to_are_followed(docs: Path, loads: Loads, tmp_path: Path) -> None:
+    """A link inside of the folder, one to elsewhere, and a folder of which a link chooses one."""
+    (docs / "inner.txt").symlink_to("a.txt")
+    (tmp_path / "else.txt").write_text("elsewhere")
+    (docs / "outer.txt").symlink_to(tmp_path / "else.txt")
+    for version in ("..1", "..2"):
+        (docs / version).mkdir()
+        (docs / version / "m.txt").write_text(f"version {version}")
+    (docs / "..data").symlink_to("..1")
+    (docs / "m.txt").symlink_to("..data/m.txt")
+
+    def switch() -> Collection[str]:
+        (tmp_path / "else.txt").write_text("changed elsewhere")  # not reported, but seen
+        (docs / "..new").symlink_to("..2")
+        (docs / "..new").rename(docs / "..data")
+        return {str(docs / "..data")}
+
+    reports = loads.run(write(docs / "a.txt", "another"), switch)
+    assert [report.num_documents for report in reports] == [6, 2, 2]
+    assert loads.texts() == {
+        "docs/a.txt": "another",
+        "docs/b.txt": "text of b.txt",
+        "docs/inner.txt": "another",
+        "docs/m.txt": "version ..2",
+        "docs/outer.txt": "changed elsewhere",
+        "docs/sub/c.md": "text of sub/c.md",
+    }
+
+
+def test_of_ids_in_two_files_the_first_counts_in_each_pass(docs: Path, loads: Loads) -> None:
+    tables = SourceOptions(input_format="jsonl")
+    for name in ("a", "b"):
+        (docs / f"{name}.jsonl").write_text(f'{{"id": 1, "text": "{name}"}}\n')
+    step = write(docs / "b.jsonl", '{"id": 1, "text": "b again"}\n{"id": 2, "text": "second"}\n')
+    reports = loads.run(step, how=tables)
+    assert [report.num_bad for report in reports] == [1, 1]
+    assert loads.texts() == {"1": "a", "2": "second"}
+
+
+def test_a_table_that_is_being_written_is_a_bad_row_until_it_is_there(
+    docs: Path, loads: Loads
+) -> None:
+    (docs / "a.jsonl").write_text('{"id": 1, "text": "one"}\n')
+    tables = SourceOptions(input_format="jsonl")
+    half = write(docs / "b.jsonl", '{"id": 2, "te')
+    no_text = write(docs / "b.jsonl", '{"id": 2}\n')
+    whole = write(docs / "b.jsonl", '{"id": 2, "text": "two"}\n')
+    reports = loads.run(half, no_text, write(docs / "c.txt", ""), whole, how=tables)
+    assert [report.num_bad for report in reports] == [0, 1, 1, 0]
+    assert loads.texts() == {"1": "one", "2": "two"}
+    assert any(line.startswith("skipped: 'docs/b.jsonl': ") for line in loads.told), loads.told
+
+
+def test_a_file_that_is_half_written_deletes_nothing(docs: Path, embedder: Embedder) -> None:
+    loads = Loads(embedder, delete_missing=True, max_delete=1.0)
+    tables = SourceOptions(input_format="jsonl")
+    (docs / "a.jsonl").write_text('{"id": 1, "text": "one"}\n')
+    (docs / "b.jsonl").write_text('{"id": 2, "text": "two"}\n')
+    loads.run(write(docs / "b.jsonl", '{"id": 2, "te'), how=tables)
+    assert loads.texts() == {"1": "one", "2": "two"}
 
 
 def test_lines_for_the_user_come_once(docs: Path, loads: Loads) -> None:
@@ -220,13 +297,14 @@ def test_lines_for_the_user_come_once(docs: Path, loads: Loads) -> None:
         (["docs"], {"replace": True}, "watch and replace exclude one another"),
         (["docs"], {"dry_run": True}, "watch and dry_run exclude"),
         (["docs"], {"limit": 1}, "watch and limit exclude"),
+        (["docs"], {"errors_file": "docs/e.jsonl"}, "lies in the folder 'docs', which would read"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(
     docs: Path, paths: list[str], options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        check_watch(paths, IndexOptions(**options))
+        check_watch(paths, IndexOptions(**options), SourceOptions(input_format="jsonl"))
 
 
 def test_an_empty_folder_is_waited_for(docs: Path, embedder: Embedder) -> None:
@@ -263,6 +341,44 @@ def test_the_system_reports_changes(docs: Path) -> None:
     (docs / "sub" / "new.txt").write_text("new")
     assert str(docs.resolve() / "sub" / "new.txt") in next(filter(None, changes))
     changes.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "link"])
+def test_a_folder_that_is_replaced_is_watched_anew(docs: Path, how: str) -> None:
+    pytest.importorskip("watchfiles", reason="the extra watch is not installed")
+    new = docs.parent / "new"
+    new.mkdir()
+    if how == "link":
+        docs.rename(docs.parent / "old")
+        docs.symlink_to("old")
+    changes = folder_changes(["docs"])
+    assert next(changes) == frozenset()
+    if how == "link":
+        (docs.parent / "link").symlink_to("new")
+        (docs.parent / "link").rename(docs)
+    else:
+        if how == "moved":
+            docs.rename(docs.parent / "old")
+        else:
+            shutil.rmtree(docs)
+        new.rename(docs)
+    while "/" not in next(changes):  # anything may have changed
+        pass
+    (docs / "a.txt").write_text("later")
+    while str(docs.resolve() / "a.txt") not in next(changes):
+        pass
+    changes.close()  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_is_gone_is_waited_for(docs: Path, loads: Loads) -> None:
+    def remove_folder() -> Collection[str]:
+        shutil.rmtree(docs)
+        return {str(docs)}
+
+    reports = loads.run(remove_folder, write(docs / "a.txt", "back"))
+    assert [report.num_documents for report in reports] == [3, 1]
+    assert loads.texts()["docs/a.txt"] == "back"
+    assert any("docs: the folder is gone; waiting" in line for line in loads.told)
 
 
 def test_a_folder_that_cannot_be_watched_is_an_error(docs: Path) -> None:

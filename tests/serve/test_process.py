@@ -23,10 +23,11 @@ import httpx
 import msgspec
 import pytest
 
-from embedlib.errors import EmbedlibError
+from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.serve import create_app
 from embedlib.serve.server import Listen, serve
 from embedlib.serve.slow_readers import ReadLimitedProtocol
+from embedlib.serve.tls import check_certificate, load_certificate, renew_certificate
 from embedlib.testing import fake_embedder, write_tiny_model
 
 SECONDS = 60.0
@@ -162,6 +163,17 @@ def test_the_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
         code, output = server.end()
     assert code == 1, output
     assert "ended in order" not in output
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(start: Callable[..., Server]) -> None:
+    """GNU timeout sends it to the process and to its group."""
+    server = start()
+    for _ in range(2):
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)  # or the system makes one of the two
+    code, output = server.end()
+    assert code == 0, output
+    assert "ended in order" in output
 
 
 @pytest.mark.parametrize(
@@ -303,19 +315,103 @@ def test_a_port_in_use_is_one_line(server: Server) -> None:
     assert found.stderr.splitlines()[-1].startswith("embedlib.errors.ConfigError: http://127.0.0.1")
 
 
-def test_tls(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("nosuch.invalid", "; --host takes an address of this machine"),
+        ("192.0.2.1", "requested address; --host takes an address of this machine"),
+    ],
+)
+def test_an_address_of_no_machine_here_is_one_line(host: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"http://{host}:0 cannot be listened on: .*{reason}"):
+        serve(create_app({"fake": fake_embedder()}), Listen(host=host, port=0))
+
+
+@pytest.fixture
+def make_certificate(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """Return a function that makes a certificate for localhost, and its key, by a name."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl, which makes a certificate, is not installed")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost", "-out", certificate, "-keyout", key),
-        ],
-        check=True,
-        capture_output=True,
-    )
+
+    def make(name: str, *key: str) -> tuple[Path, Path]:
+        files = tmp_path / f"{name}.pem", tmp_path / f"{name}-key.pem"
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "ec"),
+                *("-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2", "-subj", "/CN=localhost"),
+                *("-addext", "subjectAltName=DNS:localhost", "-out", files[0]),
+                *("-keyout", files[1], *(key or ("-nodes",))),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        return files
+
+    return make
+
+
+MakeCertificate = Callable[..., tuple[Path, Path]]
+
+
+def test_a_certificate_that_cannot_be_offered_is_one_line(
+    make_certificate: MakeCertificate, tmp_path: Path
+) -> None:
+    (one, key), (_, other) = make_certificate("one"), make_certificate("two")
+    _, locked = make_certificate("three", "-passout", "pass:secret")
+    junk = tmp_path / "junk.pem"
+    junk.write_text("no certificate")
+    for certificate, private_key, reason in [
+        (one, other, f"the private key {other} is not that of the certificate {one}; give"),
+        (junk, key, f"{junk} cannot be read as a PEM certificate: "),
+        (one, junk, f"{junk} cannot be read as a PEM private key: "),
+        (one, locked, f"the private key {locked} needs a password; write it without"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            check_certificate(certificate, private_key)
+        assert str(caught.value).startswith(reason)
+
+
+def test_a_renewed_certificate_is_read_again(
+    make_certificate: MakeCertificate, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, (renewed, new_key) = make_certificate("old"), make_certificate("new")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_certificate(context, *files)
+
+    def is_offered(trusted: Path) -> bool:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            answering = threading.Thread(target=_shake, args=(context, theirs))
+            answering.start()
+            client = ssl.create_default_context(cafile=trusted)
+            try:
+                client.wrap_socket(ours, server_hostname="localhost").close()
+            except ssl.SSLCertVerificationError:
+                return False
+            finally:
+                ours.close()
+                answering.join(SECONDS)
+            return True
+
+    old = shutil.copy(files[0], files[0].with_name("kept.pem"))
+    assert is_offered(old)
+    shutil.copy(renewed, files[0])  # half of a renewal
+    renew_certificate(context, *files)
+    assert "stays as it was" in caplog.text
+    assert is_offered(old)
+    shutil.copy(new_key, files[1])
+    renew_certificate(context, *files)
+    assert is_offered(renewed)
+    assert not is_offered(old)
+
+
+def _shake(context: ssl.SSLContext, plain: socket.socket) -> None:
+    with suppress(OSError):
+        context.wrap_socket(plain, server_side=True).close()
+
+
+def test_tls(make_certificate: MakeCertificate) -> None:
+    certificate, key = make_certificate("cert")
     application, port = create_app({"fake": fake_embedder()}), free_port()
     url, answers = f"https://localhost:{port}", list[object]()
 
@@ -324,6 +420,7 @@ def test_tls(tmp_path: Path) -> None:
         try:
             with httpx.Client(base_url=url, verify=trusted) as http:
                 wait_ready(http, None)
+                os.kill(os.getpid(), signal.SIGHUP)  # it would end the tests if it were not handled
                 answers.append(http.post("/embed", json={"inputs": "a"}))
             httpx.get(f"{url}/health")  # nobody vouches for the certificate
         except httpx.ConnectError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import NotImplementedType
@@ -51,19 +51,8 @@ def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> Fi
             fields cannot be guessed.
     """
     options.refuse_since("a file")
-    files = find_files(inputs, options, tell)
-    fields: dict[str, Fields] = {}
-    guesses: dict[str, list[str]] = {}
-    for file in files:
-        found = None if file.is_stream else _look_into(file, options)
-        if found is not None:
-            fields[file.path], guess = found
-            guesses.setdefault(guess, []).append(file.name)
-    for guess, names in guesses.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        if guess:
-            tell(f"{names[0]}{more}: {guess}")
-    return FileSource(files, fields, options, tell)
+    source = FileSource((), options, tell)
+    return source.of(find_files(inputs, options, tell))
 
 
 def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | None:
@@ -114,15 +103,66 @@ class FileSource:
     def __init__(
         self,
         files: Sequence[InputFile],
-        fields: Mapping[str, Fields],
         options: SourceOptions,
         tell: Tell,
     ) -> None:
         self._files = files
-        self._fields = fields
         self._options = options
         self._tell = tell
+        self._fields: dict[str, Fields] = {}
+        """Of the files that have rows."""
+        self._refused: dict[str, str] = {}
+        """Files that are a bad row, and why."""
         self._only: frozenset[str] | None = None
+
+    def of(
+        self, files: Sequence[InputFile], unchanged: Collection[str] | None = None
+    ) -> FileSource:
+        """Return the source of these files, of which the first rows are read.
+
+        Args:
+            files: that are read.
+            unchanged: paths of those that are as this source has found them; None: it has found
+                none. Otherwise the others may be half written: what is refused is a bad row.
+
+        Raises:
+            SourceError: a file cannot be read, or its fields cannot be guessed.
+        """
+        source = FileSource(files, self._options, self._tell)
+        guesses: dict[str, list[str]] = {}
+        for file in files:
+            if unchanged is not None and file.path in unchanged:
+                source._copy(self, file.path)
+                continue
+            try:
+                found = None if file.is_stream else _look_into(file, self._options)
+            except SourceError as error:
+                if unchanged is None:
+                    raise
+                source._refused[file.path] = str(error).removeprefix(f"{file.name}: ")
+                continue
+            if found is not None:
+                source._fields[file.path], guess = found
+                guesses.setdefault(guess, []).append(file.name)
+        for guess, names in guesses.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            if guess:
+                self._tell(f"{names[0]}{more}: {guess}")
+        return source
+
+    def _copy(self, other: FileSource, path: str) -> None:
+        """Take over what another source has found of a file."""
+        if path in other._fields:
+            self._fields[path] = other._fields[path]
+        if path in other._refused:
+            self._refused[path] = other._refused[path]
+
+    @property
+    def with_own_ids(self) -> frozenset[str]:
+        """The files whose rows have ids of their own, which other files may have too."""
+        return frozenset(
+            path for path, fields in self._fields.items() if fields.id and not fields.has_prefix
+        )
 
     def narrow(self, paths: Iterable[str]) -> None:
         """Read only these of the files.
@@ -190,6 +230,9 @@ class FileSource:
     def __iter__(self) -> Iterator[Document | BadRow]:
         empty: list[str] = []
         for file in self._read_files():
+            if file.path in self._refused:
+                yield BadRow(place=place_of(file.path), reason=self._refused[file.path])
+                continue
             if self._has_bad_id(file):
                 yield _bad_name(file)
                 continue

@@ -72,12 +72,7 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     for path in map(local_path, inputs):
         in_storage = is_storage(path)
         if path != STDIN and not in_storage and not os.path.exists(path):
-            is_url = "://" in path or path.startswith("sqlite:")
-            hint = (
-                "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
-            )
-            place = without_password(place_of(path))
-            raise SourceError(f"cannot read {place}: no such file or folder; {hint}")
+            raise SourceError(f"cannot read {without_password(place_of(path))}: {_why_not(path)}")
         if in_storage and is_folder(path):
             found = _files_of_storage(path.rstrip("/"), options, tell)
         elif os.path.isdir(path):
@@ -87,6 +82,12 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
         for file in found:
             files.setdefault(file.name, file)
     return list(files.values())
+
+
+def is_read(path: str | os.PathLike[str], folder: str, options: SourceOptions) -> bool:
+    """Return whether a file is read that is put into a folder."""
+    inner = PurePath(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
+    return not any(part.startswith(".") for part in inner.split("/")) and _is_wanted(inner, options)
 
 
 def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], option: str) -> None:
@@ -131,6 +132,15 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
         input_format=input_format,
         is_named=True,
     )
+
+
+def _why_not(path: str) -> str:
+    """Say why an input that is no file cannot be read."""
+    if path.lower().startswith(("http://", "https://")):
+        return "pages are not fetched; download it first"
+    is_url = "://" in path or path.startswith("sqlite:")
+    hint = "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
+    return f"no such file or folder; {hint}"
 
 
 def _describe_unknown(path: str) -> str:
@@ -242,6 +252,8 @@ def _walk(folder: str, links: list[str]) -> Iterator[str]:
     """
 
     def refuse(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            return  # it was removed meanwhile
         raise SourceError(f"cannot read the folder {error.filename!r}: {error.strerror}") from error
 
     for parent, folders, files in os.walk(folder, onerror=refuse):

@@ -115,7 +115,8 @@ class Source(Protocol):
     `input_paths`: the files it reads; `index` refuses to write an errors file over one of them. It
     may have `keep_ids`, which takes a function from ids to the number of those that the destination
     holds, and is called before the first iteration if the destination may hold any. It may have
-    `is_partial`: whether it leaves out documents that may be stored, which are then not counted.
+    `is_partial`: whether it leaves out documents that may be stored, which are then not counted;
+    an errors file keeps what it says of them.
     """
 
     def __iter__(self) -> Iterator[Document | BadRow]:

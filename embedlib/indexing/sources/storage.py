@@ -51,6 +51,8 @@ def is_folder(url: str) -> bool:
     Raises:
         SourceError: there is nothing, or the storage cannot be reached.
     """
+    if "::" in url:  # inside of a listed folder it is a name like any other
+        raise SourceError(f"{url}: a file in another file is not read; copy it out of there first")
     files, path = _resolve(url)
     if url.endswith("/"):
         return True
@@ -136,14 +138,14 @@ def _resolve(url: str) -> tuple[Any, str]:
             f"{without_password(url)}: a URL takes no password or key; set it in the environment "
             "or a file, as the package of this storage documents it"
         )
-    if "::" in url:
-        raise SourceError(f"{url}: a file in another file is not read; copy it out of there first")
     if scheme.lower() in ("s3", "s3a"):
         import_extra("s3fs", "s3", SourceError)
     fsspec = import_extra("fsspec.core", _EXTRA, SourceError)
     try:
         # Without a cache of lists: what an object was when it was listed may be outdated.
-        files, path = fsspec.url_to_fs(url, use_listings_cache=False)
+        files, path = fsspec.url_to_fs(url.partition("::")[0], use_listings_cache=False)
+        if "::" in url:  # fsspec takes it for a file in another file
+            path = files._strip_protocol(url)
     except Exception as error:  # such as ImportError: Please install gcsfs to access Google Storage
         raise SourceError(f"cannot use {url}: {_reason(error)}") from error
     return files, str(path)
@@ -157,6 +159,10 @@ def _explaining(url: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError) as error:
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EACCES
         raise OSError(code, os.strerror(code)) from error
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # of this object, such as one under a key of its own
+            raise OSError(errno.EINVAL, f"the storage refuses it: {_reason(error)}") from error
+        raise _failure(url, error) from error
     except Exception as error:  # each kind of storage has errors of its own
         raise _failure(url, error) from error
 

@@ -155,8 +155,9 @@ class BatchStore:
         """
         places = ", ".join("?" * len(but))
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM (SELECT *, status = 'cancelling' OR expires_at <= ? AS is_over "
-            f"FROM batches WHERE ended_at IS NULL) WHERE is_over OR id NOT IN ({places}) "
+            f"SELECT {_COLUMNS} FROM (SELECT *, status = 'cancelling' OR expires_at <= ? "
+            "AS is_over FROM batches WHERE ended_at IS NULL) "
+            f"WHERE is_over OR id NOT IN ({places}) "
             "ORDER BY is_over DESC, seq LIMIT ?",
             [now, *but, limit],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import sys
 import tracemalloc
@@ -130,6 +131,30 @@ def test_an_object_that_is_removed_meanwhile_is_a_bad_row(bucket: Any) -> None:
     assert texts(list(source))["memory://b/docs/a.txt"] == "No such file or directory"
 
 
+def test_any_name_in_a_folder_is_a_file(bucket: Any) -> None:
+    bucket.pipe("/b/docs/a::b.txt", b"colons")
+    assert "memory://b/docs/a::b.txt" in {document.id for document in read("memory://b/docs")}
+
+
+def test_an_object_that_the_storage_refuses_is_a_bad_row(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = memory.MemoryFileSystem._open
+
+    def refuse(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith("t.csv"):
+            raise OSError(errno.EINVAL, "Bad Request")
+        return opened(self, path, *arguments, **options)
+
+    bucket.pipe("/b/docs/t.csv", b"id,text\n1,one\n")
+    monkeypatch.setattr(memory.MemoryFileSystem, "_open", refuse)
+    found = read("memory://b/docs", glob=("*.csv", "*.txt"))
+    bad = [item for item in found if isinstance(item, BadRow)]
+    assert [row.place for row in bad] == ["the rest of 'memory://b/docs/t.csv'"]
+    assert "the storage refuses it" in bad[0].reason
+    assert len(found) > 1
+
+
 @pytest.mark.parametrize("method", ["_open", "find"])
 def test_storage_that_fails_ends_the_load(
     bucket: Any, monkeypatch: pytest.MonkeyPatch, method: str
@@ -164,7 +189,7 @@ def test_storage_that_fails_while_it_is_read_ends_the_load(
     [
         ("memory://me:secret@b/docs", r"^memory://me:\*\*\*@b/docs: a URL takes no password"),
         ("memory://b/a.zip::memory://c", "a file in another file is not read"),
-        ("https://host/a.txt", "no such file or folder; a database URL needs --sql"),
+        ("https://host/a.txt", "pages are not fetched; download it first"),
         ("postgresql://me:secret@host/db", "no such file or folder; a database URL needs --sql"),
         ("nonsense://host/a.txt", "no such file or folder"),
     ],
