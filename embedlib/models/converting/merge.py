@@ -113,6 +113,7 @@ def merge_adapter(
     task = model.check_task(config, adapter)
     if out.exists():
         raise ConfigError(f"{shown(str(out))} is there already; give a new folder")
+    out = out.resolve()  # its lock and its part stand beside it
     stored = list_tensors(folder / WEIGHTS_NAME, folder)
     data = map_file(folder / WEIGHTS_NAME)
     changes = _changes(folder, model, config, adapter, task, stored, data)
