@@ -101,7 +101,9 @@ class Search:
         if not hint and self._passes(near):
             apart += (*setting.differences(self._asked), *self._lengths_apart(ours))
             return Match(is_same=False, cosines=found, differences=apart)
-        return Match(is_same=False, cosines=found, hint=hint or self._diagnosis(setting, ours))
+        return Match(
+            is_same=False, cosines=found, hint=hint or self._diagnosis(setting, ours, apart)
+        )
 
     def _nearest(self) -> tuple[Setting, str]:
         """Return the setting that comes nearest, and what was seen if none gives the vectors."""
@@ -181,13 +183,15 @@ class Search:
         parts = [f"{count} with {name}" for name, count in zip(rows, counts, strict=True) if count]
         return f"the texts were not made alike; of {table.shape[1]}: {', '.join(parts)}"
 
-    def _diagnosis(self, setting: Setting, ours: NDArray[np.float32]) -> str:
+    def _diagnosis(
+        self, setting: Setting, ours: NDArray[np.float32], apart: tuple[str, ...]
+    ) -> str:
         """Return what the vectors may be, which this setting comes nearest to."""
         if self._theirs.are_whole:
             return "their numbers are whole: codes of a lower precision, not the model's vectors"
         told = what_they_may_be(ours, self._theirs, self._gate)
         if told:
-            with_it = ", ".join(setting.differences(self._asked))
+            with_it = ", ".join((*apart, *setting.differences(self._asked)))
             return f"with {with_it}: {told}" if with_it else told
         prompts = (self._asked.prompt, *self._maker.own_prompts())
         settings = [replace(self._asked, prompt=prompt) for prompt in prompts]

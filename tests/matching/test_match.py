@@ -190,6 +190,8 @@ def test_near_vectors(embedder: Embedder) -> None:
     assert compared(embedder, uneven).hint == near
     query = turned(embedder.encode(TEXTS, prompt="query: "), 0.9985)
     assert compared(embedder, query).hint == f"with prompt 'query: ': {near}"
+    short = turned(embedder.encode(TEXTS, prompt="", truncate_dim=16), 0.9985)
+    assert compared(embedder, short).hint == f"with truncate_dim=16: {near}"
 
 
 def test_rows_of_other_texts(embedder: Embedder) -> None:
