@@ -112,9 +112,10 @@ def convert_folder(
             _copy(folder, part, plan)
             done = _run(folder, part, plan, lock, report)
     except OSError as error:
-        remedy = "; name a new folder that can be written with --out" if out is None else ""
+        remedy = "; give another folder with --out" if out is None else ""
+        where = f" ({error.filename})" if error.filename else ""
         raise ModelWeightsError(
-            f"cannot write {error.filename or out or folder}: {error.strerror or error}{remedy}"
+            f"cannot write {out or folder}: {error.strerror or error}{where}{remedy}"
         ) from error
     return Conversion(**{**vars(done), "folder": out})
 
