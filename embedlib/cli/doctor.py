@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from embedlib.cli.options import MODEL_OPTIONS, setting
 from embedlib.cli.table import print_table
-from embedlib.config import Config
+from embedlib.config import Config, PrecisionName
 
 if TYPE_CHECKING:
     from embedlib.engines.machine import Machine
@@ -99,10 +100,14 @@ def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
     files = opened.read_files(with_head=opened.has_head)
     lines = {}
     for kind in OWN_KINDS:
-        choice = find_devices(kind, config, machine)
-        if kind.describe_memory is None or not choice.is_available:
+        if kind.describe_memory is None or not find_devices(kind, config, machine).is_available:
             continue
         for name in kind.precisions:
+            asked = replace(config, precision=cast("PrecisionName", name))
+            choice = find_devices(kind, asked, machine)
+            if not choice.is_available:
+                lines[f"{kind.name} {name}"] = f"no: {choice.reason}"
+                continue
             plan = EnginePlan(
                 kind=kind,
                 devices=choice.devices,

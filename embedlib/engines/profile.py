@@ -11,7 +11,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -101,15 +102,30 @@ def write_profile(
         "measured": dict(measured),
     }
     content["digest"] = _digest(content)
+    with _part_of(path) as part:
+        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
+    return path
+
+
+def check_writable(key: ProfileKey, config: Config) -> None:
+    """Raise EngineBuildError if a profile cannot be written: before minutes of measuring."""
+    with _part_of(key.path(config)) as part:
+        part.touch()
+
+
+@contextmanager
+def _part_of(path: Path) -> Iterator[Path]:
+    """Yield the file that becomes a profile; it is removed if it does not."""
     part = path.with_name(f".{path.name}.{os.getpid()}.embedlib-part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(path)
+        yield part
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise EngineBuildError(f"cannot write {path}: {error.strerror}") from error
-    return path
+    finally:
+        with suppress(OSError):
+            part.unlink()
 
 
 def read_profile(key: ProfileKey, config: Config) -> Profile | None:

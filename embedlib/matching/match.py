@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.fidelity.compare import cosines, mean_and_p1
+from embedlib.fidelity.compare import cosines
+from embedlib.matching.diagnosis import are_other_rows, passes, what_they_may_be
 from embedlib.matching.setting import Maker, Prompt, Setting
 from embedlib.matching.theirs import Theirs
 from embedlib.models.compiled.fidelity_report import Gate
@@ -22,8 +23,6 @@ NUM_CUT: Final = 8
 SAME_LENGTH: Final = 0.01
 """Share by which the length of two equal vectors may differ."""
 UNIT: Final = 1e-3
-NEAR: Final = 0.98
-"""A mean cosine that another precision of the same model reaches, and hardly another model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +61,12 @@ def match(
         return Match(is_same=False, cosines=np.zeros(len(theirs.texts)), hint=told)
     maker = Maker(embedder, theirs.texts, dim, normalizes=normalizes)
     asked = Setting(prompt=prompt, max_tokens=embedder.max_seq_length)
+    apart: tuple[str, ...] = ()
+    if dim != embedder.get_embedding_dimension():
+        apart = ("no truncate_dim" if dim == own_dim else f"truncate_dim={dim}",)
     search = Search(maker, theirs, asked, gate)
     try:
-        return search.run(is_cut=dim < embedder.get_embedding_dimension())
+        return search.run(apart)
     finally:
         embedder.max_seq_length = asked.max_tokens
 
@@ -81,55 +83,58 @@ class Search:
         self._by_length = order
         self._all = list(range(len(order)))
 
-    def run(self, *, is_cut: bool) -> Match:
+    def run(self, apart: tuple[str, ...]) -> Match:
         """Return the result.
 
         Args:
-            is_cut: whether their vectors are shorter than those that were asked for.
+            apart: what has to change so that the vectors have as many numbers.
         """
         ours = self._maker.vectors(self._asked, self._all)
         found = cosines(ours, self._theirs.vectors)
-        apart: tuple[str, ...] = ()
-        if is_cut:
-            apart = (f"truncate_dim={self._theirs.vectors.shape[1]}",)
         if self._passes(found):
             apart += self._lengths_apart(ours)
             return Match(is_same=not apart, cosines=found, differences=apart)
         setting, hint = self._nearest()
-        if setting is not None:
+        if setting != self._asked:
             ours = self._maker.vectors(setting, self._all)
-            if self._passes(cosines(ours, self._theirs.vectors)):
-                apart += (*setting.differences(self._asked), *self._lengths_apart(ours))
-                return Match(is_same=False, cosines=found, differences=apart)
-        return Match(is_same=False, cosines=found, hint=hint or self._what_it_may_be(found))
+        near = cosines(ours, self._theirs.vectors)
+        if not hint and self._passes(near):
+            apart += (*setting.differences(self._asked), *self._lengths_apart(ours))
+            return Match(is_same=False, cosines=found, differences=apart)
+        return Match(
+            is_same=False, cosines=found, hint=hint or self._diagnosis(setting, ours, apart)
+        )
 
-    def _nearest(self) -> tuple[Setting | None, str]:
-        """Return the setting that gives the texts that were tried; else what was seen."""
+    def _nearest(self) -> tuple[Setting, str]:
+        """Return the setting that comes nearest, and what was seen if none gives the vectors."""
         # Half of them at most: of few texts, the longest may be cut.
         short = self._by_length[: min(NUM_SHORT, (len(self._all) + 1) // 2)]
-        tried: dict[str, NDArray[np.float64]] = {}
-        setting = None
-        for candidate in self._short_settings():
-            found = self._cosines(candidate, short)
-            if self._passes(found):
-                setting = candidate
-                break
-            if candidate.pooling is None:
-                tried[candidate.prompt.said] = found
-        if setting is None:
-            return None, self._mixed(tried)
+        tried: list[tuple[Setting, NDArray[np.float64]]] = []
+        for setting in self._short_settings():
+            tried.append((setting, self._cosines(setting, short)))
+            if self._passes(tried[-1][1]):
+                return self._with_limit(setting)
+        # The median: a few rows may be of other texts.
+        setting = max(tried, key=lambda each: float(np.median(each[1])))[0]
+        return setting, self._mixed(tried)
+
+    def _with_limit(self, setting: Setting) -> tuple[Setting, str]:
+        """Return the setting that gives the long texts, for one that gives the short texts."""
         found = self._cosines(setting, self._all)
-        if self._passes(found):
+        wrong = [row for row in self._by_length if found[row] < self._gate.p1]
+        if self._passes(found) or not wrong:
             return setting, ""
-        wrong = [row for row in self._by_length if found[row] < self._gate.p1][-NUM_CUT:]
-        for candidate in self._cut_settings(setting, wrong):
-            if self._cosines(candidate, wrong).min() >= self._gate.p1:
+        longest = wrong[-NUM_CUT:]
+        for candidate in self._cut_settings(setting, longest):
+            if self._cosines(candidate, longest).min() >= self._gate.p1:
                 return candidate, ""
-        candidate = self._peak(setting, wrong[-1])
-        if self._cosines(candidate, wrong).min() >= self._gate.p1:
+        candidate = self._peak(setting, longest[-1])
+        if self._cosines(candidate, longest).min() >= self._gate.p1:
             return candidate, ""
+        if wrong != self._by_length[-len(wrong) :]:  # not their length tells them apart
+            return setting, ""
         told = f"{setting.prompt.said} gives the short texts, and no length limit the long ones"
-        return None, told
+        return setting, told
 
     def _short_settings(self) -> Iterator[Setting]:
         """Yield the settings that matter for a text that nothing cuts, the likeliest first."""
@@ -167,21 +172,34 @@ class Search:
             low, high = max(low, best.max_tokens - step), min(high, best.max_tokens + step)
             step = max(1, step // 8)
 
-    def _mixed(self, tried: dict[str, NDArray[np.float64]]) -> str:
-        """Return which prompts give the texts, if several do; "" if not."""
-        table = np.stack(list(tried.values()))
-        if table.max(0).min() < self._gate.p1:
+    def _mixed(self, tried: Sequence[tuple[Setting, NDArray[np.float64]]]) -> str:
+        """Return which prompts give the texts, if it takes several; "" if not."""
+        rows = {each.prompt.said: found for each, found in tried if each.pooling is None}
+        table = np.stack(list(rows.values()))
+        is_given = table >= self._gate.p1
+        if not is_given.any(0).all() or is_given.all(1).any():
             return ""
-        names = list(tried)
-        counts = np.bincount(table.argmax(0), minlength=len(names))
-        parts = [f"{count} with {name}" for name, count in zip(names, counts, strict=True) if count]
+        counts = np.bincount(table.argmax(0), minlength=len(rows))
+        parts = [f"{count} with {name}" for name, count in zip(rows, counts, strict=True) if count]
         return f"the texts were not made alike; of {table.shape[1]}: {', '.join(parts)}"
 
-    def _what_it_may_be(self, found: NDArray[np.float64]) -> str:
+    def _diagnosis(
+        self, setting: Setting, ours: NDArray[np.float32], apart: tuple[str, ...]
+    ) -> str:
+        """Return what the vectors may be, which this setting comes nearest to."""
         if self._theirs.are_whole:
             return "their numbers are whole: codes of a lower precision, not the model's vectors"
-        if found.mean() >= NEAR:
-            return "near, as of another precision or revision of the model"
+        told = what_they_may_be(ours, self._theirs, self._gate)
+        if told:
+            with_it = ", ".join((*apart, *setting.differences(self._asked)))
+            return f"with {with_it}: {told}" if with_it else told
+        prompts = (self._asked.prompt, *self._maker.own_prompts())
+        settings = [replace(self._asked, prompt=prompt) for prompt in prompts]
+        if any(
+            are_other_rows(self._maker.vectors(each, self._all), self._theirs, self._gate)
+            for each in settings
+        ):
+            return "the vectors are those of other rows; give texts and vectors in the same order"
         return "no setting that was tried gives them: another model, revision or tokenizer"
 
     def _lengths_apart(self, ours: NDArray[np.float32]) -> tuple[str, ...]:
@@ -195,12 +213,11 @@ class Search:
         if self._theirs.are_whole:
             return ()  # compared by their cosine alone
         if np.allclose(our_lengths, 1, atol=UNIT):
-            return ("their vectors are not scaled to unit length, those of the model are",)
-        return ("their vectors have the same direction and another length",)
+            return ("their vectors scaled to unit length",)
+        return ("their vectors scaled to the lengths of the model's",)
 
     def _cosines(self, setting: Setting, rows: Sequence[int]) -> NDArray[np.float64]:
         return cosines(self._maker.vectors(setting, rows), self._theirs.vectors[list(rows)])
 
     def _passes(self, found: NDArray[np.float64]) -> bool:
-        mean, p1 = mean_and_p1(found)
-        return bool(mean >= self._gate.mean and p1 >= self._gate.p1)
+        return passes(found, self._gate)

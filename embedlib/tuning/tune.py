@@ -15,7 +15,7 @@ from embedlib.config import Config
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import compiled_weights
-from embedlib.engines.profile import Profile, ProfileKey, write_profile
+from embedlib.engines.profile import Profile, ProfileKey, check_writable, write_profile
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, EngineUnsupportedError
 from embedlib.measuring.texts import docstrings, read_lines, texts_of_about
@@ -124,6 +124,7 @@ def tune(
             f"engine {kind.name} has nothing to tune; engine='openvino' has profiles"
         )
     key = kind.profile_key(plan, files, config, machine)
+    check_writable(key, config)
     default = kind.choose_profile(plan, files, config, None)
     plan = _with_weights(plan, files, config)
     with tempfile.TemporaryDirectory(prefix="embedlib-tune-") as scratch:

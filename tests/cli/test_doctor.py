@@ -28,6 +28,7 @@ flags\t\t: fpu sse avx2 amx_tile avx512f
 processor\t: 1
 model name\t: Another One
 """
+BF16_CPUINFO = CPUINFO.replace("avx512f", "avx512f avx512_bf16")
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n"
 
 
@@ -145,7 +146,8 @@ def test_a_driver_that_does_not_answer() -> None:
 def test_the_memory_of_a_model_in_each_precision(tiny_folder: Callable[[str], Path]) -> None:
     folder = str(tiny_folder("bert"))
     for kib, words in ((9 << 20, "yes, with"), (1 << 10, "no, this process can have 0.0 GiB")):
-        machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {kib} kB\n"})
+        files = {"/proc/meminfo": f"MemAvailable: {kib} kB\n", "/proc/cpuinfo": BF16_CPUINFO}
+        machine = fake_machine(files=files)
         rows = doctor(machine, folder).splitlines()[-4:]
         assert [row.split()[:2] for row in rows] == [
             ["openvino", name] for name in ("int8-g128", "int8", "bf16", "float32")
@@ -157,3 +159,10 @@ def test_the_memory_of_a_model_in_each_precision(tiny_folder: Callable[[str], Pa
         "openvino bf16",
         "openvino float32",
     }
+
+
+def test_a_precision_that_the_cpu_does_not_have(tiny_folder: Callable[[str], Path]) -> None:
+    machine = fake_machine(files={"/proc/meminfo": MEMINFO, "/proc/cpuinfo": CPUINFO})
+    memory = json.loads(doctor(machine, str(tiny_folder("bert")), "--json"))["memory"]
+    assert memory["openvino bf16"].startswith("no: this CPU does not compute in bf16, which needs ")
+    assert memory["openvino int8"].startswith("needs about ")

@@ -34,6 +34,9 @@ def test_a_file_that_embedlib_wrote(run: Run, folder: Path, texts: Path, tmp_pat
     assert same.exit_code == 0, same.output
     assert "compared       6 texts, 32 numbers, of " in same.stdout
     assert "result         the same\n" in same.stdout
+    longer = run("verify", folder, "--against", made, "--prompt", "query: ", "--truncate-dim", 8)
+    assert longer.exit_code == 1
+    assert "result         DIFFERENT: the same with no truncate_dim\n" in longer.stdout
     other = run("verify", folder, "--against", made, "--json")
     assert other.exit_code == 1
     facts = json.loads(other.stdout)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.tuning import TuneOptions, tune
 
 
@@ -31,6 +31,17 @@ def test_a_profile_is_written_and_used(tiny_folder: Callable[[str], Path], tmp_p
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
     with Embedder(folder, config=config) as embedder:
         assert embedder.stats().profile.startswith("tuned: ")
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_measuring(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "profiles").touch()
+    said: list[str] = []
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
+    with pytest.raises(EngineBuildError, match=f"^cannot write {tmp_path}/profiles/"):
+        tune(tiny_folder("bert"), TuneOptions(config=config), report=said.append)
+    assert not said
 
 
 def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> None:

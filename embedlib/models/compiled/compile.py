@@ -156,14 +156,15 @@ def _manifest(
     inputs: dict[str, FileDigest],
     outputs: dict[str, FileDigest],
 ) -> Manifest:
+    hub_name, hub_revision = files.hub_source
     versions = {name: importlib.metadata.version(name) for name in PACKAGES[precision]}
     return Manifest(
         format_version=FORMAT_VERSION,
         precision=precision,
         excluded=tuple(sorted(excluded)),
         fingerprint=model_fingerprint(files, hashes),
-        hub_name=files.hub_name,
-        hub_revision=files.hub_revision,
+        hub_name=hub_name,
+        hub_revision=hub_revision,
         spec=spec_facts(files.spec),
         versions={"embedlib": __version__, **versions},
         inputs=inputs,
@@ -291,7 +292,7 @@ def _is_done(
     except EngineBuildError:
         return False
     names = (manifest.hub_name, manifest.hub_revision)
-    is_named = not has_name or names == (files.hub_name, files.hub_revision)
+    is_named = not has_name or names == files.hub_source
     return is_named and is_made_from(manifest, digest, precision, excluded)
 
 

@@ -20,10 +20,11 @@ LOCK_SUFFIX: Final = ".embedlib-lock"
 
 
 @contextmanager
-def place_lock(target: Path) -> Iterator[None]:
+def place_lock(target: Path) -> Iterator[int]:
     """Hold the exclusive lock for writing `target`; wait while another process holds it.
 
-    Part folders that killed processes left beside `target` are removed.
+    Yields its descriptor: a process that inherits it keeps the lock until it ends. What killed
+    processes left beside `target` is removed: part folders, and part files that had such a lock.
 
     Raises:
         OSError: the parent folder or the lock file cannot be written.
@@ -31,10 +32,16 @@ def place_lock(target: Path) -> Iterator[None]:
     target.parent.mkdir(parents=True, exist_ok=True)
     for part in target.parent.glob(f".*{PART_SUFFIX}"):
         lock = part.with_name(part.name.removesuffix(PART_SUFFIX) + LOCK_SUFFIX)
+        is_folder = part.is_dir()
+        if not (is_folder or lock.exists()):
+            continue  # a file whose writer takes no lock
         with suppress(BlockingIOError), _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            shutil.rmtree(part, ignore_errors=True)
-    with _locked(_beside(target, LOCK_SUFFIX), fcntl.LOCK_EX):
-        yield
+            if is_folder:
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+    with _locked(_beside(target, LOCK_SUFFIX), fcntl.LOCK_EX) as file:
+        yield file
 
 
 @contextmanager
@@ -96,8 +103,8 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path, operation: int) -> Iterator[None]:
-    """Hold a lock on a file, which is removed when the lock is released."""
+def _locked(path: Path, operation: int) -> Iterator[int]:
+    """Hold a lock on a file, which is removed when the lock is released; yield its descriptor."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -107,7 +114,7 @@ def _locked(path: Path, operation: int) -> Iterator[None]:
             if not _is_open_file(file, path):
                 continue
             try:
-                yield
+                yield file
             finally:
                 path.unlink(missing_ok=True)
                 fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may still have it open

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import copy2
@@ -17,16 +17,21 @@ from typing import Any, Final
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, shown
 from embedlib.models.compiled.new_folder import new_folder, place_lock
+from embedlib.models.converting.safetensors_writer import part_of
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file, is_file_name, name_in
+from embedlib.models.weights.weight_files import (
+    INDEX_NAME,
+    PICKLE_INDEX,
+    PICKLE_NAME,
+    PICKLE_SUFFIXES,
+    WEIGHTS_NAME,
+    other_pickles,
+    weight_files,
+)
 
-PICKLE_NAME: Final = "pytorch_model.bin"
-PICKLE_INDEX: Final = "pytorch_model.bin.index.json"
-WEIGHTS_NAME: Final = "model.safetensors"
-WEIGHTS_INDEX: Final = "model.safetensors.index.json"
 HEADS: Final = ("sparse_linear", "colbert_linear")
 """Of bge-m3: NAME.pt beside config.json."""
-PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MAX_DEPTH: Final = 3
 """Folders in one another: a module has one of its own."""
 
@@ -86,24 +91,41 @@ def convert_folder(
     Raises:
         ModelNotFoundError: there is no such folder, or nothing in it to convert.
         ConfigError: `out` is there already.
-        ModelWeightsError: a pickle is damaged, or holds anything but tensors.
-        OSError: a file cannot be read or written.
+        ModelWeightsError: a pickle is damaged or missing, or holds anything but tensors; or a file
+            cannot be written.
     """
     if not folder.is_dir():
         raise ModelNotFoundError(f"{shown(str(folder))} is no folder; give that of a model")
+    folder = folder.resolve()  # locks and parts stand beside a name, which "." has not
     plan = _plan(folder)
     if not plan.pairs:
-        there = "safetensors for all of them are there" if plan.kept else "there is no pickle"
-        raise ModelNotFoundError(f"{folder}: nothing to convert, {there}; load the folder as it is")
-    if out is None:
-        with place_lock(folder):
-            return _run(folder, folder, plan, report)
-    if out.exists():
+        raise ModelNotFoundError(f"{folder}: nothing to convert, {_why_nothing(plan)}")
+    if out is not None and out.exists():
         raise ConfigError(f"{out}: is there already; give a new folder")
-    with place_lock(out), new_folder(out) as part:
-        _copy(folder, part, plan)
-        done = _run(folder, part, plan, report)
+    try:
+        if out is None:
+            # In the folder: the one around it may be read-only.
+            with place_lock(folder / WEIGHTS_NAME) as lock:
+                return _run(folder, folder, plan, lock, report)
+        out = out.resolve()
+        with place_lock(out) as lock, new_folder(out) as part:
+            _copy(folder, part, plan)
+            done = _run(folder, part, plan, lock, report)
+    except OSError as error:
+        remedy = "; give another folder with --out" if out is None else ""
+        where = f" ({error.filename})" if error.filename else ""
+        raise ModelWeightsError(
+            f"cannot write {out or folder}: {error.strerror or error}{where}{remedy}"
+        ) from error
     return Conversion(**{**vars(done), "folder": out})
+
+
+def _why_nothing(plan: _Plan) -> str:
+    if plan.kept:
+        return "safetensors for all of them are there; load the folder as it is"
+    if plan.left_out:
+        return other_pickles(plan.left_out)
+    return "there is no pickle; load the folder as it is"
 
 
 def _plan(folder: Path) -> _Plan:
@@ -113,12 +135,14 @@ def _plan(folder: Path) -> _Plan:
         here = directory.relative_to(folder)
         shards: list[str] = []
         if has_file(directory / PICKLE_NAME, folder):
-            _add(plan, folder, here / PICKLE_NAME, here / WEIGHTS_NAME)
+            has_weights = _has_weights(directory, folder)
+            _add(plan, here / PICKLE_NAME, here / WEIGHTS_NAME, has_weights)
         elif has_file(directory / PICKLE_INDEX, folder):
             shards = _add_shards(plan, folder, directory)
         for stem in HEADS:
             if has_file(directory / f"{stem}.pt", folder):
-                _add(plan, folder, here / f"{stem}.pt", here / f"{stem}.safetensors")
+                has_weights = has_file(directory / f"{stem}.safetensors", folder)
+                _add(plan, here / f"{stem}.pt", here / f"{stem}.safetensors", has_weights)
         known = {PICKLE_NAME, *shards, *(f"{stem}.pt" for stem in HEADS)}
         plan.left_out.extend(
             name_in(path, folder)
@@ -128,14 +152,28 @@ def _plan(folder: Path) -> _Plan:
     return plan
 
 
-def _add(plan: _Plan, folder: Path, pickle: Path, weights: Path) -> None:
-    has_weights = has_file(folder / weights, folder) or has_file(
-        folder / weights.with_name(WEIGHTS_INDEX), folder
-    )
+def _add(plan: _Plan, pickle: Path, weights: Path, has_weights: bool) -> None:
     if has_weights:
-        plan.kept.append(name_in(folder / pickle, folder))
+        plan.kept.append(pickle.as_posix())
     else:
         plan.pairs.append((pickle, weights))
+
+
+def _has_weights(directory: Path, folder: Path) -> bool:
+    """Return whether the safetensors of a model or module are there.
+
+    Raises:
+        ModelWeightsError: only some of those that an index names are.
+    """
+    if not any(has_file(directory / name, folder) for name in (WEIGHTS_NAME, INDEX_NAME)):
+        return False
+    for path in weight_files(directory, folder):
+        if not has_file(path, folder):
+            raise ModelWeightsError(
+                f"{name_in(path, folder)}: is missing, which {INDEX_NAME} names; download it, or "
+                "remove the index to convert the pickles"
+            )
+    return True
 
 
 def _add_shards(plan: _Plan, folder: Path, directory: Path) -> list[str]:
@@ -146,15 +184,21 @@ def _add_shards(plan: _Plan, folder: Path, directory: Path) -> list[str]:
     if not names or not all(map(is_file_name, names)):
         raise index.refuse("weight_map", "names of files in the same folder")
     here = directory.relative_to(folder)
-    if has_file(directory / WEIGHTS_INDEX, folder) or has_file(directory / WEIGHTS_NAME, folder):
+    if _has_weights(directory, folder):
         plan.kept.append(name_in(directory / PICKLE_INDEX, folder))
         return names
+    for name in names:
+        if not has_file(directory / name, folder):
+            raise ModelWeightsError(
+                f"{name_in(directory / name, folder)}: is missing, which {PICKLE_INDEX} names; "
+                "download it"
+            )
     renamed = {
         name: f"model-{number:05}-of-{len(names):05}.safetensors"
         for number, name in enumerate(names, 1)
     }
     plan.pairs.extend((here / name, here / renamed[name]) for name in names)
-    plan.indexes[here / WEIGHTS_INDEX] = {
+    plan.indexes[here / INDEX_NAME] = {
         "metadata": dict(index.child("metadata").values),
         "weight_map": {key: renamed[table.values[key]] for key in sorted(table.values)},
     }
@@ -185,18 +229,18 @@ def _copy(folder: Path, target: Path, plan: _Plan) -> None:
 
 
 def _run(
-    folder: Path, target: Path, plan: _Plan, report: Callable[[int, int], None] | None
+    folder: Path, target: Path, plan: _Plan, lock: int, report: Callable[[int, int], None] | None
 ) -> Conversion:
     """Let the other process write the files; then write the indexes, which make them a whole."""
     task = {
-        "folder": str(folder.resolve()),
-        "target": str(target.resolve()),
+        "folder": str(folder),
+        "target": str(target),
         "pairs": [[str(pickle), str(weights)] for pickle, weights in plan.pairs],
     }
     total = sum((folder / pickle).stat().st_size for pickle, _ in plan.pairs)
     written: list[Written] = []
     confined_by = ""
-    with _worker(task) as answers:
+    with _worker(task, lock) as answers:
         for answer in answers:
             if "error" in answer:
                 raise ModelWeightsError(str(answer["error"]))
@@ -216,7 +260,7 @@ def _run(
         shards = {str(path.with_name(name)) for name in index["weight_map"].values()}
         num_bytes = sum(item.num_bytes for item in written if item.weights in shards)
         index["metadata"] |= {"total_size": num_bytes}
-        part = target / path.with_name(f".{path.name}.embedlib-part")
+        part = part_of(target / path)
         part.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         part.replace(target / path)
     return Conversion(
@@ -229,13 +273,19 @@ def _run(
 
 
 @contextmanager
-def _worker(task: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
-    """Run the other process; yield its answers, which end with it."""
+def _worker(task: dict[str, Any], lock: int) -> Iterator[Iterator[dict[str, Any]]]:
+    """Run the other process; yield its answers, which end with it.
+
+    It holds the lock as well: where this process is killed, nobody else writes the files before
+    the other one has ended.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", START, *(path for path in sys.path if isinstance(path, str))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        pass_fds=(lock,),
+        start_new_session=True,  # Ctrl-C is for this process, which ends the other one
     )
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "it is a pipe"
@@ -247,6 +297,9 @@ def _worker(task: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
         process.kill()
         process.wait()
         process.stdout.close()
+        for _, weights in task["pairs"]:  # it had no time to remove what it was writing
+            with suppress(OSError):
+                part_of(Path(task["target"], weights)).unlink()
 
 
 def describe(conversion: Conversion) -> dict[str, Any]:

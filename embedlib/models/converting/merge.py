@@ -100,8 +100,8 @@ def merge_adapter(
     Raises:
         ModelNotFoundError: the folder has no adapters.
         ConfigError: `out` is there already, or the model has no such task.
-        ModelError: a file is damaged, or has something that is not implemented.
-        OSError: a file cannot be read or written.
+        ModelError: a file is damaged or cannot be written, or has something that is not
+            implemented.
     """
     config = JsonObject.load(folder / "config.json", folder)
     model = find_adapted(config)
@@ -113,6 +113,7 @@ def merge_adapter(
     task = model.check_task(config, adapter)
     if out.exists():
         raise ConfigError(f"{shown(str(out))} is there already; give a new folder")
+    out = out.resolve()  # its lock and its part stand beside it
     stored = list_tensors(folder / WEIGHTS_NAME, folder)
     data = map_file(folder / WEIGHTS_NAME)
     changes = _changes(folder, model, config, adapter, task, stored, data)
@@ -125,10 +126,14 @@ def merge_adapter(
         num_written += num_bytes
         report(num_written, total)
 
-    with place_lock(out), new_folder(out) as part:
-        _write_files(folder, part, model, config, adapter, stored)
-        write_safetensors(part / WEIGHTS_NAME, tensors, count)
-        load_weights(read_folder(part))  # refuses what is left over, missing or not known
+    try:
+        with place_lock(out), new_folder(out) as part:
+            _write_files(folder, part, model, config, adapter, stored)
+            write_safetensors(part / WEIGHTS_NAME, tensors, count)
+            load_weights(read_folder(part))  # refuses what is left over, missing or not known
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise ModelWeightsError(f"cannot write {out}: {error.strerror or error}{where}") from error
     return Merged(
         folder=out,
         adapter=adapter,

@@ -71,7 +71,7 @@ def write_safetensors(
         }
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    part = path.with_name(f".{path.name}{PART_SUFFIX}")
+    part = part_of(path)
     try:
         with part.open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
@@ -83,6 +83,11 @@ def write_safetensors(
     finally:
         part.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def part_of(path: Path) -> Path:
+    """Return the file that becomes `path` when it is complete."""
+    return path.with_name(f".{path.name}{PART_SUFFIX}")
 
 
 def _blocks(tensor: Writable) -> list[NDArray[np.uint8]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -97,9 +98,16 @@ def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:
             ) from error
     tensors = read_checkpoint(program, file)
     data = map_file(path)
-    return {
-        name: _tensor(tensor, entries, data, f"{file}: {name}") for name, tensor in tensors.items()
-    }
+    starts: dict[str, int] = {}
+    found = {}
+    for name, tensor in tensors.items():
+        what, key = f"{file}: {name}", tensor.storage.key
+        info = _checked_entry(tensor, entries, what)
+        if key not in starts:  # tensors may share a storage, which is read once
+            starts[key] = _start(info, data, what)
+        flat = data[starts[key] : starts[key] + info.file_size]
+        found[name] = _tensor(tensor, flat)
+    return found
 
 
 def _entries(archive: zipfile.ZipFile, file: str) -> dict[str, zipfile.ZipInfo]:
@@ -114,6 +122,8 @@ def _entries(archive: zipfile.ZipFile, file: str) -> dict[str, zipfile.ZipInfo]:
         name = info.filename.partition("/")[2]
         if name in entries:
             raise ModelWeightsError(f"{file}: has {name!a} twice")
+        if info.CRC == 0:  # so torch writes all after `set_crc32_options(False)`
+            info.CRC = None  # type: ignore[assignment] # zipfile checks none then
         entries[name] = info
     return entries
 
@@ -133,22 +143,19 @@ def _program(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], f
     return archive.read(info)
 
 
-def _tensor(
-    tensor: PickledTensor,
-    entries: Mapping[str, zipfile.ZipInfo],
-    data: NDArray[np.uint8],
-    what: str,
-) -> CheckpointTensor:
-    """Return a view of a tensor's numbers, after checking that its storage has them all."""
+def _checked_entry(
+    tensor: PickledTensor, entries: Mapping[str, zipfile.ZipInfo], what: str
+) -> zipfile.ZipInfo:
+    """Return the entry of a tensor's storage, after checking that it has all its numbers."""
     storage = tensor.storage
-    kind = np.dtype(STORED_TYPES[storage.kind])
+    item_bytes = np.dtype(STORED_TYPES[storage.kind]).itemsize
     info = entries.get(f"data/{storage.key}")
     if info is None:
         raise ModelWeightsError(f"{what} has no storage {ascii(storage.key)[:80]} in the file")
-    if info.file_size != storage.num_items * kind.itemsize:
+    if info.file_size != storage.num_items * item_bytes:
         raise ModelWeightsError(
             f"{what}: its storage has {info.file_size} bytes, not {storage.num_items} numbers of "
-            f"{kind.itemsize}"
+            f"{item_bytes}"
         )
     size = prod(tensor.shape)
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
@@ -156,10 +163,14 @@ def _tensor(
     is_inside = tensor.offset + last < storage.num_items and size <= storage.num_items
     if len(tensor.shape) > MAX_DIMS or (size and not is_inside):
         raise ModelWeightsError(f"{what} has shape {list(tensor.shape)}, beyond its storage")
-    start = _start(info, data, what)
-    flat = data[start : start + info.file_size]
-    if not size:
-        return CheckpointTensor(storage.kind, np.empty(tensor.shape, kind))
+    return info
+
+
+def _tensor(tensor: PickledTensor, flat: NDArray[np.uint8]) -> CheckpointTensor:
+    """Return a view of a tensor's numbers, which its storage has."""
+    kind = np.dtype(STORED_TYPES[tensor.storage.kind])
+    if not prod(tensor.shape):
+        return CheckpointTensor(tensor.storage.kind, np.empty(tensor.shape, kind))
     numbers = np.ndarray(
         tensor.shape,
         kind,
@@ -167,16 +178,21 @@ def _tensor(
         offset=tensor.offset * kind.itemsize,
         strides=tuple(step * kind.itemsize for step in tensor.strides),
     )
-    return CheckpointTensor(storage.kind, numbers)
+    return CheckpointTensor(tensor.storage.kind, numbers)
 
 
 def _start(info: zipfile.ZipInfo, data: NDArray[np.uint8], what: str) -> int:
-    """Return where the bytes of an entry start; its own header says how long that header is."""
+    """Return where the bytes of an entry start, after checking them.
+
+    Its own header says how long that header is.
+    """
     header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size].tobytes()
     if len(header) < _LOCAL_HEADER.size:
         raise ModelWeightsError(f"{what}: its storage begins behind the end of the file")
     signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
     start = int(info.header_offset) + _LOCAL_HEADER.size + int(name_size) + int(extra_size)
-    if signature != b"PK\x03\x04" or start + info.file_size > len(data):
+    end = start + info.file_size
+    is_whole = signature == b"PK\x03\x04" and end <= len(data)
+    if not is_whole or info.CRC not in (None, zlib.crc32(data[start:end].data)):
         raise ModelWeightsError(f"{what}: its storage is damaged; download the file again")
     return start

@@ -6,27 +6,44 @@ It reads a task from standard input and writes an answer on each line of standar
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from embedlib.errors import EmbedlibError, first_line
+from embedlib.errors import EmbedlibError, ModelWeightsError, first_line
 from embedlib.models.converting.confined import confine
 from embedlib.models.converting.safetensors_writer import write_safetensors
 from embedlib.models.converting.torch_file import read_torch_file
 
 
 def main() -> None:
-    """Convert the files of the task."""
-    task = json.load(sys.stdin)
-    _answer({"confined_by": confine()})
+    """Convert the files of the task; end without a word if whoever gave it is gone."""
+    text = sys.stdin.read()
+    if not text:
+        return
+    task = json.loads(text)
     try:
-        _convert(Path(task["folder"]), Path(task["target"]), task["pairs"])
-    except (EmbedlibError, OSError, MemoryError) as error:
-        _answer({"error": str(error) if isinstance(error, EmbedlibError) else first_line(error)})
+        _answer({"confined_by": confine()})
+        try:
+            _convert(Path(task["folder"]), Path(task["target"]), task["pairs"])
+        except BrokenPipeError:
+            raise
+        except (EmbedlibError, OSError, MemoryError) as error:
+            is_ours = isinstance(error, EmbedlibError)
+            _answer({"error": str(error) if is_ours else first_line(error)})
+    except BrokenPipeError:
+        os._exit(1)  # the interpreter would write what is left, and tell that it cannot
 
 
 def _convert(folder: Path, target: Path, pairs: list[tuple[str, str]]) -> None:
+    """Convert files.
+
+    Raises:
+        ModelWeightsError: a pickle is damaged, or a file cannot be written.
+        BrokenPipeError: nobody reads the answers.
+        OSError, MemoryError: a pickle cannot be read.
+    """
     num_written = 0
 
     def report(num_bytes: int) -> None:
@@ -36,7 +53,13 @@ def _convert(folder: Path, target: Path, pairs: list[tuple[str, str]]) -> None:
 
     for pickle, weights in pairs:
         tensors = read_torch_file(folder / pickle, folder)
-        write_safetensors(target / weights, tensors, report)
+        try:
+            write_safetensors(target / weights, tensors, report)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            told = f"cannot write {target / weights}: {error.strerror or error}"
+            raise ModelWeightsError(told) from error
         _answer(
             {
                 "pickle": pickle,

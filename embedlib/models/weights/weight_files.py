@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject, show
-from embedlib.models.reading.model_file import has_file, is_file_name
+from embedlib.models.reading.model_file import has_file, is_file_name, name_in
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
@@ -17,7 +19,10 @@ from embedlib.models.weights.token_heads import head_files
 
 WEIGHTS_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
-PICKLE_PATTERNS: Final = ("*.bin", "*.pt", "*.pth")
+PICKLE_NAME: Final = "pytorch_model.bin"
+PICKLE_INDEX: Final = "pytorch_model.bin.index.json"
+PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_PICKLED_SHARD: Final = re.compile(r"pytorch_model-.+\.bin")
 
 
 def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
@@ -77,11 +82,26 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
         if not names or not all(map(is_file_name, names)):
             raise index.refuse("weight_map", "names of files in the same folder")
         return [directory / name for name in names]
-    pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]
-    if pickles:
-        name = pickles[0].relative_to(folder).as_posix()
+    pickle = next(
+        (name for name in (PICKLE_NAME, PICKLE_INDEX) if has_file(directory / name, folder)), None
+    )
+    if pickle is not None:
+        name = name_in(directory / pickle, folder).removesuffix(".index.json")
         raise ModelWeightsError(
             f"{name}: is a pickle, which can run code when it is read; convert it without running "
             f"it: embedlib convert {folder}"
         )
-    raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")
+    others = sorted(path for path in directory.glob("*") if path.suffix in PICKLE_SUFFIXES)
+    told = f"; {other_pickles([name_in(path, folder) for path in others])}" if others else ""
+    raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}{told}")
+
+
+def other_pickles(names: Sequence[str]) -> str:
+    """Return what to do with pickles of which none is known to hold a model's weights."""
+    shard = next((name for name in names if _PICKLED_SHARD.fullmatch(name.split("/")[-1])), None)
+    if shard is not None:
+        return f"{shard} is there without {PICKLE_INDEX}; download that, too, then convert them"
+    return (
+        f"{names[0]} is none of the files that `embedlib convert` takes; if it is the state dict "
+        f"of the whole model, rename it to {PICKLE_NAME} and convert it"
+    )

@@ -181,6 +181,13 @@ def test_the_name_on_the_hub_is_kept(folder: Path, config: Config, tmp_path: Pat
     nameless = compile_model(files, "bf16", (), config, out=tmp_path / "nameless")
     assert source_on_hub(dataclasses.replace(found, path=nameless)).name == str(bf16)
     assert source_on_hub(dataclasses.replace(found, path=folder)).name == str(bf16)
+    # As a caller of `resolve` gets them for a folder.
+    local = dataclasses.replace(files, hub_name=str(folder), hub_revision=None)
+    out = compile_model(local, "bf16", (), config, out=tmp_path / "local")
+    assert open_engine_folder(out).hub_name is None
+    made = (out / MANIFEST_NAME).stat().st_mtime_ns
+    compile_model(local, "bf16", (), config, out=out)
+    assert (out / MANIFEST_NAME).stat().st_mtime_ns == made
 
 
 def test_another_name_is_written_anew_but_not_in_the_cache(

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -23,7 +24,7 @@ from safetensors.numpy import load_file
 from embedlib import Embedder
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 from embedlib.models.converting import opcodes
-from embedlib.models.converting.convert import convert_folder
+from embedlib.models.converting.convert import START, convert_folder
 from embedlib.models.converting.opcodes import read_checkpoint
 from embedlib.models.converting.torch_file import read_torch_file
 from embedlib.models.weights.safetensors_files import list_tensors
@@ -139,6 +140,102 @@ def test_a_converted_folder_loads(tmp_path: Path, num_shards: int) -> None:
         np.testing.assert_array_equal(embedder.encode_query("hello world"), expected)
     with pytest.raises(ConfigError, match="is there already"):
         convert_folder(folder, out)
+
+
+def test_what_convert_does_not_take_is_named(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    as_pickles(folder, 2)
+    index = folder / "pytorch_model.bin.index.json"
+    second = folder / "pytorch_model-2.bin"
+    content = second.read_bytes()
+    second.unlink()
+    with pytest.raises(ModelWeightsError, match=rf"^{second.name}: is missing.*download it"):
+        convert_folder(folder)
+    second.write_bytes(content)
+    weights = folder / "model.safetensors.index.json"
+    weights.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    with pytest.raises(ModelWeightsError, match=r"^model-1\.safetensors: is missing.*remove the i"):
+        convert_folder(folder)
+    weights.unlink()
+    index.unlink()
+    told = f"pytorch_model-1.bin is there without {index.name}; download that"
+    with pytest.raises(ModelWeightsError, match=told):
+        Embedder(folder)
+    with pytest.raises(ModelNotFoundError, match=told):
+        convert_folder(folder)
+    second.unlink()
+    (folder / "pytorch_model-1.bin").rename(folder / "model.pt")
+    told = "model.pt is none of the files .* rename it to pytorch_model.bin"
+    with pytest.raises(ModelWeightsError, match=told):
+        Embedder(folder)
+    with pytest.raises(ModelNotFoundError, match=told):
+        convert_folder(folder)
+
+
+def test_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    (tmp_path / "module").mkdir()
+    monkeypatch.chdir(tmp_path / "module")
+    beside: set[str] = set()
+
+    def look(*_: int) -> None:
+        beside.update(path.name for path in tmp_path.parent.iterdir())
+
+    convert_folder(Path(".."), report=look)
+    # Nothing is written around the folder, which may be read-only there.
+    assert not any("embedlib" in name for name in beside)
+    (tmp_path / "model.safetensors").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert convert_folder(Path(), Path("new/../out")).folder == tmp_path / "out"
+    assert convert_folder(Path()).folder == tmp_path
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    module = tmp_path / "module"
+    shutil.copytree(tmp_path, module, ignore=shutil.ignore_patterns("module"))
+    (module / ".model.safetensors.embedlib-part").mkdir()
+    told = f"^cannot write {module / 'model.safetensors'}: Is a directory$"
+    with pytest.raises(ModelWeightsError, match=told):
+        convert_folder(tmp_path)
+    (tmp_path / "file").touch()
+    shutil.copy(GOLDENS / "pytorch_model.bin", module)
+    with pytest.raises(ModelWeightsError, match=f"^cannot write {tmp_path / 'file' / 'out'}: "):
+        convert_folder(module, tmp_path / "file" / "out")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from embedlib.models.converting.convert import convert_folder
+convert_folder(Path(sys.argv[1]), report=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_a_process_that_was_killed(tmp_path: Path) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    # It ends when both processes have closed standard error.
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], stderr=subprocess.PIPE)
+    assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, b"")
+    assert not list(tmp_path.glob(".*part"))
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+def test_whoever_gave_the_task_is_gone(tmp_path: Path, is_task: bool) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    pairs = [["pytorch_model.bin", "model.safetensors"]]
+    given = json.dumps({"folder": str(tmp_path), "target": str(tmp_path), "pairs": pairs})
+    reads, writes = os.pipe()
+    os.close(reads)
+    process = subprocess.run(
+        [sys.executable, "-c", START, *sys.path],
+        input=given.encode() if is_task else b"",
+        stdout=writes,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writes)
+    assert (process.returncode, process.stderr) == (1 if is_task else 0, b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
 class Harm:
@@ -257,6 +354,23 @@ def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
     path.write_bytes(content.getvalue()[:place] + b"XX" + content.getvalue()[place + 2 :])
     with pytest.raises(ModelWeightsError, match="its storage is damaged"):
         read_torch_file(path, tmp_path)
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    items = {"a": tensor((2,)), "b": tensor((1,), offset=1, num_items=2)}
+    path = write(tmp_path / "x.bin", checkpoint(items), {"0": b"numbers!"})
+    content = path.read_bytes()
+    assert len(read_torch_file(path, tmp_path)) == 2
+    flipped = content.replace(b"numbers!", b"Numbers!")
+    path.write_bytes(flipped)
+    with pytest.raises(ModelWeightsError, match="a: its storage is damaged; download the file"):
+        read_torch_file(path, tmp_path)
+    # torch leaves the sums out where it was told to.
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for info in archive.infolist():
+            content = content.replace(struct.pack("<I", info.CRC), bytes(4))
+    path.write_bytes(content)
+    assert len(read_torch_file(path, tmp_path)) == 2
 
 
 CONFINED = """

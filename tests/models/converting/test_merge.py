@@ -239,3 +239,11 @@ def test_published_configurations(values: dict[str, Any], family: str, theta: fl
     encoder = read_encoder(JsonObject("config.json", model.base(config, ())))
     assert encoder.rope is not None
     assert (encoder.family, encoder.rope.theta, encoder.is_causal) == (family, theta, False)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    out = tmp_path / "file" / "out"
+    out.parent.touch()
+    with pytest.raises(ModelWeightsError, match=f"^cannot write {out}: "):
+        merge(folder, "retrieval", out)
