@@ -65,6 +65,7 @@ def embed_dataset(
             **options,
         },
         batch_size=BATCH_ROWS,
+        batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=plan.num_workers),
         num_cpus=plan.actor_cpus,
         num_gpus=plan.num_gpus or None,
