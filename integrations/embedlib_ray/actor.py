@@ -73,21 +73,27 @@ class EmbedlibActor:
             InputError: it has no such column, or a value in it is no text.
         """
         if not isinstance(batch, pyarrow.Table):
-            self._check_column(batch)
+            check_column(batch, self._text)
             texts = np.asarray(batch[self._text], object).tolist()
             return {**batch, self._output: self._model.embed(texts)}
         names = batch.column_names
-        self._check_column(names)
+        check_column(names, self._text)
         vectors = self._model.embed(batch.column(self._text).to_pylist())
         column = ArrowTensorArray.from_numpy(vectors)
         if self._output in names:
             return batch.set_column(names.index(self._output), self._output, column)
         return batch.append_column(self._output, column)
 
-    def _check_column(self, names: Iterable[str]) -> None:
-        there = sorted(names)
-        if self._text not in there:
-            raise InputError(f"the dataset has no column {self._text!r}; it has {', '.join(there)}")
+
+def check_column(names: Iterable[str], text: str) -> None:
+    """Refuse a dataset without the column with the texts.
+
+    Raises:
+        InputError: it has others.
+    """
+    there = sorted(names)
+    if text not in there:
+        raise InputError(f"the dataset has no column {text!r}; it has {', '.join(there)}")
 
 
 class _OwnModel:

@@ -154,6 +154,8 @@ def test_every_destination_takes_the_blocks_of_a_task(url: str, tmp_path: Path) 
 def test_what_is_wrong_is_told_before_the_first_row(
     dataset: ray.data.Dataset, log: Path, tmp_path: Path
 ) -> None:
+    with pytest.raises(InputError, match="no column 'body'; it has id, page, text"):
+        embed_dataset(dataset, str(tmp_path / "nowhere"), text="body")
     with pytest.raises(EmbedlibError, match="nowhere"):
         embed_dataset(dataset, str(tmp_path / "nowhere"))
     url = f"jsonl:{tmp_path}/out.jsonl"
