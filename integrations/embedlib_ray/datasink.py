@@ -57,6 +57,9 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
     Rows get the ids and digests that `embedlib index --no-chunk` gives them, so a row that is
     written again replaces itself, and one that is stored already is left alone. The tasks of Ray
     write to a server themselves; other destinations are written by this process's machine.
+
+    Attributes:
+        written: what became of the rows of the last write; None: none has ended.
     """
 
     def __init__(
@@ -93,7 +96,6 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         self._shared = self._target
         self._driver: SharedSink | None = None
         self.written: Written | None = None
-        """What became of the rows of the last write; None: none has ended."""
         self._writer: Any = None
         with closing(open_sink(url)) as sink:
             if not is_shared(sink):
@@ -194,7 +196,9 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         if written.num_bad_rows:
             first = "; ".join(f"{bad.place}: {bad.reason}" for bad in written.bad_rows)
             logging.getLogger(__name__).warning(
-                "%d rows cannot be stored and are left out: %s", written.num_bad_rows, first
+                "rows that cannot be stored and are left out: %d; the first: %s",
+                written.num_bad_rows,
+                first,
             )
         repeated = num_repeated([result.keys for result in results])
         if repeated:
