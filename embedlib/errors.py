@@ -26,6 +26,8 @@
 A message is one line: what happened, the value, what is allowed, what to do.
 """
 
+import copyreg
+
 _START_CHARACTERS, _END_CHARACTERS = 1500, 500
 """What is kept of a message that quotes a value or a path of any length: its start says what
 happened, its end says what to do."""
@@ -37,6 +39,13 @@ class EmbedlibError(Exception):
     def __init__(self, *args: object) -> None:
         """Keep the message, without the middle if it is long."""
         super().__init__(*(shortened(each) if isinstance(each, str) else each for each in args))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what another process makes this error of: the message and the attributes.
+
+        The one of `Exception` calls the class with the message alone, and some need more.
+        """
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(EmbedlibError, ValueError):

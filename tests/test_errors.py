@@ -2,7 +2,70 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from embedlib import errors
+from embedlib.engines.precision import NeedsReportError
+from embedlib.indexing import BadRow, SinkState, UnstorableRowsError
+from embedlib.indexing.sinks.protocol import OtherModelError
+from embedlib.indexing.sinks.replaceable import ReplacedError
+
+ROOT = Path(__file__).parent.parent
+STATE = SinkState(
+    num_rows=1, dim=2, similarity="cosine", fingerprint="f", model="m", index="none, exact scan"
+)
+PLAN: Any = "a plan"
+WITH_ARGUMENTS: dict[type[errors.EmbedlibError], Callable[[], errors.EmbedlibError]] = {
+    errors.SequenceTooLongError: lambda: errors.SequenceTooLongError("too long", (0, 2), 512),
+    NeedsReportError: lambda: NeedsReportError("no room", PLAN),
+    OtherModelError: lambda: OtherModelError("another model", STATE),
+    ReplacedError: lambda: ReplacedError("jsonl:out.jsonl", STATE, None),
+    UnstorableRowsError: lambda: UnstorableRowsError(
+        "the collection", [BadRow(place="row 1", reason="holds 2**70", id="a")]
+    ),
+}
+"""Errors whose class takes more than a message."""
+
+
+def error_classes() -> Iterator[type[errors.EmbedlibError]]:
+    """Yield every class of the package and the integrations that is an EmbedlibError."""
+    names = {"EmbedlibError"}
+    folders = (ROOT / "embedlib", ROOT / "integrations")
+    files = [(file, base) for base in folders for file in sorted(base.rglob("*.py"))]
+    classes = []
+    for file, base in files:
+        inside = file.relative_to(base.parent if base.name == "embedlib" else base)
+        module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases = {each.id for each in node.bases if isinstance(each, ast.Name)}
+                classes.append((module, node.name, bases))
+    while new := {name for _, name, bases in classes if bases & names} - names:
+        names |= new
+    found = {name: module for module, name, _ in classes if name in names}
+    for name, module in sorted(found.items()):
+        yield getattr(import_module(module), name)
+
+
+@pytest.mark.parametrize("kind", list(error_classes()), ids=lambda kind: kind.__name__)
+def test_an_error_reaches_another_process_with_its_attributes(
+    kind: type[errors.EmbedlibError],
+) -> None:
+    error = WITH_ARGUMENTS.get(kind, lambda: kind("a message"))()
+    copies = [pickle.loads(pickle.dumps(error, protocol)) for protocol in range(6)]
+    for other in (*copies, copy.copy(error), copy.deepcopy(error)):
+        assert type(other) is kind
+        assert str(other) == str(error)
+        assert other.args == error.args
+        assert vars(other) == vars(error)
 
 
 def test_the_former_name_of_closed_error_catches_it() -> None:

@@ -66,11 +66,14 @@ class Run:
         """
         with ExitStack() as stack:
             reader: Reader | None = None
+            dropping = None
             if self.settings.recreate:
                 # `_begin_writing` drops what is stored, so the source is read before that.
                 reader = stack.enter_context(closing(self._read(documents, chunker)))
-                self._check_dropping(reader)
+                dropping = self._check_dropping(reader)
             self.has_rows = self._begin_writing()
+            if dropping is not None:  # not before: another program's rows are refused
+                self.tell(dropping)
             self.bad_rows.start()
             if reader is None:
                 if self.has_rows:
@@ -78,8 +81,8 @@ class Run:
                 reader = stack.enter_context(closing(self._read(documents, chunker)))
             yield reader
 
-    def _check_dropping(self, reader: Reader) -> None:
-        """Say what `recreate` is about to drop.
+    def _check_dropping(self, reader: Reader) -> str | None:
+        """Return a line that says what `recreate` drops; None: there is nothing.
 
         Raises:
             SourceError: there is nothing in the source to replace it.
@@ -91,7 +94,7 @@ class Run:
             what = f"the rows of {name}"
         else:
             if state is None or state.num_rows == 0:
-                return
+                return None
             noun = "row" if state.num_rows == 1 else "rows"
             what = f"the {state.num_rows:,} {noun} of {name}"
         if not reader.has_rows():
@@ -99,7 +102,7 @@ class Run:
                 f"the source has no documents, and recreate would drop {what}; nothing was "
                 "dropped; check the source"
             )
-        self.tell(f"recreate {'would drop' if self.settings.dry_run else 'drops'} {what}")
+        return f"recreate {'would drop' if self.settings.dry_run else 'drops'} {what}"
 
     def _begin_writing(self) -> bool:
         """Begin to write, or for a dry run only check the destination.

@@ -16,7 +16,7 @@ from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.load import LOOK_SECONDS, Load, join_vectors
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.preparing import ignore
-from embedlib.indexing.reader import BadRows, Group, Reader
+from embedlib.indexing.reader import MAX_REPORTED_BAD_ROWS, BadRows, Group, Reader
 from embedlib.indexing.replacing import built_state
 from embedlib.indexing.report import Tally
 from embedlib.indexing.row_jobs import end_of_window
@@ -25,16 +25,21 @@ from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sources.arrow_rows import batch_rows
+from embedlib.indexing.sources.row_fields import Fields, RawRow
 from embedlib.indexing.stored_model import open_embedder, precision_to_store
 from embedlib.installing import load_offered
 
 __all__ = [
     "LOOK_SECONDS",
+    "MAX_REPORTED_BAD_ROWS",
     "BadRows",
     "ClusterEmbedder",
+    "Fields",
     "Group",
     "Load",
     "OpenWorkers",
+    "RawRow",
     "Reader",
     "RowChanges",
     "RowLoad",
@@ -42,6 +47,7 @@ __all__ = [
     "SinkThread",
     "Span",
     "Tally",
+    "batch_rows",
     "check_ray",
     "end_of_window",
     "find_changes",

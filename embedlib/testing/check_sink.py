@@ -225,6 +225,7 @@ def _expect_rows(sink: Sink, rows: Sequence[Row]) -> None:
 
 def _expect_search(sink: Sink, rows: Sequence[Row]) -> None:
     """Assert that the nearest row to the vector of every tenth row is that row, with all fields."""
+    assert sink.search(make_vectors(rows[:1])[0], 0) == [], "search of no rows returned some"
     for row, vector in list(zip(rows, make_vectors(rows), strict=True))[::10]:
         hits = sink.search(vector, 5)
         assert len(hits) == 5, f"search returned {len(hits)} hits, not 5"

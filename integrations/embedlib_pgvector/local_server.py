@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import logging
 import os
@@ -12,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,14 @@ _DISK_FULL = "No space left on device"
 
 _ALONE: Final = threading.RLock()
 """Of the package, whose own lock between processes is one object for all folders and threads."""
+
+_IN_USE: Final[set[LocalServer]] = set()
+"""What is stopped when the process ends: not every program closes what it searches with."""
+
+_EXIT_SECONDS = 5.0
+"""Longest wait at the end of a process for a thread that starts or stops a server."""
+
+_CONNECT_SECONDS = 5
 
 START_SECONDS = 60.0
 """Longest wait for a server that another process has begun to start."""
@@ -59,6 +68,8 @@ class LocalServer:
         self._data = _find_plain_path(path, name)
         self._new = NewDatabase(path)
         self._lock: int | None = None
+        self._owner = 0
+        """The process that took the lock: it is shared with those that are forked."""
         self._server: Any = None
 
     @property
@@ -66,6 +77,11 @@ class LocalServer:
         """Whether the folder holds a database."""
         # Source: https://www.postgresql.org/docs/current/storage-file-layout.html
         return (self._path / "PG_VERSION").is_file()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process started to use it, and not one that it was forked from."""
+        return self._owner == os.getpid()
 
     def start(self) -> str:
         """Start the server if it does not run, and return its conninfo.
@@ -83,6 +99,8 @@ class LocalServer:
                 fcntl.flock(
                     self._lock, fcntl.LOCK_SH
                 )  # waits while another process stops the server
+                self._owner = os.getpid()
+                _IN_USE.add(self)
             with _ALONE, _captured_log(said):
                 return self._start()
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
@@ -100,6 +118,10 @@ class LocalServer:
             return
         lock, self._lock = self._lock, None
         server, self._server = self._server, None
+        _IN_USE.discard(self)
+        if not self.is_own:
+            os.close(lock)  # the process that was forked still uses the server
+            return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -189,6 +211,20 @@ class LocalServer:
             )
 
 
+@atexit.register
+def _stop_at_exit() -> None:
+    """Stop the servers of what was never closed; never keeps the process from ending."""
+    own = [server for server in _IN_USE if server.is_own]
+    if not own or not _ALONE.acquire(timeout=_EXIT_SECONDS):
+        return  # the next process that uses the folder stops the server
+    try:
+        for server in own:
+            with suppress(Exception):
+                server.stop()
+    finally:
+        _ALONE.release()
+
+
 @contextmanager
 def _captured_log(lines: list[str]) -> Iterator[None]:
     """Keep what the package logs, which is all output of Postgres, out of the user's sight."""
@@ -243,7 +279,7 @@ def _has_clients(uri: str) -> bool:
     server has only not noticed yet.
     """
     try:
-        with psycopg.connect(uri) as connection:
+        with psycopg.connect(uri, connect_timeout=_CONNECT_SECONDS) as connection:
             row = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity"
                 " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"

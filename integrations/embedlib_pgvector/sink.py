@@ -94,6 +94,11 @@ class PgvectorSink(TableReader):
         check_vectors(vectors, len(rows), table.dim)
         if not rows:
             return
+        if len({row.id for row in rows}) < len(rows):
+            raise SinkError(
+                f"{self.name}: a row is given twice in one call; ids must be different, and "
+                "nothing was written"
+            )
         stream = encode_rows(
             rows,
             vectors,

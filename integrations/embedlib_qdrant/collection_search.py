@@ -95,6 +95,8 @@ class CollectionSearch:
             using: the sparse vector or the field that is asked; None: the vectors are.
         """
         mark = self.require_stored()
+        if k == 0:
+            return []  # a server refuses such a request
         is_vector = isinstance(query, list)
         self.settle()
         passes = self.only_ours()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow
 import ray
+from ray.data.extensions import ArrowTensorArray
 
 from embedlib.config import Config
 from embedlib.errors import InputError
@@ -25,11 +28,13 @@ class EmbedlibActor:
     dataset.map_batches(
         EmbedlibActor,
         fn_constructor_kwargs={"model": "BAAI/bge-small-en-v1.5", "text": "body"},
-        batch_size=1024, num_cpus=3, compute=ray.data.ActorPoolStrategy(size=4))
+        batch_size=1024, batch_format="pyarrow", num_cpus=3,
+        compute=ray.data.ActorPoolStrategy(size=4))
 
-    `embed_dataset` chooses these numbers by the machines. However many actors a machine has, its
-    memory holds the weights once: a process beside them computes. An actor with a GPU has them
-    there for itself.
+    Ray's own format, NumPy, has no integer, date or flag that is missing: batches of Arrow keep
+    the other columns as they are. `embed_dataset` chooses the numbers by the machines. However many
+    actors a machine has, its memory holds the weights once: a process beside them computes. An
+    actor with a GPU has them there for itself.
     """
 
     def __init__(
@@ -61,17 +66,34 @@ class EmbedlibActor:
         has_neighbours = ray.is_initialized() and not ray.get_gpu_ids()
         self._model = (SharedModel if has_neighbours else _OwnModel)(plan, fingerprint)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch with float32[N, D] in the output column.
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch, a dict or an Arrow table, with float32[N, D] in the output column.
 
         Raises:
             InputError: it has no such column, or a value in it is no text.
         """
-        if self._text not in batch:
-            columns = ", ".join(sorted(batch))
-            raise InputError(f"the dataset has no column {self._text!r}; it has {columns}")
-        texts = np.asarray(batch[self._text], object).tolist()
-        return {**batch, self._output: self._model.embed(texts)}
+        if not isinstance(batch, pyarrow.Table):
+            check_column(batch, self._text)
+            texts = np.asarray(batch[self._text], object).tolist()
+            return {**batch, self._output: self._model.embed(texts)}
+        names = batch.column_names
+        check_column(names, self._text)
+        vectors = self._model.embed(batch.column(self._text).to_pylist())
+        column = ArrowTensorArray.from_numpy(vectors)
+        if self._output in names:
+            return batch.set_column(names.index(self._output), self._output, column)
+        return batch.append_column(self._output, column)
+
+
+def check_column(names: Iterable[str], text: str) -> None:
+    """Refuse a dataset without the column with the texts.
+
+    Raises:
+        InputError: it has others.
+    """
+    there = sorted(names)
+    if text not in there:
+        raise InputError(f"the dataset has no column {text!r}; it has {', '.join(there)}")
 
 
 class _OwnModel:

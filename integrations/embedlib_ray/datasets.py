@@ -9,7 +9,7 @@ import ray
 import ray.data
 
 from embedlib.config import Config
-from embedlib_ray.actor import EmbedlibActor
+from embedlib_ray.actor import EmbedlibActor, check_column
 from embedlib_ray.model import check_one_vector, describe_model, name_for_workers, plan_for
 from embedlib_ray.worker import MakeEmbedder
 
@@ -46,9 +46,13 @@ def embed_dataset(
         **options: fields of `embedlib.Config`.
 
     Raises:
+        InputError: the dataset has no such column.
         ModelNotFoundError: a worker does not find the model.
         EmbedlibError: it cannot be loaded there, or makes a vector per token.
     """
+    schema = dataset.schema(fetch_if_missing=False)
+    if schema is not None:  # else the actors see the columns first
+        check_column(schema.names, text)
     config = Config.from_options(options)
     plan = plan_for(config, num_workers)
     if plan.num_gpus:
@@ -65,6 +69,7 @@ def embed_dataset(
             **options,
         },
         batch_size=BATCH_ROWS,
+        batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=plan.num_workers),
         num_cpus=plan.actor_cpus,
         num_gpus=plan.num_gpus or None,

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
 from embedlib.config import Config, Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import Document, Row, Target, Vectors, check_target, open_sink
-from embedlib.indexing.workers import BadRows, Reader, Seen, find_changes, ignore
+from embedlib.indexing import Row, Target, Vectors, check_target, open_sink
+from embedlib.indexing.workers import Seen, ignore
+from embedlib_ray.blocks import (
+    WRITE_ROWS,
+    BlockWriter,
+    Columns,
+    Written,
+    key_of,
+    num_repeated,
+    rows_of,
+)
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.model import check_one_vector, describe_model, plan_for
 from embedlib_ray.worker import MakeEmbedder
@@ -24,15 +37,29 @@ if TYPE_CHECKING:
 
     from embedlib.types import ConfigOptions
 
-_WRITE_ROWS = 512
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What a task of Ray has written.
+
+    Attributes:
+        written: counts of its rows.
+        keys: uint64[N], one of each row's id: all tasks together tell whether ids are unique.
+    """
+
+    written: Written
+    keys: NDArray[np.uint64]
 
 
-class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type hints here
+class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has no type hints here
     """A destination for `Dataset.write_datasink`.
 
     Rows get the ids and digests that `embedlib index --no-chunk` gives them, so a row that is
     written again replaces itself, and one that is stored already is left alone. The tasks of Ray
     write to a server themselves; other destinations are written by this process's machine.
+
+    Attributes:
+        written: what became of the rows of the last write; None: none has ended.
     """
 
     def __init__(
@@ -64,11 +91,11 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
             EmbedlibError: no worker can load the model, or it makes a vector per token.
         """
         self._url = url
-        self._columns = (id, text, vector)
-        self._metadata = metadata
+        self._columns = Columns(id=id, text=text, vector=vector, metadata=metadata)
         self._target = _make_target(model, Config.from_options(options), recreate=recreate)
         self._shared = self._target
         self._driver: SharedSink | None = None
+        self.written: Written | None = None
         self._writer: Any = None
         with closing(open_sink(url)) as sink:
             if not is_shared(sink):
@@ -82,7 +109,7 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
     @property
     def min_rows_per_write(self) -> int:
         """Rows that Ray bundles, so that a write is worth its connection."""
-        return 4 * _WRITE_ROWS
+        return 4 * WRITE_ROWS
 
     def on_write_start(self, schema: Any = None) -> None:
         """Lock the destination.
@@ -107,27 +134,80 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
     def _share(self, _url: str, target: Target) -> None:
         self._shared = target
 
-    def write(self, blocks: Iterable[Any], ctx: Any) -> int:
-        """Write blocks in a task; returns how many rows changed."""
-        writer: Any = self._writer
-        if writer is not None:
-            return sum(ray.get(writer.write.remote(*part)) for part in self._parts(blocks))
+    def write(self, blocks: Iterable[Any], ctx: Any) -> TaskResult:
+        """Write blocks in a task.
+
+        Raises:
+            SinkError: the dataset lacks a column, or the destination fails.
+            SourceError: a row cannot be stored anywhere, or has the id of another.
+        """
+        remote: Any = self._writer
+        if remote is not None:
+            return self._write(blocks, lambda *part: ray.get(remote.write.remote(*part)))
         own = BlockWriter(self._url)
         try:
             own.begin(for_worker(self._shared, ctx.task_idx))
-            num_rows = sum(own.write(rows, vectors) for rows, vectors in self._parts(blocks))
+            result = self._write(blocks, own.write)
             own.settle()
         finally:
             own.end()
-        return num_rows
+        return result
+
+    def _write(
+        self, blocks: Iterable[Any], store: Callable[[list[Row], Vectors], Written]
+    ) -> TaskResult:
+        written = Written()
+        keys = array("Q")
+        with closing(Seen()) as seen:
+            for block in blocks:
+                for rows, vectors in self._parts(block, seen):
+                    written.add(store(rows, vectors))
+                    keys.extend(map(key_of, rows))
+        return TaskResult(written=written, keys=np.array(keys, np.uint64))
+
+    def _parts(self, block: Any, seen: Seen) -> Iterator[tuple[list[Row], Vectors]]:
+        accessor = BlockAccessor.for_block(block)
+        table = accessor.to_arrow()
+        if not table.num_rows:
+            return  # an empty block may have no columns
+        self._columns.check(table.column_names)
+        vectors = accessor.to_numpy(self._columns.vector)
+        for start in range(0, table.num_rows, WRITE_ROWS):
+            documents = self._columns.documents(table.slice(start, WRITE_ROWS), start)
+            rows = rows_of(documents, self._target.fingerprint, seen)
+            of_rows = vectors[start : start + WRITE_ROWS]
+            yield rows, np.stack([np.asarray(each, np.float32) for each in of_rows])
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Build the search index."""
+        """Build the search index, and tell of rows that are not stored.
+
+        Raises:
+            SinkError: several rows have the same id, so that one of them is stored.
+        """
         if self._writer is not None:
             ray.get(self._writer.finish.remote())
         elif self._driver is not None:
             self._driver.finish()
         self._close()
+        results: list[TaskResult] = write_result.write_returns
+        written = self.written = Written()
+        for result in results:
+            written.add(result.written)
+        if written.num_bad_rows:
+            first = "; ".join(f"{bad.place}: {bad.reason}" for bad in written.bad_rows)
+            logging.getLogger(__name__).warning(
+                "rows that cannot be stored and are left out: %d; the first: %s",
+                written.num_bad_rows,
+                first,
+            )
+        repeated = num_repeated([result.keys for result in results])
+        if repeated:
+            name = self._columns.id
+            raise SinkError(
+                f"{repeated} rows of the dataset have an id that was used before, and of each id "
+                f"one row is stored; ids must be unique: dataset.groupby({name!r}).count() finds "
+                "those that are not"
+            )
 
     def on_write_failed(self, error: Exception) -> None:
         """Give the destination up; what was written stays, and the next write goes on."""
@@ -147,69 +227,6 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
         """Return what the tasks need: not the driver's connection."""
         return {**vars(self), "_driver": None}
 
-    def _parts(self, blocks: Iterable[Any]) -> Iterator[tuple[list[Row], Vectors]]:
-        for block in blocks:
-            batch = BlockAccessor.for_block(block).to_numpy()
-            num_rows = len(next(iter(batch.values()), ()))
-            for start in range(0, num_rows, _WRITE_ROWS):
-                part = {name: column[start : start + _WRITE_ROWS] for name, column in batch.items()}
-                yield self._rows(part)
-
-    def _rows(self, batch: dict[str, Any]) -> tuple[list[Row], Vectors]:
-        id_name, text_name, vector_name = self._columns
-        missing = [name for name in self._columns if name not in batch]
-        if missing:
-            raise SinkError(
-                f"the dataset has no column {missing[0]!r}; it has {', '.join(sorted(batch))}"
-            )
-        names = self._metadata
-        if names is None:
-            names = tuple(name for name in batch if name not in self._columns)
-        vectors = np.stack([np.asarray(each, np.float32) for each in batch[vector_name]])
-        documents = [
-            Document(
-                id=batch[id_name][number],
-                text=batch[text_name][number],
-                metadata={name: _plain(batch[name][number]) for name in names},
-            )
-            for number in range(len(vectors))
-        ]
-        return rows_of(documents, self._target.fingerprint), vectors
-
-
-class BlockWriter:
-    """A process that has a destination open."""
-
-    def __init__(self, url: str) -> None:
-        self._sink = open_sink(url)
-
-    def begin(self, target: Target) -> None:
-        """Become a writer."""
-        self._sink.begin(target, ignore)
-
-    def write(self, rows: list[Row], vectors: Vectors) -> int:
-        """Write the rows that differ from what is stored; returns how many these are."""
-        changes = find_changes(rows, self._sink.digests([row.id for row in rows]))
-        place = {row.id: number for number, row in enumerate(rows)}
-        if changes.to_embed:
-            numbers = [place[row.id] for row in changes.to_embed]
-            self._sink.write(changes.to_embed, np.ascontiguousarray(vectors[numbers]))
-        if changes.to_update:
-            self._sink.write_metadata(changes.to_update)
-        return len(changes.to_embed) + len(changes.to_update)
-
-    def settle(self) -> None:
-        """Wait until every row is applied: a server that does it later has when it has counted."""
-        self._sink.inspect()
-
-    def finish(self) -> None:
-        """Make the rows ready for search."""
-        self._sink.finish()
-
-    def end(self) -> None:
-        """Give the destination up."""
-        self._sink.close()
-
 
 def _make_target(model: str | MakeEmbedder, config: Config, *, recreate: bool) -> Target:
     """Return what a model's vectors are, as a worker says.
@@ -227,22 +244,3 @@ def _make_target(model: str | MakeEmbedder, config: Config, *, recreate: bool) -
         precision=identity.precision,
         recreate=recreate,
     )
-
-
-def rows_of(documents: list[Document], fingerprint: str) -> list[Row]:
-    """Return the rows of documents, one each, checked as those of a load.
-
-    Raises:
-        SourceError: a document cannot be stored; the message names it.
-    """
-    seen, bad_rows = Seen(), BadRows(None, ignore, stops=True)
-    reader = Reader(documents, None, fingerprint, seen, bad_rows)
-    try:
-        return [row for group in reader.groups(lambda: False) for row in group.rows]
-    finally:
-        reader.close()
-        seen.close()
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -74,7 +74,8 @@ def start_elsewhere(
     if plan.num_gpus or plan.fits_once(found):
         return start_worker(plan, memory_bytes), ""
     for machine in found:
-        has_room = machine.num_cpus >= plan.num_cpus and machine.memory_bytes >= memory_bytes
+        has_cpus = machine.num_cpus >= plan.num_cpus and machine.num_cpus > 0
+        has_room = has_cpus and machine.memory_bytes >= memory_bytes
         if has_room and machine.node not in taken:
             here = NodeAffinitySchedulingStrategy(machine.node, soft=False)
             return start_worker(plan, memory_bytes, strategy=here), machine.node

@@ -99,10 +99,19 @@ def plan_workers(machines: Sequence[Machine], num_workers: int | None, *, on_cpu
     smallest = min(machine.num_cpus for machine in able)
     return Plan(
         shares=_shares(num_workers or len(able), len(able)),
-        num_cpus=float(int(smallest - 1)) or smallest / 2,
+        num_cpus=_part_of(smallest),
         num_gpus=0,
         room_bytes=int(min(machine.memory_bytes for machine in able) / 2),
     )
+
+
+def _part_of(num_cpus: float) -> float:
+    """Return how many CPUs of a machine a process sets aside: a task of others needs one.
+
+    On a machine with one it sets none aside.
+    """
+    rest = max(num_cpus - 1, 0)
+    return float(int(rest)) if rest >= 1 else rest  # Ray takes no 1.5
 
 
 def _shares(num_workers: int, num_places: int) -> tuple[int, ...]:

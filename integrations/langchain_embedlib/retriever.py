@@ -13,6 +13,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import Field, SkipValidation
 
 from embedlib import Search
+from embedlib.errors import ConfigError
 from embedlib.indexing import SearchResults
 
 
@@ -28,7 +29,7 @@ class EmbedlibRetriever(BaseRetriever):
     search: SkipValidation[Search]
     """What is asked; the caller closes it."""
     top_k: int = Field(default=10, ge=1)
-    """How many documents, at most."""
+    """How many documents, at most; the argument `top_k` of a call, or `k`, is another number."""
     where: str | None = None
     """A filter on the metadata; the argument `where` of a call is another one."""
     min_score: float | None = None
@@ -46,6 +47,10 @@ class EmbedlibRetriever(BaseRetriever):
 
     def _arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         own = {"top_k": self.top_k, "where": self.where, "min_score": self.min_score}
+        if "k" in given:  # as LangChain's vector stores call it
+            if "top_k" in given:
+                raise ConfigError("k and top_k are the same number; pass one of them")
+            given["top_k"] = given.pop("k")
         return {**own, **given}
 
 

@@ -25,7 +25,7 @@ class EmbedlibEncoder(AbsEncoder):  # type: ignore[misc]
     model: Embedder
 
     def __init__(self, embedder: Embedder) -> None:
-        """Use a loaded Embedder; name, fingerprint and precision name results in mteb's cache."""
+        """Use a loaded Embedder; what its scores depend on names results in mteb's cache."""
         self.model = embedder
         self.model_prompts = dict(embedder.prompts)
         # Such names are ORGANIZATION/NAME, and a folder's or a package's may be neither.
@@ -66,7 +66,13 @@ class EmbedlibEncoder(AbsEncoder):  # type: ignore[misc]
 
 
 def _revision(embedder: Embedder) -> str:
-    """Return what scores depend on: also the precision, since several share a fingerprint."""
-    if embedder.precision == "float32":
-        return embedder.fingerprint
-    return f"{embedder.fingerprint} in {embedder.precision}"
+    """Return what scores depend on.
+
+    Several precisions share a fingerprint, and so do all ways to compare vectors.
+    """
+    revision = embedder.fingerprint
+    if embedder.precision != "float32":
+        revision += f" in {embedder.precision}"
+    if embedder.similarity_fn_name != embedder.spec.similarity:
+        revision += f" by {embedder.similarity_fn_name}"
+    return revision

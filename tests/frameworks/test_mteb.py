@@ -56,3 +56,14 @@ def test_results_are_named_by_model_and_fingerprint(embedder: Embedder) -> None:
     assert meta.name.startswith("embedlib/")
     assert meta.name.count("/") == 1
     assert meta.revision == embedder.fingerprint
+
+
+def test_results_of_another_similarity_have_a_name_of_their_own(
+    folder: str, embedder: Embedder
+) -> None:
+    def revision(name: str) -> str:
+        with Embedder(folder, similarity_fn_name=name) as other:
+            return mteb_embedlib.EmbedlibEncoder(other).mteb_model_meta.revision
+
+    assert revision("cosine") == embedder.fingerprint
+    assert revision("manhattan") == f"{embedder.fingerprint} by manhattan"

@@ -460,6 +460,28 @@ def test_what_cannot_be_inspected_can_be_recreated(store: FakeStore, embedder: E
     expect(store, numbered(2), embedder)
 
 
+def test_nothing_is_said_of_rows_that_recreate_may_not_drop(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    class Foreign(FakeSink):
+        def inspect(self) -> Any:
+            raise SinkError("fake: was not created by embedlib")
+
+        def begin(self, target: Any, tell: Any) -> None:
+            self.inspect()
+
+    told: list[str] = []
+    with pytest.raises(SinkError, match="not created by embedlib"):
+        index(
+            documents(numbered(2)),
+            Foreign(store),
+            embedder=embedder,
+            recreate=True,
+            tell=told.append,
+        )
+    assert told == []
+
+
 # Arguments.
 
 

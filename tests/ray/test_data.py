@@ -20,9 +20,10 @@ from pyarrow import parquet
 import embedlib
 from embedlib.errors import ConfigError, EmbedlibError, InputError, SinkError
 from embedlib.indexing import Target, open_sink
+from embedlib.indexing.workers import Seen
 from embedlib.testing import fake_embedder, fake_vector, write_tiny_model
 from embedlib_ray import EmbedlibActor, EmbedlibDatasink, embed_dataset
-from embedlib_ray.datasink import BlockWriter, rows_of
+from embedlib_ray.blocks import BlockWriter, rows_of
 from tests.ray.fakes import all_pids, documents, dying_once, logging_embedder, num_embedded
 
 NUM_ROWS = 1000
@@ -81,6 +82,40 @@ def test_a_dataset_gets_vectors_and_is_stored_once(
             assert (report.num_unchanged, report.num_embedded) == (NUM_ROWS, 0)
 
 
+def test_values_reach_the_destination_as_a_load_reads_them(
+    driver: str, log: Path, tmp_path: Path
+) -> None:
+    table = pyarrow.table(
+        {
+            "id": ["a", "b", "c"],
+            "text": ["one", "two", "three"],
+            "big": pyarrow.array([2**60 + 1, None, 5], pyarrow.int64()),
+            "moment": pyarrow.array([0, None, 2], pyarrow.timestamp("ns", tz="UTC")),
+        }
+    )
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet"))
+    model, url = logging_embedder(log), f"jsonl:{tmp_path}/out.jsonl"
+    datasink = EmbedlibDatasink(url, model)
+    embed_dataset(dataset, model).write_datasink(datasink)
+    assert datasink.written is not None
+    assert datasink.written.num_changed == 3
+    with fake_embedder() as embedder:
+        report = embedlib.index(str(tmp_path / "rows.parquet"), url, embedder=embedder, chunk=False)
+    assert (report.num_unchanged, report.num_metadata) == (3, 0)
+
+
+def test_ids_that_several_tasks_have_are_told(driver: str, log: Path, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"d{n % 2500}", "text": f"text {n}", "embedding": fake_vector(b"%d" % n)}
+        for n in range(5000)
+    ]
+    datasink = EmbedlibDatasink(f"jsonl:{tmp_path}/out.jsonl", logging_embedder(log))
+    with pytest.raises(SinkError, match="2500 rows of the dataset have an id that was used before"):
+        ray.data.from_items(rows, override_num_blocks=2).write_datasink(datasink)
+    assert len((tmp_path / "out.jsonl").read_text("utf-8").splitlines()) == 2500
+
+
 def test_actors_of_a_machine_share_a_process_and_start_another_if_it_dies(
     driver: str, log: Path
 ) -> None:
@@ -103,12 +138,13 @@ def test_actors_of_a_machine_share_a_process_and_start_another_if_it_dies(
 
 @pytest.mark.parametrize("url", ["edge:{}", "qdrant+local:{}", "npy:{}/out", "parquet:{}/out"])
 def test_every_destination_takes_the_blocks_of_a_task(url: str, tmp_path: Path) -> None:
-    rows = rows_of(list(documents(20)), "f")
+    with closing(Seen()) as seen:
+        rows = rows_of(documents(20), "f", seen)
     vectors = np.arange(20 * 6, dtype=np.float32).reshape(20, 6) + 1
     for expected in (20, 0):
         writer = BlockWriter(url.format(tmp_path))
         writer.begin(Target(dim=6, similarity="cosine", fingerprint="f", model="m"))
-        assert writer.write(rows, vectors) == expected
+        assert writer.write(rows, vectors).num_changed == expected
         writer.finish()
         writer.end()
     with closing(open_sink(url.format(tmp_path))) as sink:
@@ -118,6 +154,8 @@ def test_every_destination_takes_the_blocks_of_a_task(url: str, tmp_path: Path) 
 def test_what_is_wrong_is_told_before_the_first_row(
     dataset: ray.data.Dataset, log: Path, tmp_path: Path
 ) -> None:
+    with pytest.raises(InputError, match="no column 'body'; it has id, page, text"):
+        embed_dataset(dataset, str(tmp_path / "nowhere"), text="body")
     with pytest.raises(EmbedlibError, match="nowhere"):
         embed_dataset(dataset, str(tmp_path / "nowhere"))
     url = f"jsonl:{tmp_path}/out.jsonl"

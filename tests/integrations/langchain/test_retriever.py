@@ -9,6 +9,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import ValidationError
 
 from embedlib import Document, Search, index
+from embedlib.errors import ConfigError
 from embedlib.testing import FakeSink, FakeStore, fake_embedder
 from langchain_embedlib import EmbedlibRetriever
 
@@ -36,6 +37,13 @@ def test_documents_with_their_scores(search: Search) -> None:
     assert asyncio.run(retriever.ainvoke("3 text")) == found
     (exact,) = retriever.invoke("3 text", where=None, top_k=1)
     assert exact.page_content == "3 text"
+
+
+def test_a_call_may_name_the_number_as_vector_stores_do(search: Search) -> None:
+    retriever = EmbedlibRetriever(search=search)
+    assert retriever.invoke("3 text", k=2) == retriever.invoke("3 text", top_k=2)
+    with pytest.raises(ConfigError, match="pass one of them"):
+        retriever.invoke("3 text", k=2, top_k=2)
 
 
 def test_callbacks_see_the_documents(search: Search) -> None:

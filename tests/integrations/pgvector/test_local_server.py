@@ -40,6 +40,21 @@ sink.close()
 print("closed", flush=True)
 """
 
+UNCLOSED = """
+import os, sys
+from embedlib.indexing.sinks.urls import open_sink
+
+sinks = [open_sink(sys.argv[1]) for _ in range(2)]
+for sink in sinks:
+    sink.inspect()
+pid = os.fork()
+if not pid:
+    sinks[0].close()
+    sys.exit()
+os.waitpid(pid, 0)
+print(sinks[0].inspect(), open_sink(sys.argv[1]).inspect(), flush=True)
+"""
+
 
 def begun(pg: Any, url: str) -> PgvectorSink:
     sink = PgvectorSink(parse_destination(parse_url(url)), wait=pg.wait)
@@ -342,3 +357,14 @@ def test_threads_of_a_process_start_and_stop_it_side_by_side(pg: Any, made: Path
     with ThreadPoolExecutor(4) as threads:
         for used in [threads.submit(use, number) for number in range(4)]:
             used.result()
+
+
+def test_a_process_that_closes_nothing_stops_the_server_at_its_end(
+    made_url: str, pg_folder: Path
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", UNCLOSED, made_url], capture_output=True, text=True, timeout=60
+    )
+    # The forked process has stopped nothing.
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None None\n", "")
+    assert not (pg_folder / "db" / "postmaster.pid").exists()

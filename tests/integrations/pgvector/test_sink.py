@@ -109,6 +109,8 @@ def test_a_batch_is_written_whole_or_not_at_all(pg: Any, pg_table: str) -> None:
     vectors[1, 1] = np.inf
     with pytest.raises(SinkError, match="vector 1 of the batch holds NaN or infinity"):
         sink.write(rows, vectors)
+    with pytest.raises(SinkError, match="a row is given twice in one call"):
+        sink.write([*rows, rows[0]], pg.vectors([*rows, rows[0]]))
     assert stored(pg, pg_table) == []
     assert pg.waits == []  # waiting cures none of these
     sink.write(rows, pg.vectors(rows))

@@ -26,7 +26,11 @@ def machine(num_cpus: float, num_gpus: float = 0) -> Machine:
         ((16, 16), 4, (2, 2), 15, 7),
         ((2,), None, (1,), 1, 1),
         ((2,), 2, (2,), 1, 0.5),
-        ((1,), None, (1,), 0.5, 0.5),
+        ((1,), None, (1,), 0, 0),
+        ((1,), 2, (2,), 0, 0),
+        ((16, 1), None, (1, 1), 0, 0),
+        ((1.5,), None, (1,), 0.5, 0.5),
+        ((2.5,), None, (1,), 1, 1),
         ((0, 8), None, (1,), 7, 7),
     ],
 )
@@ -39,7 +43,7 @@ def test_a_machine_has_one_process_and_keeps_a_part_for_others(
 ) -> None:
     plan = plan_workers([machine(each) for each in cpus], asked, on_cpu=False)
     assert (plan.shares, plan.num_cpus, plan.actor_cpus) == (shares, num_cpus, actor_cpus)
-    assert plan.num_cpus < min(each for each in cpus if each)
+    assert plan.num_cpus <= min(each for each in cpus if each) - 1  # a task of others needs one
     assert plan.actor_cpus * max(shares) <= plan.num_cpus
 
 

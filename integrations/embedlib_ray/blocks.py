@@ -1,0 +1,178 @@
+"""Blocks of a Ray dataset as rows of a destination, and who writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import SinkError, shown
+from embedlib.indexing import BadRow, Document, Row, Target, UnstorableRowsError, Vectors, open_sink
+from embedlib.indexing.workers import (
+    MAX_REPORTED_BAD_ROWS,
+    BadRows,
+    Fields,
+    RawRow,
+    Reader,
+    Seen,
+    batch_rows,
+    find_changes,
+    ignore,
+)
+
+WRITE_ROWS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns of a dataset are ids, texts, vectors and metadata.
+
+    Attributes:
+        id: with the ids of documents.
+        text: with the texts.
+        vector: with float32[D].
+        metadata: stored beside them; None: all others.
+    """
+
+    id: str
+    text: str
+    vector: str
+    metadata: tuple[str, ...] | None
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse a dataset that lacks one of them.
+
+        Raises:
+            SinkError: it does.
+        """
+        there = list(names)
+        for name in (self.id, self.text, self.vector, *(self.metadata or ())):
+            if name not in there:
+                raise SinkError(
+                    f"the dataset has no column {name!r}; it has {', '.join(sorted(there))}"
+                )
+
+    def documents(self, table: Any, first: int) -> Iterator[Document | BadRow]:
+        """Yield the documents of an Arrow table, converted as those of a Parquet file.
+
+        NumPy, in which Ray gives batches, has no integer, date or flag that is missing.
+
+        Args:
+            table: rows of a block.
+            first: number of the first one, from 0.
+        """
+        fields = Fields(id=self.id, text=(self.text,), metadata=self.metadata)
+        wanted = self.metadata or ()
+        names = [name for name in table.column_names if name != self.vector or name in wanted]
+        for number, row in enumerate(batch_rows(table.select(names)), first + 1):
+            place = f"row {number} of a block (id {shown(row[self.id])})"
+            yield fields.to_document(RawRow(number=number, place=place, fields=row), "the dataset")
+
+
+@dataclass(kw_only=True)
+class Written:
+    """What became of rows.
+
+    Attributes:
+        num_changed: rows that were written, or got other metadata.
+        num_bad_rows: rows that the destination cannot store.
+        bad_rows: the first ten of these.
+    """
+
+    num_changed: int = 0
+    num_bad_rows: int = 0
+    bad_rows: list[BadRow] = field(default_factory=list)
+
+    def add(self, other: Written) -> None:
+        """Count what became of other rows."""
+        self.num_changed += other.num_changed
+        self.num_bad_rows += other.num_bad_rows
+        self.bad_rows = (self.bad_rows + other.bad_rows)[:MAX_REPORTED_BAD_ROWS]
+
+
+class BlockWriter:
+    """A process that has a destination open."""
+
+    def __init__(self, url: str) -> None:
+        self._sink = open_sink(url)
+
+    def begin(self, target: Target) -> None:
+        """Become a writer."""
+        self._sink.begin(target, ignore)
+
+    def write(self, rows: list[Row], vectors: Vectors) -> Written:
+        """Write the rows that differ from what is stored."""
+        changes = find_changes(rows, self._sink.digests([row.id for row in rows]))
+        place = {row.id: number for number, row in enumerate(rows)}
+        written = Written()
+        if changes.to_embed:
+            numbers = [place[row.id] for row in changes.to_embed]
+            written.add(self._store(changes.to_embed, np.ascontiguousarray(vectors[numbers])))
+        if changes.to_update:
+            written.add(self._store(changes.to_update, None))
+        return written
+
+    def _store(self, rows: list[Row], vectors: Vectors | None) -> Written:
+        """Write rows, or without vectors their metadata; the sink stores all that it can."""
+        try:
+            if vectors is not None:
+                self._sink.write(rows, vectors)
+            else:
+                self._sink.write_metadata(rows)
+        except UnstorableRowsError as error:
+            num_bad = len(error.bad_rows)
+            return Written(
+                num_changed=len(rows) - num_bad,
+                num_bad_rows=num_bad,
+                bad_rows=list(error.bad_rows[:MAX_REPORTED_BAD_ROWS]),
+            )
+        return Written(num_changed=len(rows))
+
+    def settle(self) -> None:
+        """Wait until every row is applied: a server that does it later has when it has counted."""
+        self._sink.inspect()
+
+    def finish(self) -> None:
+        """Make the rows ready for search."""
+        self._sink.finish()
+
+    def end(self) -> None:
+        """Give the destination up."""
+        self._sink.close()
+
+
+def rows_of(documents: Iterable[Document | BadRow], fingerprint: str, seen: Seen) -> list[Row]:
+    """Return the rows of documents, one each, checked as those of a load.
+
+    Args:
+        documents: a part of a dataset.
+        fingerprint: of the model.
+        seen: the documents before them.
+
+    Raises:
+        SourceError: a document cannot be stored, or has the id of another; the message names it.
+    """
+    reader = Reader(documents, None, fingerprint, seen, BadRows(None, ignore, stops=True))
+    try:
+        return [row for group in reader.groups(lambda: False) for row in group.rows]
+    finally:
+        reader.close()
+
+
+def key_of(row: Row) -> int:
+    """Return 64 bits of a row's id, for `num_repeated`."""
+    return (row.id.int ^ row.id.int >> 64) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def num_repeated(keys: list[NDArray[np.uint64]]) -> int:
+    """Return how many rows have the id of another.
+
+    Two of 200 million different ids have the same 64 bits in one case of a thousand.
+    """
+    if not keys:
+        return 0
+    every = np.sort(np.concatenate(keys))
+    return int(np.count_nonzero(every[1:] == every[:-1]))
