@@ -1,8 +1,8 @@
 """Resolve a model's name to the folder that holds its files.
 
 A name is a folder, a pack (`reading.pack_file`), `package:NAME` (a model shipped inside an
-installed Python package) or a repository of the Hugging Face hub. This module does not parse the
-files; `reading/` does.
+installed Python package) or a repository of the Hugging Face hub. `reading/` parses the files; here
+only config.json is looked at, for whether a model may lack files in the hub's cache.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def resolve(
         ModelNotFoundError: if no model has this name; the message lists the places tried. Also if
             the hub's cache may lack the file that says how vectors are pooled.
         ModelWeightsError: if the hub repository has no safetensors weights.
+        ModelUnsupportedError: if config.json is damaged, in a cache that may lack files.
         ConfigError: if `revision` is given for a folder or a package.
     """
     text = os.fspath(name)
