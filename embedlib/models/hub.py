@@ -282,16 +282,18 @@ def _ask_for_modules(
         ModelNotFoundError: the hub cannot be asked.
     """
     import huggingface_hub
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     try:
+        if local_files_only or constants.HF_HUB_OFFLINE:
+            # hf_hub_download would open a connection all the same, to name the calling program.
+            raise errors.LocalEntryNotFoundError(f"{_MODULES} is not cached")
         huggingface_hub.hf_hub_download(
             repo,
             _MODULES,
             revision=commit,
             token=token,
             cache_dir=None if cache_folder is None else os.fspath(cache_folder),
-            local_files_only=local_files_only,
         )
     except Exception as error:  # as in `_find_on_hub`
         if isinstance(error, errors.EntryNotFoundError) and not isinstance(
