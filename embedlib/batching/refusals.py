@@ -112,3 +112,20 @@ def check_ids(
 def _has_token(tokenizer: tokenizers.Tokenizer, id_: int) -> bool:
     # The library takes ids of 32 bits; a vocabulary may have gaps.
     return 0 <= id_ < 1 << 32 and tokenizer.id_to_token(id_) is not None
+
+
+def no_tokens(row: int, text: str, *, is_behind_prompt: bool, is_joined: bool) -> InputError:
+    """Return the error for a text that has no tokens of its own.
+
+    Args:
+        row: of the text, for the message.
+        text: the text.
+        is_behind_prompt: pooling leaves the tokens of a prompt out.
+        is_joined: the text has tokens without the prompt.
+    """
+    behind = " behind the prompt" if is_behind_prompt else ""
+    why, remedy = "", "leave it out"
+    if is_joined:
+        why = ", because the tokenizer joins the end of the prompt, which is left out, with it"
+        remedy += ", or pass a prompt with another end"
+    return InputError(f"text {row} has no tokens{behind}: {text!r:.60}{why}; {remedy}")

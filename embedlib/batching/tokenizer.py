@@ -15,6 +15,7 @@ from embedlib.batching.refusals import (
     check_left,
     check_text,
     describe_truncated,
+    no_tokens,
 )
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
@@ -22,7 +23,7 @@ from embedlib.batching.token_ids import TokenIds
 from embedlib.batching.token_rows import TokenRows
 from embedlib.batching.windows import divide
 from embedlib.config import OnTruncate
-from embedlib.errors import ConfigError, InputError, SequenceTooLongError
+from embedlib.errors import ConfigError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
 
 T = TypeVar("T")
@@ -142,10 +143,12 @@ class Tokenizer:
                 truncated.append((message_row + index, num_tokens))
             ids = self._without_dropped(ids)
             if len(ids) <= num_prompt_tokens:
-                behind = " behind the prompt" if num_prompt_tokens else ""
-                raise InputError(
-                    f"text {message_row + index} has no tokens{behind}: {texts[index]!r:.60}; "
-                    "leave it out"
+                text, is_whole = texts[index], num_tokens is None
+                raise no_tokens(
+                    message_row + index,
+                    text,
+                    is_behind_prompt=num_prompt_tokens > 0,
+                    is_joined=num_prompt_tokens > 0 and is_whole and self._count(text) > 0,
                 )
             if num_tokens is None and len(ids) > self.max_seq_tokens and self._divides(prompt):
                 sequences += self._divide(job, first_row + index, ids, prompt)

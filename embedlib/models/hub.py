@@ -1,13 +1,12 @@
 """Resolve a model's name to the folder that holds its files.
 
 A name is a folder, a pack (`reading.pack_file`), `package:NAME` (a model shipped inside an
-installed Python package) or a repository of the Hugging Face hub. This module does not parse the
-files; `reading/` does.
+installed Python package) or a repository of the Hugging Face hub. `reading/` parses the files; here
+only config.json is looked at, for whether a model may lack files in the hub's cache.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from contextlib import suppress
@@ -15,10 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, typed_line
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
+from embedlib.models.hub_cache import hub_name, is_snapshot, may_have, snapshots
+from embedlib.models.hub_errors import expected_errors, explain
+from embedlib.models.known_rerankers import template_of
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
+from embedlib.models.reading.heads import is_scoring
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 from embedlib.models.reading.refusals import held_instead
+from embedlib.models.static_model import MODEL2VEC
 
 _ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
 # The same weights in another runtime's format or layout, and training checkpoints.
@@ -31,6 +36,10 @@ _IGNORE = (
     "*/openvino/*",
     "checkpoint-*/*",
     "consolidated*.safetensors",
+)
+_MODULES = "modules.json"
+_WITHOUT_MODULES = (
+    "it says how vectors are pooled, and libraries that load the transformer alone do not cache it"
 )
 # Owner of models that are named without one; sentence-transformers assumes it too.
 _DEFAULT_OWNER = "sentence-transformers"
@@ -67,8 +76,10 @@ def resolve(
         local_files_only: use only the cache and open no socket, as with `HF_HUB_OFFLINE=1`.
 
     Raises:
-        ModelNotFoundError: if no model has this name; the message lists the places tried.
+        ModelNotFoundError: if no model has this name; the message lists the places tried. Also if
+            the hub's cache may lack the file that says how vectors are pooled.
         ModelWeightsError: if the hub repository has no safetensors weights.
+        ModelUnsupportedError: if config.json is damaged, in a cache that may lack files.
         ConfigError: if `revision` is given for a folder or a package.
     """
     text = os.fspath(name)
@@ -163,9 +174,46 @@ def _check_folder(folder: Path, name: str) -> Path:
             raise ModelNotFoundError(f"folder {name!r}: {held}")
         raise ModelNotFoundError(
             f"folder {name!r} holds neither config.json nor modules.json, so it is not a model; "
-            "for a hub model, run in a directory that has no folder of this name"
+            f"{_instead(folder, name)}"
+        )
+    if is_snapshot(folder.absolute()) and _lacks_modules(folder.absolute()):
+        raise ModelNotFoundError(
+            f"folder {name!r} is of the hub's cache and has no {_MODULES}, which the repository "
+            f"may have; {_WITHOUT_MODULES}; load it once online by its name, "
+            f"{hub_name(folder.absolute().parent.parent)}"
         )
     return folder.absolute()
+
+
+def _instead(folder: Path, name: str) -> str:
+    """Return what to pass instead of a folder that holds no model."""
+    if found := snapshots(folder):
+        return (
+            f"it is a repository of the hub's cache: pass {hub_name(folder.absolute())!r}, or its "
+            f"newest snapshot, {str(found[0])!r}"
+        )
+    if _is_hub_name(name):
+        return "for a hub model, run in a directory that has no folder of this name"
+    return "give the folder that holds config.json"
+
+
+def _lacks_modules(snapshot: Path, name: str | None = None) -> bool:
+    """Return whether a snapshot may lack the file that says how vectors are pooled.
+
+    The other files of sentence-transformers are asked for by whoever asks for modules.json, so
+    without a trace of them they are taken not to exist; what modules.json names must be there.
+
+    Args:
+        snapshot: a folder of the hub's cache.
+        name: the model's hub name.
+    """
+    if not may_have(snapshot, _MODULES):
+        return False
+    if name is not None and template_of(name) is not None:
+        return False
+    # Their own libraries read config.json, which describes the head or the table.
+    config = JsonObject.load(snapshot / "config.json", snapshot)
+    return not is_scoring(config) and config.text("model_type") != MODEL2VEC
 
 
 # --- the hub --------------------------------------------------------------------------------------
@@ -196,91 +244,71 @@ def _find_on_hub(
                 ignore_patterns=list(_IGNORE),
             )
         except Exception as error:  # the hub's client also raises errors of its HTTP library
-            what, remedy = _explain(
-                error, revision=revision, token=token, cache_folder=cache_folder
-            )
+            what, remedy = explain(error, revision=revision, token=token, cache_folder=cache_folder)
             tried.append(f"hub repository {repo!r} ({what})")
             if isinstance(error, errors.GatedRepoError) or not isinstance(
                 error, (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError)
             ):
                 # The message says all of an expected error; its traceback is a hundred lines long.
-                cause = None if isinstance(error, _expected_errors()) else error
+                cause = None if isinstance(error, expected_errors()) else error
                 raise ModelNotFoundError(_not_found(name, tried, remedy)) from cause
             continue
-        return _check_snapshot(name, repo, Path(snapshot))
+        found = _check_snapshot(name, repo, Path(snapshot))
+        if _lacks_modules(found.path, repo):
+            _ask_for_modules(
+                repo,
+                found.path.name,
+                token=token,
+                cache_folder=cache_folder,
+                local_files_only=local_files_only,
+            )
+        return found
     raise ModelNotFoundError(_not_found(name, tried, remedy))
 
 
-def _expected_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of the hub's client that `_explain` explains completely."""
-    from huggingface_hub import errors
+def _ask_for_modules(
+    repo: str,
+    commit: str,
+    *,
+    token: str | bool | None,
+    cache_folder: str | os.PathLike[str] | None,
+    local_files_only: bool,
+) -> None:
+    """Ask the hub for modules.json, whose absence its client then remembers.
 
-    return (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.HFValidationError,
-        errors.LocalEntryNotFoundError,
-        errors.OfflineModeIsEnabled,
-    )
+    `snapshot_download` returns what is cached if the hub cannot be asked, and does not say so.
+
+    Raises:
+        ModelNotFoundError: the hub cannot be asked.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    try:
+        if local_files_only or constants.HF_HUB_OFFLINE:
+            # hf_hub_download would open a connection all the same, to name the calling program.
+            raise errors.LocalEntryNotFoundError(f"{_MODULES} is not cached")
+        huggingface_hub.hf_hub_download(
+            repo,
+            _MODULES,
+            revision=commit,
+            token=token,
+            cache_dir=None if cache_folder is None else os.fspath(cache_folder),
+        )
+    except Exception as error:  # as in `_find_on_hub`
+        if isinstance(error, errors.EntryNotFoundError) and not isinstance(
+            error, errors.LocalEntryNotFoundError
+        ):
+            return
+        what, remedy = explain(error, revision=None, token=token, cache_folder=cache_folder)
+        cause = None if isinstance(error, expected_errors()) else error
+        raise ModelNotFoundError(
+            f"{repo!r} at revision {commit}: {_MODULES} ({what}); {_WITHOUT_MODULES}; {remedy}"
+        ) from cause
 
 
 def _not_found(name: str, tried: list[str], remedy: str) -> str:
     return f"no model {name!r}; tried {', '.join(tried)}; {remedy}"
-
-
-def _explain(
-    error: Exception,
-    *,
-    revision: str | None,
-    token: str | bool | None,
-    cache_folder: str | os.PathLike[str] | None,
-) -> tuple[str, str]:
-    """Return what went wrong on the hub, and the remedy."""
-    from huggingface_hub import constants, errors
-
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return (
-            f"no space left on the disk of {cache_folder or constants.HF_HUB_CACHE}",
-            "make room there and try again, which goes on with the download, or pass cache_folder=",
-        )
-    # Subclasses first: GatedRepoError is a RepositoryNotFoundError, and most are HfHubHTTPError.
-    if isinstance(error, errors.GatedRepoError):
-        return (
-            "access is restricted",
-            "request access on the model's page, then pass token= or run `hf auth login`",
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            "does not exist, or is private",
-            "check the spelling; for a private model pass token=; for a model shipped as a Python "
-            f"package use {PACKAGE_PREFIX}NAME",
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"has no revision {revision!r}", "give an existing branch, tag or commit"
-    if isinstance(error, errors.HFValidationError):
-        return "not a valid repository name", "write it as OWNER/NAME"
-    if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
-        place = "not in the cache" if revision is None else f"{revision!r} not in the cache"
-        if isinstance(error.__cause__, Exception) and not constants.HF_HUB_OFFLINE:
-            return (
-                f"{place}, and the hub cannot be reached: {_without_token(error.__cause__, token)}",
-                "check the connection, or carry the model here (embedlib pack) and pass its path",
-            )
-        return (
-            f"{place}, and offline mode is on (local_files_only or HF_HUB_OFFLINE)",
-            "load it once online, check cache_folder, or carry the model here (embedlib pack) and "
-            "pass its path",
-        )
-    return (
-        f"could not be downloaded: {_without_token(error, token)}",
-        "try again, or carry the model here (embedlib pack) and pass its path",
-    )
-
-
-def _without_token(error: BaseException, token: str | bool | None) -> str:
-    """Return the error's class and first line, with the token masked."""
-    line = typed_line(error)
-    return line.replace(token, "***") if isinstance(token, str) and token else line
 
 
 def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:

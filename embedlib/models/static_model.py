@@ -17,7 +17,7 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.reading.module_files import output_dim, read_module
+from embedlib.models.reading.module_files import load_config, output_dim, read_module
 from embedlib.models.reading.module_list import read_module_list
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.spec import Encoder, ModelSpec, Module, Normalize, Pooling
@@ -60,7 +60,7 @@ def _read_modules(folder: Path) -> ModelFiles:
     dim = table.shape[1]
     modules: list[Module] = [MEAN]
     for kind, path in entries:
-        config = JsonObject.load(path / "config.json", folder)
+        config = load_config(kind, path, folder)
         module = read_module(kind, config, dim)
         if isinstance(module, Pooling):
             raise ModelUnsupportedError(f"{config.name}: a StaticEmbedding is a mean already")

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models, processors
+from tokenizers import models, pre_tokenizers, processors
 
 from embedlib.batching.refusals import describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
@@ -118,6 +118,31 @@ def test_a_text_without_a_token_behind_an_excluded_prompt_is_refused(
     make_tokenizer(bracketed(1, 0), excludes_prompt=False)(
         make_job(1, 7), 0, [text], Prompt(prefix=prefix)
     )
+
+
+def joining_tokenizer() -> tokenizers.Tokenizer:
+    """As byte-level tokenizers: a space is a token alone, and part of the word behind it."""
+    vocab = ["[UNK]", "q", "Ġ", "h", "Ġh"]
+    model = models.BPE({token: id_ for id_, token in enumerate(vocab)}, [("Ġ", "h")])
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+@pytest.mark.parametrize(("text", "is_joined"), [("h", True), ("", False)])
+def test_a_text_that_is_joined_with_an_excluded_prompt_is_told_so(
+    text: str, is_joined: bool
+) -> None:
+    tokenizer = make_tokenizer(joining_tokenizer())
+    with pytest.raises(InputError, match=r"^text 0 has no tokens behind the prompt") as caught:
+        tokenizer(make_job(1), 0, [text], Prompt(prefix="q "))
+    assert ("joins the end of the prompt" in str(caught.value)) is is_joined
+    tokenizer(make_job(1), 0, ["h h"], Prompt(prefix="q "))
+
+
+def test_a_text_behind_a_prompt_that_fills_the_limit_is_not_said_to_be_joined() -> None:
+    with pytest.raises(InputError, match=r"no tokens behind the prompt: 'x'; leave it out$"):
+        make_tokenizer(bracketed(1, 0))(make_job(1), 0, ["x"], Prompt(prefix="abcdefgh"))
 
 
 @settings(deadline=None)  # a busy machine is no failure

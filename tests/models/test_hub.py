@@ -14,6 +14,7 @@ from huggingface_hub import errors
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, resolve
+from embedlib.models.hub_cache import may_have
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECRET = "hf_verysecret"
@@ -107,6 +108,28 @@ def test_a_path_object_is_a_folder_and_nothing_else() -> None:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"neither config\.json nor modules\.json"):
         resolve(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model", "./model"])
+def test_a_folder_without_a_model_is_said_to_hide_only_a_hub_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve(name)
+    assert ("no folder of this name" in one_line(caught)) is (name == "model")
+
+
+def test_a_repository_of_the_hubs_cache_names_its_snapshot(tmp_path: Path) -> None:
+    newest = make_cached(tmp_path, "owner/model")
+    older = make_model(newest.with_name("f" * 40))
+    os.utime(older, (0, 0))
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve(newest.parent.parent)
+    message = one_line(caught)
+    assert "pass 'owner/model'" in message
+    assert repr(str(newest)) in message
 
 
 def test_a_file_is_not_a_model(tmp_path: Path) -> None:
@@ -278,6 +301,111 @@ def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(wanted) == {name for name, is_wanted in files.items() if is_wanted}
 
 
+def make_transformer_only(cache: Path, config: dict[str, object] | None = None) -> Path:
+    """Write a snapshot as AutoModel and AutoTokenizer fill it; return the repository's folder."""
+    snapshot = make_cached(cache, "owner/model")
+    (snapshot / "modules.json").unlink()
+    (snapshot / "config.json").write_text(json.dumps(config or {"architectures": ["BertModel"]}))
+    return snapshot.parent.parent
+
+
+def test_a_cache_that_may_lack_the_pooling_is_refused(tmp_path: Path) -> None:
+    root = make_transformer_only(tmp_path)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("owner/model", cache_folder=tmp_path, local_files_only=True)
+    message = one_line(caught)
+    assert "modules.json (not in the cache, and offline mode is on" in message
+    assert "load it once online" in message
+    with pytest.raises(ModelNotFoundError, match=r"online by its name, owner/model$"):
+        resolve(root / "snapshots" / COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (f".no_exist/{COMMIT}/modules.json", ""),
+        (f"trees/{COMMIT}.json", '{"format_version": 1, "files": {"config.json": {}}}'),
+        (f"snapshots/{COMMIT}/.gitattributes", ""),
+    ],
+)
+def test_a_cache_that_knows_of_no_pooling_is_complete(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    root = make_transformer_only(tmp_path)
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(content)
+    assert may_have(root / "snapshots" / COMMIT, "modules.json") is False
+    found = resolve(root / "snapshots" / COMMIT)
+    assert found.path == root / "snapshots" / COMMIT
+    if not file.startswith("trees"):  # the client itself reads it, and its entries have more keys
+        resolve("owner/model", cache_folder=tmp_path, local_files_only=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"files": 1}', '{"files": {"modules.json": {}}}'],
+)
+def test_a_listing_that_tells_nothing(tmp_path: Path, content: str) -> None:
+    root = make_transformer_only(tmp_path)
+    (root / "trees").mkdir()
+    (root / "trees" / f"{COMMIT}.json").write_text(content)
+    assert may_have(root / "snapshots" / COMMIT, "modules.json") is True
+
+
+@pytest.mark.parametrize(
+    "config", [{"architectures": ["BertForSequenceClassification"]}, {"model_type": "model2vec"}]
+)
+def test_models_that_config_json_describes_need_no_more(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
+    root = make_transformer_only(tmp_path, config)
+    resolve("owner/model", cache_folder=tmp_path, local_files_only=True)
+    resolve(root / "snapshots" / COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (hub_error(errors.EntryNotFoundError), None),
+        (hub_error(errors.LocalEntryNotFoundError), "not in the cache"),
+        (ConnectionResetError("no"), "ConnectionResetError: no"),
+    ],
+)
+def test_the_hub_is_asked_for_what_the_cache_may_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str | None
+) -> None:
+    root = make_transformer_only(tmp_path)
+    asked: list[tuple[object, ...]] = []
+
+    def download(repo: str, file: str, **options: object) -> str:
+        asked.append((repo, file, options["revision"], options["token"]))
+        raise error
+
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: str(root / "snapshots" / COMMIT)
+    )
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    if said is None:
+        assert resolve("owner/model", token=SECRET).revision == COMMIT
+    else:
+        with pytest.raises(ModelNotFoundError, match=said):
+            resolve("owner/model", token=SECRET)
+    assert asked == [("owner/model", "modules.json", COMMIT, SECRET)]
+
+
+def test_a_snapshot_known_to_be_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = hub_error(errors.LocalEntryNotFoundError)
+    error.snapshot_path = "/cache"  # type: ignore[attr-defined]
+
+    def download(repo: str, **options: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelNotFoundError, match=r"only in part in the cache.*load it once online"):
+        resolve("owner/model")
+
+
 @pytest.mark.parametrize(
     ("kind", "what", "remedy"),
     [
@@ -385,16 +513,18 @@ def refuse_sockets(event, arguments):
 sys.addaudithook(refuse_sockets)
 cache, local_files_only = sys.argv[1], sys.argv[2] == "argument"
 print(resolve("owner/model", cache_folder=cache, local_files_only=local_files_only).revision)
-try:
-    resolve("missing", cache_folder=cache, local_files_only=local_files_only)
-except ModelNotFoundError as error:
-    print(error)
+for name in "missing", "owner/partial":
+    try:
+        resolve(name, cache_folder=cache, local_files_only=local_files_only)
+    except ModelNotFoundError as error:
+        print(error)
 """
 
 
 @pytest.mark.parametrize("how", ["argument", "variable"])
 def test_offline_opens_no_socket(how: str, tmp_path: Path) -> None:
     make_cached(tmp_path, "owner/model")
+    (make_cached(tmp_path, "owner/partial") / "modules.json").unlink()
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE, str(tmp_path), how],
         env={**os.environ, "HF_HUB_OFFLINE": "1" if how == "variable" else "0"},
@@ -403,7 +533,8 @@ def test_offline_opens_no_socket(how: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    commit, message = done.stdout.splitlines()
+    commit, message, partial = done.stdout.splitlines()
     assert commit == COMMIT
     assert "no model 'missing'" in message
-    assert "offline mode is on (local_files_only or HF_HUB_OFFLINE)" in message
+    for line in (message, partial):
+        assert "offline mode is on (local_files_only or HF_HUB_OFFLINE)" in line

@@ -136,7 +136,7 @@ def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
         tokenizer_config=parts.tokenizer_config,
         settings=parts.settings,
         general=parts.general,
-        modules=[(kind, parts.module_config(path)) for kind, path in parts.modules],
+        modules=[(kind, parts.module_config(kind, path)) for kind, path in parts.modules],
         template=template,
     )
     spec = ModelSpec(
@@ -165,7 +165,7 @@ def _read_late(parts: Parts) -> ModelFiles:
     limit, source = max_seq_tokens(parts)
     mask = mask_token(parts.tokenizer_config, parts.config)
     if parts.has_modules:
-        modules = [(kind, path, parts.module_config(path)) for kind, path in parts.modules]
+        modules = [(kind, path, parts.module_config(kind, path)) for kind, path in parts.modules]
         found = read_late(
             parts.folder, parts.general, parts.settings, modules, parts.encoder, limit, mask
         )
@@ -212,7 +212,7 @@ def _read_embedding(parts: Parts) -> ModelFiles:
     dim = parts.encoder.hidden_size if projection is None else projection.out_features
     modules: list[Module] = []
     for kind, path in parts.modules:
-        module = read_module(kind, parts.module_config(path), dim)
+        module = read_module(kind, parts.module_config(kind, path), dim)
         dim = output_dim(module, dim)
         modules.append(module)
     module_dirs = [path for _, path in parts.modules]
@@ -245,8 +245,8 @@ def _read_splade(parts: Parts) -> ModelFiles:
     if not parts.is_masked and "transformer_task" not in parts.settings:
         raise parts.settings.refuse("transformer_task", '"fill-mask"')
     check_own_code(parts.config, "AutoModelForMaskedLM")
-    [(_, splade_dir)] = parts.modules
-    strategy = parts.module_config(splade_dir)
+    [(kind, splade_dir)] = parts.modules
+    strategy = parts.module_config(kind, splade_dir)
     modules, tensors = masked_modules(parts.config, parts.encoder, strategy)
     dim = parts.encoder.vocab_size
     spec = ModelSpec(

@@ -38,7 +38,9 @@ def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> d
     if is_sparse:
         return {
             **read_prompts(general),
-            "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "dot"),
+            "similarity": general.optional_choice(
+                "similarity_fn_name", SIMILARITIES_BY_NAME, "dot"
+            ),
             "max_active_dims": general.optional_integer("max_active_dims", None, minimum=1),
         }
     truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
@@ -46,7 +48,7 @@ def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> d
         truncate_dim = None  # as sentence-transformers, which then has nothing to cut
     return {
         **read_prompts(general),
-        "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
+        "similarity": general.optional_choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
         "truncate_dim": truncate_dim,
     }
 

@@ -170,13 +170,15 @@ class JsonObject:
         return value
 
     def choice(self, key: str, accepted: Mapping[str, T], default: str | None = None) -> T:
-        """Return the entry of `accepted` for the string under a key; null counts as missing."""
-        value = self.values.get(key)
-        if value is None and default is not None:
-            value = default
+        """Return the entry of `accepted` for the string under a key; null is none of them."""
+        value = self.values.get(key, default)
         if not isinstance(value, str) or value not in accepted:
             raise self.refuse(key, ", ".join(accepted))
         return accepted[value]
+
+    def optional_choice(self, key: str, accepted: Mapping[str, T], default: str) -> T:
+        """Return the same where null counts as missing."""
+        return self.choice(key, accepted) if key in self else accepted[default]
 
     def child(self, key: str) -> JsonObject:
         """Return the object under a key; an empty one if the key is missing or null."""

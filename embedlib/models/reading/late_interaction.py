@@ -151,7 +151,7 @@ def _read_native(
         query_tokens=query,
         document_tokens=length_limit(settings, "document_length", encoder, limit),
         expansion=expansion,
-        similarity=general.choice("similarity_fn_name", SIMILARITIES, "maxsim"),
+        similarity=general.optional_choice("similarity_fn_name", SIMILARITIES, "maxsim"),
         **_read_mask(rows),
     )
     return checked(late, encoder, settings)
@@ -187,7 +187,7 @@ def _read_pylate(
         expansion=expansion,
         skipped_words=words,
         markers=tuple(marker for marker in markers if marker.split()),
-        similarity=general.choice("similarity_fn_name", PYLATE_SIMILARITIES, "maxsim"),
+        similarity=general.optional_choice("similarity_fn_name", PYLATE_SIMILARITIES, "maxsim"),
     )
     return checked(late, encoder, general), prompts
 

@@ -8,6 +8,7 @@ A "folder" may also be a pack, or a place in one (`pack_file`): all functions he
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from embedlib.errors import ModelUnsupportedError, first_line
+from embedlib.models.hub_cache import is_snapshot, may_have
 from embedlib.models.reading.pack_file import find_in_pack, is_pack, open_pack
 
 MAX_JSON_BYTES: Final = 1 << 28
@@ -31,6 +33,9 @@ depends on the caller's stack."""
 
 MAX_NAME_BYTES: Final = 255
 """The limit of Linux's file systems for one name."""
+
+LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+"""Begins the text that stands in a file's place where a folder was cloned without Git LFS."""
 
 FILE_KINDS: Final = (
     (stat.S_ISDIR, "a directory"),
@@ -174,15 +179,34 @@ def read_file(path: Path, folder: Path) -> bytes:
     return content
 
 
+def read_text(path: Path, folder: Path) -> str:
+    """Return the text of a small file of a model.
+
+    Raises:
+        ModelUnsupportedError: as `read_file`, or if it is a pointer of Git LFS, or begins with a
+            byte order mark.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    content = read_file(path, folder)
+    if content.startswith(LFS_POINTER):
+        raise ModelUnsupportedError(lfs_pointer(path, folder))
+    if content.startswith(codecs.BOM_UTF8):
+        raise ModelUnsupportedError(
+            f"{name_in(path, folder)}: begins with a byte order mark, which transformers refuses "
+            'too; save it in plain UTF-8, in Windows editors "UTF-8" and not "UTF-8 with BOM"'
+        )
+    return content.decode("utf-8")
+
+
 def load_json(path: Path, folder: Path) -> Any:
     """Return the parsed content of a JSON file.
 
     Raises:
-        ModelUnsupportedError: as `read_file`, or if it is not valid JSON in UTF-8, or too deep.
+        ModelUnsupportedError: as `read_text`, or if it is not valid JSON in UTF-8, or too deep.
     """
-    content, name = read_file(path, folder), name_in(path, folder)
+    name = name_in(path, folder)
     try:
-        values = json.loads(content.decode("utf-8"))
+        values = json.loads(read_text(path, folder))
         is_deep = _depth(values) > MAX_JSON_DEPTH
     except RecursionError:
         is_deep = True
@@ -194,6 +218,29 @@ def load_json(path: Path, folder: Path) -> Any:
             "of a model has; download the model again"
         )
     return values
+
+
+def lfs_pointer(path: Path, folder: Path) -> str:
+    """Return what is said of a pointer of Git LFS in the place of a file."""
+    return (
+        f"{name_in(path, folder)}: is a pointer of Git LFS and not the file; install git-lfs and "
+        "run `git lfs pull` in the model folder"
+    )
+
+
+def missing_file(path: Path, folder: Path, remedy: str | None = None) -> str:
+    """Return what is said of a file that a model needs and lacks.
+
+    Args:
+        path: where the file would be.
+        folder: the model folder.
+        remedy: what to do where the model was published without the file; None: no model is.
+    """
+    name = name_in(path, folder)
+    if is_snapshot(folder) and may_have(folder, path.relative_to(folder).as_posix()):
+        online = "the hub's cache may be incomplete: load the model once online by its name"
+        remedy = online if remedy is None else f"{online}; if its repository lacks it, {remedy}"
+    return f"{name}: the file is missing; {remedy or 'copy all files of the model'}"
 
 
 def is_file_name(text: str) -> bool:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file, missing_file
 from embedlib.models.spec import (
     Activation,
     Dense,
@@ -74,6 +76,9 @@ SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = MappingProxyType
     {"max": "max", "sum": "sum"}
 )
 
+NEED_CONFIG: Final = ("Pooling", "Dense", "LayerNorm", "LogitScore")
+"""Classes of modules that do not load without a config.json."""
+
 SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 """The only input and output that a module may name: the pooled vector."""
 
@@ -82,6 +87,23 @@ SCORES: Final = ("scores",)
 
 TOKEN_VECTORS: Final = ("token_embeddings", None)
 """The only input and output that a module of a late-interaction model may name."""
+
+
+def load_config(kind: str, directory: Path, folder: Path) -> JsonObject:
+    """Return the config.json of a module; may be empty for a class that needs none.
+
+    Args:
+        kind: its class in sentence-transformers.
+        directory: the module's.
+        folder: the model folder.
+
+    Raises:
+        ModelUnsupportedError: it is missing, or no JSON object.
+    """
+    path = directory / "config.json"
+    if kind in NEED_CONFIG and not has_file(path, folder):
+        raise ModelUnsupportedError(missing_file(path, folder))
+    return JsonObject.load(path, folder)
 
 
 def read_module(

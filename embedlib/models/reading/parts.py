@@ -18,6 +18,7 @@ from embedlib.models.reading.heads import is_modular
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.late_interaction import is_late
 from embedlib.models.reading.model_file import has_file
+from embedlib.models.reading.module_files import load_config
 from embedlib.models.reading.module_list import MASKED, SPLADE, read_module_list
 from embedlib.models.reading.refusals import no_config
 from embedlib.models.reading.settings_file import read_settings
@@ -44,9 +45,9 @@ class Parts:
     is_masked: bool
     """Whether the class of the transformer has the head of a masked language model."""
 
-    def module_config(self, directory: Path) -> JsonObject:
-        """Return a module's config.json; may be empty."""
-        return JsonObject.load(directory / "config.json", self.folder)
+    def module_config(self, kind: str, directory: Path) -> JsonObject:
+        """Return the config.json of a module; see `module_files.load_config`."""
+        return load_config(kind, directory, self.folder)
 
 
 def read_parts(

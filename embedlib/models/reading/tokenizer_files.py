@@ -173,7 +173,39 @@ def _apply_ends(
         defaults = CLASSES["Qwen2Tokenizer"].defaults
         _set_ends(tokenizer, config, (None, defaults["eos_token"]), num_tokens, file)
     elif name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
+        _check_unflagged(tokenizer, config, file)
         _set_ends(tokenizer, config, BOS_EOS_CLASSES[name], num_tokens, file)
+
+
+def _check_unflagged(tokenizer: Tokenizer, config: JsonObject, file: str) -> None:
+    """Refuse a token that tokenizer.json adds and its flag turns off.
+
+    transformers 4 left it out and 5 adds it, and nothing tells with which the model was trained. A
+    flag that is turned on is another matter: see `_set_ends`.
+
+    Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4;
+    `PreTrainedTokenizerBase._from_pretrained` of 5.5, which drops the flags.
+    """
+    for flag, default, tokens in zip(
+        ("add_bos_token", "add_eos_token"), (True, False), _ends_of_file(tokenizer), strict=True
+    ):
+        if tokens and not config.boolean(flag, default):
+            shown = quote(" ".join(str(tokenizer.id_to_token(id_)) for id_ in tokens))
+            raise config.refuse(
+                flag,
+                f"true, since the post_processor of {file} adds {shown}; transformers 4 left it "
+                "out and 5 adds it: set the flag, or take the token out there, as the model was "
+                "trained",
+            )
+
+
+def _ends_of_file(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the tokens that the post-processor of a tokenizer adds before and behind a text."""
+    text = tokenizer.encode(PROBE, add_special_tokens=False)
+    present = tokenizer.post_processor
+    ids = text.ids if present is None else present.process(text).ids
+    begin = next((at for at, id_ in enumerate(ids) if id_ == text.ids[0]), 0)
+    return ids[:begin], ids[begin + len(text.ids) :]
 
 
 def _set_ends(
@@ -207,13 +239,10 @@ def _set_ends(
             raise config.refuse(key, "a token of tokenizer.json")
         ends.append([(content, token_id)])
     before, after = ends
-    text = tokenizer.encode(PROBE, add_special_tokens=False)
-    present = tokenizer.post_processor
-    of_file = text.ids if present is None else present.process(text).ids
-    begin = next((at for at, id_ in enumerate(of_file) if id_ == text.ids[0]), 0)
+    file_begin, file_last = _ends_of_file(tokenizer)
     for key, flagged_end, file_end in (
-        ("bos_token", before, of_file[:begin]),
-        ("eos_token", after, of_file[begin + len(text.ids) :]),
+        ("bos_token", before, file_begin),
+        ("eos_token", after, file_last),
     ):
         if flagged_end and file_end and [id_ for _, id_ in flagged_end] != file_end:
             tokens = " ".join(str(tokenizer.id_to_token(id_)) for id_ in file_end)
@@ -225,7 +254,9 @@ def _set_ends(
         pair=[*first, "$A", *last, *second],
         special_tokens=list(dict([*before, *after]).items()),
     )
-    if present is None or of_file != flagged.process(text).ids:
+    present = tokenizer.post_processor
+    text = tokenizer.encode(PROBE, add_special_tokens=False)
+    if present is None or present.process(text).ids != flagged.process(text).ids:
         tokenizer.post_processor = flagged
 
 

@@ -20,7 +20,7 @@ from embedlib.errors import ModelUnsupportedError
 from embedlib.interrupts import is_of_handler
 from embedlib.models.reading.added_tokens import FLAGS
 from embedlib.models.reading.json_files import JsonObject, quote
-from embedlib.models.reading.model_file import has_file, name_in, read_file
+from embedlib.models.reading.model_file import has_file, missing_file, name_in, read_text
 
 PREFIX: Final = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
 """Finds a prefix that is not empty."""
@@ -94,12 +94,10 @@ class TokenizerJson:
         """
         name = name_in(path, folder)
         if not has_file(path, folder):
-            raise ModelUnsupportedError(
-                f"{name}: the file is missing; write it with "
-                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            )
+            remedy = "write it with AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            raise ModelUnsupportedError(missing_file(path, folder, remedy))
         with refusing(name):
-            text = read_file(path, folder).decode("utf-8")
+            text = read_text(path, folder)
             if exact_scores:
                 found = cls(name, *_read_unigram(text, name))
             else:

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from embedlib.errors import ModelWeightsError, first_line
-from embedlib.models.reading.model_file import name_in, open_file, place_of
+from embedlib.models.reading.model_file import (
+    LFS_POINTER,
+    lfs_pointer,
+    missing_file,
+    name_in,
+    open_file,
+    place_of,
+)
 from embedlib.models.weights.mapped import StoredBits, map_bytes
 from embedlib.models.weights.memory import no_memory
 
@@ -135,25 +142,27 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
 
     Raises:
         ModelUnsupportedError: it is something else than a file.
-        ModelWeightsError: if the file is missing, truncated or not safetensors, or there is no
-            memory for it.
+        ModelWeightsError: if the file is missing, truncated, a pointer of Git LFS or not
+            safetensors, or there is no memory for it.
     """
     file = name_in(path, folder)
     try:
         with open_file(path, folder) as stream:
             place = place_of(path)
+            first_bytes = stream.read(HEADER_LENGTH_BYTES)
+            if first_bytes == LFS_POINTER[:HEADER_LENGTH_BYTES]:  # no header is as long as it says
+                raise ModelWeightsError(lfs_pointer(path, folder))
             if place.path == path:
                 # Checks the header, every offset and the length of the file.
                 with safe_open(path, framework="numpy"):
                     pass
-            first_bytes = stream.read(HEADER_LENGTH_BYTES)
             length = int.from_bytes(first_bytes, "little")
             content = stream.read(min(length, MAX_HEADER_BYTES))
             if place.path != path:
                 _check_header(first_bytes + content, place.num_bytes)
             header = json.loads(content)
     except FileNotFoundError as error:
-        raise ModelWeightsError(f"{file}: the file is missing") from error
+        raise ModelWeightsError(missing_file(path, folder)) from error
     except MemoryError as error:
         raise no_memory(file, path.stat().st_size) from error
     except (OSError, SafetensorError, ValueError, RecursionError) as error:

@@ -79,7 +79,9 @@ def write_hub(cache: Path) -> None:
         model = CrossEncoder(str(scratch), num_labels=num_labels)
         model.save_pretrained(str(_snapshot(cache, name, "main")), create_model_card=False)
     for name, config in PLAIN.items():
-        _write_bert(_snapshot(cache, name, "main"), config, seed=3)
+        folder = _snapshot(cache, name, "main")
+        _write_bert(folder, config, seed=3)
+        (folder / ".gitattributes").touch()  # all of the repository: it has no modules.json
     _words().save(str(_snapshot(cache, WORDS, "main")), create_model_card=False)
     shutil.rmtree(scratch)
 

@@ -424,6 +424,8 @@ def test_refusals_name_file_key_and_value(
         ("2_Dense/config.json", {"use_residual": True}, "use_residual = true"),
         ("2_Dense/config.json", {"module_output_name": "other"}, 'module_output_name = "other"'),
         ("2_Dense/config.json", {"gate": True}, "gate = true is not a known key"),
+        # A missing key means tanh; sentence-transformers fails with null.
+        ("2_Dense/config.json", {"activation_function": None}, "activation_function = null"),
         (
             "2_Dense/config.json",
             {"activation_function": "own.Swish"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from embedlib.models.opening import OpenedModel
 from embedlib.models.reading import model_file
 from embedlib.models.reading.files import is_scoring_model, read_model_files
 from embedlib.models.reading.json_files import JsonObject, quote, show
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
@@ -48,6 +50,12 @@ def use(folder: Path) -> None:
     files = OpenedModel.find(folder, Config()).read_files(with_head=is_scoring_model(folder))
     load_weights(files)
     fingerprint(files, None, {})
+
+
+def use_all(folder: Path) -> None:
+    """Read the tokenizer, too."""
+    use(folder)
+    load_tokenizer(read_model_files(folder))
 
 
 def refusal(folder: Path) -> str:
@@ -84,6 +92,58 @@ def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with (folder / "config.json").open("ab") as file:
         file.truncate(1 << 40)  # sparse
     assert "config.json: has more than 1 MiB" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_pointer_of_git_lfs_is_told(name: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+    (folder / name).write_text(pointer)
+    with pytest.raises(EmbedlibError, match=rf"^{name}: is a pointer of Git LFS.*`git lfs pull`"):
+        use_all(folder)
+
+
+def test_a_pointer_of_git_lfs_that_no_model_needs_is_left_alone(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "vocab.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    use(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "tokenizer.json"])
+def test_a_byte_order_mark_is_told(name: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
+    with pytest.raises(ModelUnsupportedError, match=rf"^{name}: begins with a byte order mark"):
+        load_tokenizer(read_model_files(folder))
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("place", ["model", f"models--owner--model/snapshots/{COMMIT}"])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("1_Pooling/config.json", "copy all files of the model"),
+        ("2_Dense/config.json", "copy all files of the model"),
+        ("3_LayerNorm/config.json", "copy all files of the model"),
+        ("0_Transformer/tokenizer.json", "write it with AutoTokenizer"),
+    ],
+)
+def test_a_missing_file_comes_with_a_remedy(
+    place: str, name: str, remedy: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / place
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    write_tiny_model(tmp_path / "made", "bert-cls-dense").rename(folder)
+    (folder / name).unlink()
+    with pytest.raises(ModelUnsupportedError) as caught:
+        load_tokenizer(read_model_files(folder))
+    message = str(caught.value)
+    assert message.startswith(f"{name}: the file is missing; ")
+    is_snapshot = place != "model"
+    assert ("load the model once online" in message) is is_snapshot
+    assert (remedy in message) is (not is_snapshot or "Auto" in remedy)
 
 
 @pytest.mark.parametrize("path", ["x" * 5000, "a\nb", "a\x00b", "a\u2028b", "\ud800", "a/" * 9])

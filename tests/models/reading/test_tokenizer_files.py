@@ -86,7 +86,6 @@ def test_roberta_takes_the_space_before_a_text_from_tokenizer_config(tmp_path: P
         ({"add_bos_token": True, "add_eos_token": True}, "<s>", "</s>"),
         ({"add_bos_token": None, "add_eos_token": True}, "<s>", "</s>"),
         ({"add_bos_token": True, "add_eos_token": False}, "<s>", "▁fox"),
-        ({"add_bos_token": False, "add_eos_token": True}, "▁fox", "</s>"),
         # Without flags tokenizer.json decides; here it adds only the first token.
         ({"add_bos_token": None, "add_eos_token": None}, "<s>", "▁fox"),
     ],
@@ -111,10 +110,29 @@ def test_flags_of_a_llama_tokenizer_decide_on_its_ends(
 def test_flags_of_a_gemma_tokenizer_decide_on_its_ends(tmp_path: Path, has_names: bool) -> None:
     folder = write_tiny_model(tmp_path, "gemma2")
     names = {} if has_names else {"bos_token": None, "eos_token": None}
-    assert _load(folder).encode("fox").tokens[-1] == "<eos>"
+    _change(folder / "tokenizer.json", post_processor=None)
     _change(folder / "tokenizer_config.json", add_eos_token=False, **names)
-    tokens = _load(folder).encode("fox").tokens
-    assert (tokens[0], tokens[-1]) == ("<bos>", "fox")
+    assert _load(folder).encode("fox").tokens == ["<bos>", "fox"]
+    _change(folder / "tokenizer_config.json", add_eos_token=True)
+    assert _load(folder).encode("fox").tokens == ["<bos>", "fox", "<eos>"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "flags", "message"),
+    [
+        ("mistral", {"add_bos_token": False}, 'add_bos_token = false .*json adds "<s>"'),
+        ("gemma2", {"add_bos_token": False}, 'add_bos_token = false .*json adds "<bos>"'),
+        ("gemma2", {"add_eos_token": False}, 'add_eos_token = false .*json adds "<eos>"'),
+    ],
+)
+def test_a_flag_that_turns_off_a_token_of_tokenizer_json_is_refused(
+    tmp_path: Path, variant: str, flags: dict[str, bool], message: str
+) -> None:
+    # transformers 4 leaves the token out, transformers 5 adds it.
+    folder = write_tiny_model(tmp_path, variant)
+    _change(folder / "tokenizer_config.json", **flags)
+    with pytest.raises(ModelUnsupportedError, match=f"^tokenizer_config.json: {message}"):
+        _load(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What the hub's cache tells of files that a model's snapshot lacks.
+
+The cache is filled file by file, by several libraries. `AutoModel.from_pretrained` caches the
+transformer and none of the files that say how its vectors are pooled, so a file that is not there
+may exist. Only traces that an answer of the hub left say that it does not.
+
+    models--OWNER--NAME/snapshots/COMMIT/        the files
+    models--OWNER--NAME/.no_exist/COMMIT/FILE    the hub was asked for FILE, and had none
+    models--OWNER--NAME/trees/COMMIT.json        all files of the repository; huggingface_hub 2
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+
+def is_snapshot(folder: Path) -> bool:
+    """Return whether a folder is one of the hub's cache, named after a commit."""
+    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
+
+
+def may_have(snapshot: Path, file: str) -> bool:
+    """Return whether the repository may have a file that its snapshot lacks."""
+    if os.path.lexists(snapshot / file):
+        return False
+    # A download of the whole repository brings it, and no library asks for it alone.
+    if (snapshot / ".gitattributes").exists():
+        return False
+    repository, commit = snapshot.parent.parent, snapshot.name
+    if (repository / ".no_exist" / commit / file).exists():
+        return False
+    try:
+        listing = json.loads((repository / "trees" / f"{commit}.json").read_bytes())
+        return file in listing["files"]
+    except (OSError, ValueError, LookupError, TypeError):  # there is none, or of another format
+        return True
+
+
+def snapshots(repository: Path) -> list[Path]:
+    """Return the snapshots of a repository's folder in the cache, the newest first."""
+    found = [path for path in (repository / "snapshots").glob("*") if path.is_dir()]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def hub_name(repository: Path) -> str:
+    """Return the hub name of a repository's folder in the cache: models--OWNER--NAME."""
+    return repository.name.removeprefix("models--").replace("--", "/")
