@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from embedlib.errors import EngineUnavailableError
 
 QUERY: Final = "uuid,name,memory.total,memory.free,driver_version,compute_cap"
 TIMEOUT_S: Final = 20
+LISTED_GPU: Final = re.compile(r"GPU \d+:.*\(UUID: (GPU-[^)]+)\)")
+LISTED_MIG: Final = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
+"""Lines of `nvidia-smi -L`: a GPU, and below it the MIG devices that it is divided into."""
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
@@ -32,6 +37,8 @@ class Gpu:
     free_bytes: int | None
     driver: str
     compute_capability: tuple[int, int]
+    uuid: str = ""
+    """Empty for a MIG device, the only one of its process."""
 
     @property
     def has_fp8(self) -> bool:
@@ -52,21 +59,42 @@ def list_gpus() -> list[Gpu]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise EngineUnavailableError("no NVIDIA GPU was found (there is no nvidia-smi)")
+    answer = _ask(tool, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+    rows = [[cell.strip() for cell in row.split(",")] for row in answer.stdout.splitlines()]
+    by_uuid = {row[0]: _gpu(row) for row in rows if len(row) == QUERY.count(",") + 1}
+    if answer.returncode and not by_uuid:  # it also warns by its status, below a good list
+        raise EngineUnavailableError(_failure(answer))
+    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if setting is None:
+        return list(by_uuid.values())
+    parents = _mig_parents(tool) if "MIG-" in setting else {}
+    return _visible(setting, by_uuid, parents)
+
+
+def _ask(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run nvidia-smi.
+
+    Raises:
+        EngineUnavailableError: it cannot be run, or does not respond.
+    """
     try:
-        answer = subprocess.run(
-            [tool, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=True,
+        return subprocess.run(
+            [tool, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineUnavailableError(
             f"the GPUs are unknown: nvidia-smi failed ({type(error).__name__}); run it to see why"
         ) from error
-    rows = [[cell.strip() for cell in row.split(",")] for row in answer.stdout.splitlines()]
-    by_uuid = {row[0]: _gpu(row) for row in rows if len(row) == QUERY.count(",") + 1}
-    return [by_uuid[uuid] for uuid in _visible(list(by_uuid))]
+
+
+def _failure(answer: subprocess.CompletedProcess[str]) -> str:
+    """Return in one line why nvidia-smi listed no GPU."""
+    lines = [line.strip() for line in f"{answer.stdout}\n{answer.stderr}".splitlines()]
+    told = [line for line in lines if line]
+    if any("is not a valid field" in line for line in told):
+        return f"the GPUs are unknown: the driver is too old ({told[0]}); upgrade it"
+    last = told[-1] if told else "without a word"
+    return f"the GPUs are unknown: nvidia-smi ended with {answer.returncode}: {last}"
 
 
 def check_wanted(gpus: Sequence[Gpu], wanted: Sequence[str]) -> None:
@@ -127,7 +155,7 @@ def _version_text(capability: tuple[int, int]) -> str:
 
 
 def _gpu(row: list[str]) -> Gpu:
-    _, name, total, free, driver, capability = row
+    uuid, name, total, free, driver, capability = row
     major, _, minor = capability.partition(".")
     return Gpu(
         name=name,
@@ -135,26 +163,57 @@ def _gpu(row: list[str]) -> Gpu:
         free_bytes=int(free) * MIB if free.isdigit() else None,
         driver=driver,
         compute_capability=(int(major), int(minor)) if major.isdigit() else (0, 0),
+        uuid=uuid,
     )
 
 
-def _visible(uuids: list[str]) -> list[str]:
+def _visible(setting: str, by_uuid: Mapping[str, Gpu], parents: Mapping[str, str]) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     Source: CUDA C++ Programming Guide, environment variables: entries are indices or prefixes of
     UUIDs; CUDA ignores every entry from the first invalid one on.
+
+    Args:
+        setting: the variable's value.
+        by_uuid: all GPUs of the machine.
+        parents: the UUID of the GPU by that of a MIG device.
     """
-    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if setting is None:
-        return uuids
-    visible = []
-    for entry in setting.split(","):
-        entry = entry.strip()
-        if entry.isdigit():
-            found = uuids[int(entry) : int(entry) + 1]
+    visible: list[Gpu] = []
+    for entry in map(str.strip, setting.split(",")):
+        if entry.startswith("MIG-"):
+            names = [gpu for mig, gpu in parents.items() if mig.startswith(entry)]
+            found = [_mig(by_uuid[gpu]) for gpu in names if gpu in by_uuid]
+            if not found:
+                logging.getLogger(__name__).warning(
+                    "CUDA_VISIBLE_DEVICES names %s, which `nvidia-smi -L` does not list; it is not "
+                    "used",
+                    entry,
+                )
+        elif entry.isdigit():
+            found = list(by_uuid.values())[int(entry) : int(entry) + 1]
         else:
-            found = [uuid for uuid in uuids if entry and uuid.startswith(entry)][:1]
+            found = [gpu for uuid, gpu in by_uuid.items() if entry and uuid.startswith(entry)]
         if not found:
             break
-        visible += found
+        visible.append(found[0])
     return visible
+
+
+def _mig(parent: Gpu) -> Gpu:
+    """Return a MIG device: it computes as its GPU does, and has an unknown part of its memory."""
+    return replace(parent, total_bytes=None, free_bytes=None, uuid="")
+
+
+def _mig_parents(tool: str) -> dict[str, str]:
+    """Return the UUID of the GPU by that of each MIG device; empty if nvidia-smi tells none."""
+    try:
+        lines = _ask(tool, "-L").stdout.splitlines()
+    except EngineUnavailableError:
+        return {}
+    parents, gpu = {}, ""
+    for line in lines:
+        if found := LISTED_GPU.match(line):
+            gpu = found[1]
+        elif found := LISTED_MIG.match(line):
+            parents[found[1]] = gpu
+    return parents

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import subprocess
 import sys
 import weakref
@@ -16,8 +15,8 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
-from embedlib.engines.gpu_memory import check_room, needed_bytes
-from embedlib.engines.gpus import Gpu, list_gpus
+from embedlib.engines.gpu_memory import needed_bytes
+from embedlib.engines.gpus import Gpu
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
@@ -39,27 +38,9 @@ from embedlib.session.loading import load_model
 from tests.fidelity_reports import make_report
 from tests.machines import A100, CUDA, H200, T4, TRTLLM, fake_machine, gpu, with_cpu
 
-H200_ROW = "GPU-aa11, NVIDIA H200, 143771, 143000, 580.1, 9.0"
-A100_ROW = "GPU-bb22, NVIDIA A100, 40960, 40000, 580.1, 8.0"
-T4_ROW = "GPU-cc33, Tesla T4, 15360, 15000, 580.1, 7.5"
 GIB = 1 << 30
 NOTHING = fake_machine()
 VNNI = with_cpu(NOTHING, "avx512_vnni")
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that installs an `nvidia-smi` that prints these rows."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    def install(*rows: str, status: int = 0) -> None:
-        tool = tmp_path / "nvidia-smi"
-        lines = "".join(f"echo '{row}'\n" for row in rows)
-        tool.write_text(f"#!/bin/sh\n{lines}exit {status}\n")
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-    return install
 
 
 @pytest.fixture
@@ -286,55 +267,6 @@ def test_an_engine_that_is_named_is_the_only_one_asked() -> None:
 
     machine = fake_machine(packages={**TRTLLM, **CUDA}, probe=probe)
     assert choose_engine(Config(engine="openvino"), machine).name == "openvino"
-
-
-@pytest.mark.parametrize(
-    ("setting", "names"),
-    [
-        (None, ["NVIDIA H200", "NVIDIA A100", "Tesla T4"]),
-        ("", []),
-        ("2,0", ["Tesla T4", "NVIDIA H200"]),
-        ("GPU-bb", ["NVIDIA A100"]),
-        ("1,7,0", ["NVIDIA A100"]),
-        ("MIG-1", []),
-    ],
-)
-def test_the_gpus_a_process_sees(
-    setting: str | None,
-    names: list[str],
-    driver: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driver(H200_ROW, A100_ROW, T4_ROW)
-    if setting is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
-    assert [gpu.name for gpu in list_gpus()] == names
-
-
-def test_a_driver_that_does_not_answer(driver: Callable[..., None]) -> None:
-    driver(status=9)
-    with pytest.raises(EngineUnavailableError, match=r"nvidia-smi failed \(CalledProcessError\)"):
-        list_gpus()
-
-
-def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineUnavailableError, match=r"^no NVIDIA GPU was found \(there is"):
-        list_gpus()
-
-
-def test_what_a_gpu_tells(driver: Callable[..., None]) -> None:
-    driver(H200_ROW, "GPU-dd, NVIDIA GB10, [N/A], [N/A], 580.1, 12.1")
-    first, second = list_gpus()
-    assert first == Gpu(
-        name="NVIDIA H200",
-        total_bytes=143771 << 20,
-        free_bytes=143000 << 20,
-        driver="580.1",
-        compute_capability=(9, 0),
-    )
-    assert second.total_bytes is None
-    check_room(second, 1 << 50, 0.9)  # the memory is unknown, so nothing is rejected
 
 
 def test_how_much_memory_a_model_needs(tiny: Callable[[str], ModelFiles]) -> None:
