@@ -355,13 +355,35 @@ def test_a_gpu_and_torch() -> None:
     choice = choose_engine(Config(device="all"), machine)
     assert choice.devices == ("cuda:0", "cuda:1")
     assert choice.hardware == "NVIDIA A100 and NVIDIA H200"
-    choice = choose_engine(Config(device="cuda:1,cuda:1"), machine)
-    assert (choice.devices, choice.hardware) == (("cuda:1", "cuda:1"), "NVIDIA A100")
+    choice = choose_engine(Config(device="cuda:1"), machine)
+    assert (choice.devices, choice.hardware) == (("cuda:1",), "NVIDIA A100")
     told = reason("cuda", machine, Config(device="cuda:2"))
     assert "there is no cuda:2; this process sees 2 GPUs" in told
     assert "not on cpu" in reason("cuda", machine, Config(device="cpu"))
     told = reason("cuda", fake_machine(T4, packages=CUDA))
     assert "Tesla T4 is too old: compute capability 7.5, at least 8.0" in told
+
+
+@pytest.mark.parametrize("device", ["cuda,cuda:0", "cuda:0,cuda:00", "cuda:1,cuda:0,cuda:0"])
+def test_a_gpu_that_is_named_twice(device: str) -> None:
+    machine = fake_machine(H200, A100, packages=CUDA)
+    told = reason("cuda", machine, Config(device=device))
+    assert told == "cuda:0 is named twice; name each GPU once"
+
+
+def test_all_gpus_but_those_that_are_too_old(
+    tiny: Callable[[str], ModelFiles], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    machine = fake_machine(T4, H200, packages=CUDA)
+    config = Config(device="all", engine_cache_dir=tmp_path)
+    plan = plan_engine(tiny("llama"), config, machine=machine)
+    assert (plan.engine, plan.devices, plan.hardware) == ("cuda", ("cuda:1",), "NVIDIA H200")
+    kind = made_by(CUDA_KIND, lambda plan, files, config: Closable())
+    make_engine(replace(plan, kind=kind), tiny("llama"), config)
+    told = "device = 'all': cuda:0 is left out, Tesla T4 is too old: compute capability 7.5"
+    assert told in caplog.text
+    told = reason("cuda", fake_machine(T4, T4, packages=CUDA), config)
+    assert told.startswith("cuda:0 is left out, Tesla T4 is too old")
 
 
 def test_an_engine_gets_what_was_planned(tiny: Callable[[str], ModelFiles], tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.gpu_memory import check_gpus
-from embedlib.engines.gpus import (
-    check_capability,
-    check_wanted,
-    gpu_index,
-)
+from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.errors import EngineUnavailableError
 from embedlib.installing import install_line
@@ -45,11 +41,8 @@ def find(config: Config, machine: Machine) -> EngineChoice:
             )
     gpus = machine.gpus()
     check_wanted(gpus, config.devices)
-    wanted = config.devices or ("cuda:0",)
-    indices = range(len(gpus)) if "all" in wanted else [gpu_index(name) for name in wanted]
+    indices, warning = _indices(config.devices or ("cuda:0",), gpus)
     chosen = tuple(gpus[index] for index in indices)
-    for gpu in chosen:
-        check_capability(gpu)
     names = sorted({gpu.name for gpu in chosen})
     return EngineChoice(
         name=NAME,
@@ -59,7 +52,35 @@ def find(config: Config, machine: Machine) -> EngineChoice:
         devices=tuple(f"cuda:{index}" for index in indices),
         gpus=chosen,
         hardware=" and ".join(names),
+        warning=warning,
     )
+
+
+def _indices(wanted: Sequence[str], gpus: Sequence[Gpu]) -> tuple[list[int], str]:
+    """Return the indices of the wanted GPUs, and a warning about those that "all" leaves out.
+
+    Raises:
+        EngineUnavailableError: a GPU is named twice, or is too old; of all, each one is.
+    """
+    if "all" not in wanted:
+        indices = [gpu_index(name) for name in wanted]
+        for index in indices:
+            if indices.count(index) > 1:
+                # Each engine would be checked alone against the memory that all of them share.
+                raise EngineUnavailableError(f"cuda:{index} is named twice; name each GPU once")
+            check_capability(gpus[index])
+        return indices, ""
+    usable, reasons = [], []
+    for index, gpu in enumerate(gpus):
+        try:
+            check_capability(gpu)
+        except EngineUnavailableError as error:
+            reasons.append(f"cuda:{index} is left out, {error}")
+        else:
+            usable.append(index)
+    if not usable:
+        raise EngineUnavailableError("; ".join(reasons))
+    return usable, f"device = 'all': {'; '.join(reasons)}" if reasons else ""
 
 
 def check(spec: ModelSpec) -> None:
