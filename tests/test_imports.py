@@ -44,7 +44,10 @@ MAY_IMPORT = {
     "engines.*": MODELS
     | {
         f"engines.{name}"
-        for name in ("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "profile")
+        for name in (
+            *("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "profile"),
+            "torch_gpus",
+        )
     },
     "measuring": COMPUTE,
     "session": COMPUTE,

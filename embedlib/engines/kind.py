@@ -79,6 +79,8 @@ class EnginePlan:
     hardware: str
     """As in `EngineChoice`."""
     precision: ChosenPrecision
+    gpus: tuple[Gpu, ...] = ()
+    """As in `EngineChoice`."""
     tried: tuple[str, ...] = ()
     """With precision = "auto": what it could take here, best first (`engines.worthwhile`)."""
     memory: Memory | None = None
@@ -155,8 +157,9 @@ class EngineKind:
     it. None: the engine can only be made from files, by `make`."""
     can_by_layer: bool = False
     """Whether `lower` and `check_memory` follow `EnginePlan.is_by_layer`."""
-    open_weights: Callable[[ModelFiles, Path, str], Mapping[str, Any]] | None = None
-    """Returns the weights of an engine directory for `lower`, to measure often on one device."""
+    open_weights: Callable[[ModelFiles, Path, EnginePlan], Mapping[str, Any]] | None = None
+    """Returns the weights of an engine directory for `lower`, to measure often on the first device
+    of a plan."""
     searched_precisions: tuple[str, ...] = ()
     """Precisions in which `embedlib compile --fidelity` searches layers to exclude, on this engine;
     needs `lower` and `open_weights`. A process beside an Embedder searches in one after the other

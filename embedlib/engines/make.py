@@ -28,8 +28,9 @@ def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     config = replace(config, threads=max(1, config.num_threads // len(plan.devices)))
     engines: list[tuple[str, Engine]] = []
     try:
-        for device in plan.devices:
-            engine = plan.kind.make(replace(plan, devices=(device,)), files, config)
+        for place, device in enumerate(plan.devices):
+            one = replace(plan, devices=(device,), gpus=plan.gpus[place : place + 1])
+            engine = plan.kind.make(one, files, config)
             engines.append((device, engine))
     except BaseException:
         for _, engine in engines:

@@ -256,6 +256,7 @@ def _plan(
         devices=choice.devices,
         hardware=choice.hardware,
         precision=precision,
+        gpus=choice.gpus,
         tried=tried,
         memory=choice.memory,
         warning=choice.warning,

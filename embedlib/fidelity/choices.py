@@ -66,7 +66,7 @@ class LayerChoices:
         self._plan = plan
         self._own = load_weights(model.files)
         folder = compile_model(model.files, precision, (), model.config)
-        self._compiled = open_weights(model.files, folder, plan.devices[0])
+        self._compiled = open_weights(model.files, folder, plan)
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
         """Return the vectors of texts with these layers kept in the higher precision."""

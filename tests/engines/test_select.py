@@ -400,7 +400,7 @@ def test_an_engine_gets_what_was_planned(tiny: Callable[[str], ModelFiles], tmp_
     plan = replace(plan, kind=made_by(CUDA_KIND, make), devices=("cuda:1",))
     make_engine(plan, tiny("llama"), config)
     (given,) = made
-    assert given.devices == ("cuda:1",)
+    assert (given.devices, given.gpus) == (("cuda:1",), (H200,))
     assert given.precision.folder is not None
     assert given.precision.folder.parent == tmp_path / "compiled"
     with pytest.raises(EngineUnavailableError, match="A100 has no FP8"):

@@ -10,6 +10,7 @@ from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.gpu_memory import check_gpus
 from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
 from embedlib.engines.kind import EngineChoice, EngineKind
+from embedlib.engines.torch_gpus import torch_index
 from embedlib.errors import EngineUnavailableError
 from embedlib.installing import install_line
 
@@ -138,7 +139,7 @@ def _engine(
         weights,
         precision=cast(Any, plan.precision.name),
         excluded=plan.precision.excluded,
-        device=plan.devices[0],
+        device=_torch_device(plan),
         bucket_tokens=EMULATED_BUCKETS if plan.devices[0] == "cpu" else None,
         max_batch_tokens=config.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
@@ -146,12 +147,19 @@ def _engine(
     )
 
 
-def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, Any]:
+def _torch_device(plan: EnginePlan) -> str:
+    """Return the name by which torch knows the device of a plan."""
+    if not plan.gpus:  # the emulation on a CPU
+        return plan.devices[0]
+    return f"cuda:{torch_index(plan.devices[0], plan.gpus[0])}"
+
+
+def open_weights(files: ModelFiles, folder: Path, plan: EnginePlan) -> Mapping[str, Any]:
     """Return the weights of an engine directory, in the GPU's memory if they leave enough room."""
     from embedlib.engines.cuda.engine_directory import open_weights
     from embedlib.engines.cuda.resident import free_bytes, resident
 
-    weights = open_weights(files, folder)
+    weights, device = open_weights(files, folder), _torch_device(plan)
     return weights if device == "cpu" else resident(weights, device, free_bytes(device))
 
 

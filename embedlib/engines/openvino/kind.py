@@ -313,7 +313,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
     return make(spec, weights, layout)
 
 
-def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, Any]:
+def open_weights(files: ModelFiles, folder: Path, plan: EnginePlan) -> Mapping[str, Any]:
     """Map the weights of an int8 engine directory."""
     from embedlib.models.compiled.cache import int8_weights
 
