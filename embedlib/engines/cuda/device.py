@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embedlib.engines.torch_gpus import take_share
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 
 DTYPES: Final = {
@@ -157,14 +159,15 @@ class CudaDevice:
 
         Args:
             name: cuda or cuda:N.
-            memory_fraction: share of the device's memory that torch may use in this process.
+            memory_fraction: share of the device's memory that the model may take.
         """
         device = torch.device(name)
         index = torch.cuda.current_device() if device.index is None else device.index
         self.torch_device = torch.device("cuda", index)
         self.capability: tuple[int, int] | None = torch.cuda.get_device_capability(index)
-        # Torch rejects an int, and the fraction may be the int 1.
-        torch.cuda.set_per_process_memory_fraction(float(memory_fraction), self.torch_device)
+        # Also where the engine's construction fails, which closes no device.
+        self._give_back = weakref.finalize(self, take_share(index, memory_fraction))
+        self._give_back.atexit = False
         self._compute = torch.cuda.Stream(self.torch_device)
         self._copies = torch.cuda.Stream(self.torch_device)
         self._results = torch.cuda.Stream(self.torch_device)
@@ -237,6 +240,8 @@ class CudaDevice:
                 torch.cuda.empty_cache()
         except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
             logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
+        finally:
+            self._give_back()
 
 
 class _CudaEvent:

@@ -23,6 +23,7 @@ from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
+from embedlib.engines.torch_gpus import take_share
 from embedlib.errors import (
     EmbedlibError,
     EngineBuildError,
@@ -74,6 +75,7 @@ class TensorRTLLMEngine:
         load_library()
         from embedlib.engines.tensorrt_llm.model import register
 
+        self._give_back = take_share(0, gpu_memory_fraction)
         try:
             self._llm = make_llm(
                 folder / files.transformer_dir.relative_to(files.folder),
@@ -82,7 +84,6 @@ class TensorRTLLMEngine:
                 batch_tokens=batch_tokens(spec, max_batch_tokens),
                 cache_dir=cache_dir / folder.name,
             )
-            torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction)
             model_engine = self._llm._encoder_executor.model_engine
             self._max_batch_seqs = int(model_engine.batch_size)
             # TensorRT-LLM may adjust the requested limits, and reports them nowhere else.
@@ -148,6 +149,7 @@ class TensorRTLLMEngine:
         del llm
         gc.collect()
         torch.cuda.empty_cache()
+        self._give_back()
 
     def _launch_all(self) -> None:
         """Launch batches; the first thread runs this."""

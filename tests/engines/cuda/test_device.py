@@ -149,6 +149,8 @@ class Gpu:
             "set_per_process_memory_fraction": lambda share, device: self.log.append(
                 f"{share} of {device}"
             ),
+            "get_per_process_memory_fraction": lambda _: 1.0,
+            "memory_reserved": lambda _: 0,
             "get_device_capability": lambda *_: (9, 0),
             "graph_pool_handle": lambda: "the pool",
             "synchronize": lambda device: self.log.append(f"waited for {device}"),
@@ -162,7 +164,7 @@ class Gpu:
             monkeypatch.setattr(torch.cuda, name, value)
         monkeypatch.setattr(torch, "from_numpy", lambda values: self.tensor(values.tolist()))
         self.device = CudaDevice("cuda:1", 0.7)
-        assert self.log == ["0.7 of cuda:1"]
+        assert self.log == ["0.7 of 1"]
         self.log.clear()
 
     def tensor(self, values: list[float]) -> Watched:
@@ -172,8 +174,10 @@ class Gpu:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    return Gpu(monkeypatch)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    gpu = Gpu(monkeypatch)
+    yield gpu
+    gpu.device._give_back()
 
 
 def test_a_gpu_takes_ids_beside_its_kernels_and_computes_behind_them(gpu: Gpu) -> None:
@@ -236,8 +240,8 @@ def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
         torch.cuda, "set_per_process_memory_fraction", lambda share, _: taken.append(share)
     )
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
-    CudaDevice("cuda:1", 1)
-    assert [type(share) for share in taken] == [float]
+    CudaDevice("cuda:1", 1).close()
+    assert [type(share) for share in taken] == [float, float]
 
 
 def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,8 @@ def gpu(nvidia_smi: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Ite
         ("Event", FakeEvent),
         ("stream", on_stream),
         ("current_stream", FakeStream),
-        ("set_per_process_memory_fraction", lambda fraction: None),
+        ("get_per_process_memory_fraction", lambda index: 1.0),
+        ("set_per_process_memory_fraction", lambda fraction, index: None),
         ("empty_cache", lambda: None),
     ):
         monkeypatch.setattr(torch.cuda, name, fake)
