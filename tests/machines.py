@@ -47,6 +47,8 @@ def fake_machine(
 ) -> Machine:
     """Return a machine with these GPUs and, of what GPU engines need, these packages.
 
+    The packages are not imported, so that the GPUs count as usable.
+
     Args:
         gpus: what its driver lists; none: there is no driver.
         packages: versions of torch, triton and tensorrt_llm; what is not named is missing.
@@ -78,6 +80,7 @@ def fake_machine(
         version=version,
         probe_plugins=lambda: plugins,
         read=read,
+        ask_library=lambda check: None,
     )
 
 

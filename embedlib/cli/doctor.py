@@ -32,7 +32,7 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
       embedlib doctor BAAI/bge-m3
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.engines.machine import Machine
-    from embedlib.engines.registry import available_engines
+    from embedlib.engines.registry import available_engines, without_unusable
     from embedlib.engines.select import choose_engine
     from embedlib.errors import EngineUnavailableError
     from embedlib.measuring.machine_facts import describe_machine, describe_packages
@@ -40,6 +40,7 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     machine = context.find_object(Machine) or Machine()  # a test hands one in
     facts = describe_machine(machine)
     packages = describe_packages(machine)
+    machine = without_unusable(machine)
     engines = available_engines(machine=machine)
     try:
         chosen = choose_engine(Config(), machine)

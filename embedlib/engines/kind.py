@@ -6,7 +6,7 @@ entry points. `engines.registry` reads both. Importing a row imports no engine a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -123,6 +123,9 @@ class EngineKind:
     make: Callable[[EnginePlan, ModelFiles, Config], Engine]
     """Loads a model onto one device, `plan.devices[0]`; `plan.precision.folder` is the engine
     directory, or None for one of `computed_precisions`. Called once for each device of a plan."""
+    check_devices: Callable[[Sequence[str], Sequence[Gpu]], None] | None = None
+    """Raises EngineUnavailableError, with the reason in one line, if its library cannot use these
+    devices; imports the library. Asked before weights are compiled. None: `make` raises instead."""
     computed_precisions: frozenset[str] = frozenset({"float32"})
     """Precisions computed from the model's own files; the weights of all others are an engine
     directory. Their fidelity reports are in the cache, see `models.compiled.report_cache`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import EntryPoint
 from typing import Final
@@ -50,6 +50,10 @@ def _plugins() -> Iterable[EntryPoint]:
     return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
 
 
+def _ask_library(check: Callable[[], None]) -> None:
+    check()
+
+
 def package_of(point: EntryPoint) -> str:
     """Return the package that declares an entry point."""
     return point.dist.name if point.dist is not None else point.module
@@ -77,6 +81,14 @@ class Machine:
     """The CPU's architecture: "x86_64"."""
     address_limit: Callable[[], int] = address_limit
     """The limit of `ulimit -v` in bytes."""
+    ask_library: Callable[[Callable[[], None]], None] = _ask_library
+    """Makes a check that imports an engine's library."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Engines that could not be started here, and why."""
+
+    def without(self, engine: str, reason: str) -> Machine:
+        """Return this machine, with the same GPUs, for a choice among the other engines."""
+        return replace(self, probe_gpus=self.gpus, refused={**self.refused, engine: reason})
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the GPUs that this process may use; `cuda:N` is the N-th of them.

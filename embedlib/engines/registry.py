@@ -9,11 +9,13 @@ engine of an existing program, and a broken package leaves the other engines usa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import EntryPoint
 from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA
+from embedlib.engines.gpus import Gpu
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.machine import Machine, package_of
 from embedlib.engines.openvino.kind import KIND as OPENVINO
@@ -64,6 +66,8 @@ def find_kind(name: str, machine: Machine) -> EngineKind:
 
 def find_devices(kind: EngineKind, config: Config, machine: Machine) -> EngineChoice:
     """Return the devices of an engine, or the reason why it cannot run here."""
+    if kind.name in machine.refused:
+        return _unavailable(kind.name, machine.refused[kind.name])
     try:
         return kind.find(config, machine)
     except EngineUnavailableError as error:
@@ -73,6 +77,35 @@ def find_devices(kind: EngineKind, config: Config, machine: Machine) -> EngineCh
             raise
         reason = f"its find() failed: {_one_line(error)}; report it to the authors of the engine"
         return _unavailable(kind.name, reason)
+
+
+def check_devices(
+    kind: EngineKind, devices: Sequence[str], gpus: Sequence[Gpu], machine: Machine
+) -> None:
+    """Check that the library of an engine can use its devices; imports the library.
+
+    Raises:
+        EngineUnavailableError: it cannot, though the driver lists them.
+    """
+    if kind.check_devices is not None:
+        machine.ask_library(partial(kind.check_devices, devices, gpus))
+
+
+def without_unusable(machine: Machine) -> Machine:
+    """Return a machine without embedlib's own engines whose libraries cannot use its devices.
+
+    It imports the libraries of all engines that it does not rule out otherwise.
+    """
+    config = Config()
+    for kind in OWN_KINDS:
+        choice = find_devices(kind, config, machine)
+        if not choice.is_available:
+            continue
+        try:
+            check_devices(kind, choice.devices, choice.gpus, machine)
+        except EngineUnavailableError as error:
+            machine = machine.without(kind.name, str(error))
+    return machine
 
 
 def _plugin_choice(name: str, config: Config, machine: Machine) -> EngineChoice:

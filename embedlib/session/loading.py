@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from embedlib.engines.precision import (
     faithful_versions,
     known_versions,
 )
-from embedlib.engines.registry import OWN_KINDS
+from embedlib.engines.registry import OWN_KINDS, check_devices
 from embedlib.engines.select import (
     choose_engine,
     find_plan,
@@ -33,6 +34,7 @@ from embedlib.engines.select import (
 )
 from embedlib.errors import (
     ConfigError,
+    EngineBuildError,
     EngineError,
     EngineUnavailableError,
     EngineUnsupportedError,
@@ -61,7 +63,8 @@ class ModelFromFiles:
     files: ModelFiles
     tokenizer: tokenizers.Tokenizer
     machine: Machine
-    """This machine as it was before the engine was loaded; its answers are kept."""
+    """This machine as it was before the engine was loaded, without those that could not be started;
+    its answers are kept."""
     plan: EnginePlan
     engine: Engine
 
@@ -201,9 +204,8 @@ def load_model(
         opened = replace(opened, config=config)
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
-    plan = _prepared_plan(opened, files, machine)
     try:
-        engine = make_engine(plan, files, config)
+        plan, engine, machine = _started(opened, files, config, machine)
     except MemoryError as error:
         raise no_memory(str(name), float32_bytes(files.spec)) from error
     return ModelFromFiles(
@@ -214,6 +216,38 @@ def load_model(
         plan=plan,
         engine=engine,
     )
+
+
+def _started(
+    opened: OpenedModel, files: ModelFiles, config: Config, machine: Machine
+) -> tuple[EnginePlan, Engine, Machine]:
+    """Return the plan and the engine of a model, and the machine without engines that failed.
+
+    Where the options leave the choice open, a GPU's engine that cannot be started is skipped: the
+    driver lists GPUs that torch may be too new for, and who brings torch brings no compiler.
+
+    Raises:
+        EngineUnavailableError: no engine can run the model; the message says what was skipped.
+        what `make_engine` raises.
+    """
+    while True:
+        try:
+            plan = _prepared_plan(opened, files, machine)
+        except EngineUnavailableError as error:
+            skipped = [f"{name}: {why}" for name, why in machine.refused.items()]
+            untold = [each for each in skipped if each not in str(error)]
+            if not untold:
+                raise
+            raise EngineUnavailableError(f"{error}; skipped was {'; '.join(untold)}") from error
+        try:
+            check_devices(plan.kind, plan.devices, plan.gpus, machine)
+            return plan, make_engine(plan, files, config), machine
+        except (EngineUnavailableError, EngineUnsupportedError, EngineBuildError) as error:
+            if config.engine != "auto" or config.devices or "cpu" in plan.kind.device_types:
+                raise
+            reason = str(error).removeprefix(f"engine {plan.engine}: ")
+        logging.getLogger(__name__).warning("engine %s is not used: %s", plan.engine, reason)
+        machine = machine.without(plan.engine, reason)
 
 
 def _prepared_plan(opened: OpenedModel, files: ModelFiles, machine: Machine) -> EnginePlan:

@@ -47,6 +47,16 @@ def test_every_engine_and_the_choice_are_shown() -> None:
     assert any(line.startswith(f"python         {sys.version.split()[0]}") for line in lines)
 
 
+def test_a_gpu_that_a_library_cannot_use() -> None:
+    def ask(check: Callable[[], None]) -> None:
+        raise EngineUnavailableError("torch sees no NVIDIA GPU")
+
+    machine = replace(fake_machine(H200, packages=CUDA), ask_library=ask)
+    lines = [" ".join(line.split()) for line in doctor(machine).splitlines()]
+    assert "cuda no: torch sees no NVIDIA GPU" in lines
+    assert any(line.startswith("auto picks openvino: ") for line in lines)
+
+
 def test_it_lists_the_gpus_once() -> None:
     asked: list[None] = []
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,25 @@ from safetensors.numpy import save_file
 
 from embedlib import Embedder, Reranker
 from embedlib.config import Config
+from embedlib.engines.base import Engine
+from embedlib.engines.gpus import Gpu
+from embedlib.engines.kind import EnginePlan
+from embedlib.engines.machine import Machine
+from embedlib.engines.make import make_engine
 from embedlib.errors import (
     ConfigError,
+    EngineBuildError,
     EngineUnavailableError,
     EngineUnsupportedError,
     ModelWeightsError,
 )
 from embedlib.fidelity.model import open_model
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.session.loading import load_model
 from embedlib.testing.models.table import SCORING_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
+from tests.machines import CUDA, H200, fake_machine
 
 TEXTS = ["a text", "and another one"]
 
@@ -184,3 +194,93 @@ def test_an_engine_without_memory_for_the_weights(
     monkeypatch.setattr("embedlib.session.loading.make_engine", fail)
     with pytest.raises(ModelWeightsError, match=r"the weights need 0\.0 GiB of memory"):
         Embedder(tiny_folder("bert"))
+
+
+TOO_NEW = "device = 'cuda:0': torch sees no NVIDIA GPU"
+BUILT = "engine cuda: precision bf16 failed on this device"
+
+
+def refusing(machine: Machine, reason: str = TOO_NEW) -> Machine:
+    """Return a machine whose driver lists GPUs that no library can use."""
+
+    def ask(check: Callable[[], None]) -> None:
+        raise EngineUnavailableError(reason)
+
+    return replace(machine, ask_library=ask)
+
+
+def skipped(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings that an engine is not used."""
+    records = [each for each in caplog.records if each.levelno == logging.WARNING]
+    return [each.getMessage() for each in records if "is not used" in each.getMessage()]
+
+
+def test_auto_skips_a_gpu_that_torch_cannot_use(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[None] = []
+
+    def probe() -> list[Gpu]:
+        asked.append(None)
+        return [H200]
+
+    machine = refusing(fake_machine(packages=CUDA, probe=probe))
+    config = Config(engine_cache_dir=tmp_path, threads=1, prepare=False)
+    model = load_model(tiny_folder("bert"), config, machine=machine)
+    model.engine.close()
+    assert (model.plan.engine, model.precision) == ("openvino", "float32")
+    assert skipped(caplog) == [f"engine cuda is not used: {TOO_NEW}"]
+    assert not (tmp_path / "compiled").exists()
+    assert len(asked) == 1
+    # The second engine and other precisions are planned on the CPU as well.
+    assert model.machine.refused == {"cuda": TOO_NEW}
+    model.lower_tokens().close()
+
+
+@pytest.mark.parametrize("options", [{"engine": "cuda"}, {"device": "cuda:0"}, {"device": "all"}])
+def test_an_engine_or_a_device_that_is_named_is_not_skipped(
+    options: dict[str, Any], tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    machine = refusing(fake_machine(H200, packages=CUDA))
+    config = Config(engine_cache_dir=tmp_path, **options)
+    with pytest.raises(EngineUnavailableError, match=f"^{TOO_NEW}$"):
+        load_model(tiny_folder("bert"), config, machine=machine)
+    assert not list(tmp_path.iterdir())
+
+
+def test_auto_skips_an_engine_that_cannot_be_built(
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
+        if plan.engine == "cuda":
+            raise EngineBuildError(BUILT)
+        return make_engine(plan, files, config)
+
+    monkeypatch.setattr("embedlib.session.loading.make_engine", make)
+    machine = fake_machine(H200, packages=CUDA)
+    config = Config(engine_cache_dir=tmp_path, threads=1, prepare=False)
+    model = load_model(tiny_folder("bert"), config, machine=machine)
+    model.engine.close()
+    assert model.plan.engine == "openvino"
+    assert skipped(caplog) == ["engine cuda is not used: precision bf16 failed on this device"]
+    with pytest.raises(EngineBuildError, match=f"^{BUILT}"):
+        load_model(tiny_folder("bert"), replace(config, engine="cuda"), machine=machine)
+
+
+def test_what_does_not_fit_the_cpu_either_says_why_the_gpu_was_skipped(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    memory = {"/proc/meminfo": "MemTotal:  2048 kB\nMemAvailable:  1024 kB\n"}
+    machine = refusing(fake_machine(H200, packages=CUDA, files=memory))
+    config = Config(engine_cache_dir=tmp_path, prepare=False)
+    with pytest.raises(
+        EngineUnavailableError, match=f"needs about .*; skipped was cuda: {TOO_NEW}$"
+    ):
+        load_model(tiny_folder("bert"), config, machine=machine)
+    # Where no engine is left, its list of reasons has that one.
+    with pytest.raises(EngineUnavailableError, match=f"missing; .*; cuda: {TOO_NEW}$") as raised:
+        load_model(tiny_folder("bert"), replace(config, precision="fp8"), machine=machine)
+    assert str(raised.value).count(TOO_NEW) == 1

@@ -271,18 +271,27 @@ def open_device(name: str, precision: str, memory_fraction: float) -> Device:
     """
     if name == "cpu":
         return CpuDevice()
+    check_visible(name)
+    check_capability(torch.cuda.get_device_capability(name), precision, torch_version())
+    return CudaDevice(name, memory_fraction)
+
+
+def check_visible(name: str) -> None:
+    """Check that torch can use a GPU.
+
+    Raises:
+        EngineUnavailableError: the device does not exist, or this torch does not see it.
+    """
     if not torch.cuda.is_available():
         raise EngineUnavailableError(
             f"device = {name!r}: torch {torch.__version__} sees no NVIDIA GPU; check nvidia-smi, "
-            "and that torch was built with CUDA (torch.version.cuda)"
+            "that torch was built with CUDA (torch.version.cuda), and that the driver is new enough"
         )
     index = torch.device(name).index
     if index is not None and index >= torch.cuda.device_count():
         raise EngineUnavailableError(
             f"device = {name!r}: torch sees only {torch.cuda.device_count()} NVIDIA GPUs"
         )
-    check_capability(torch.cuda.get_device_capability(name), precision, torch_version())
-    return CudaDevice(name, memory_fraction)
 
 
 def torch_version() -> tuple[int, int]:

@@ -11,7 +11,7 @@ from embedlib.engines.gpu_memory import check_gpus
 from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.torch_gpus import torch_index
-from embedlib.errors import EngineUnavailableError
+from embedlib.errors import EngineUnavailableError, first_line
 from embedlib.installing import install_line
 
 if TYPE_CHECKING:
@@ -93,6 +93,31 @@ def check(spec: ModelSpec) -> None:
     from embedlib.engines.cuda.lowering import build_plan
 
     build_plan(spec)
+
+
+def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
+    """Check that torch and Triton can use GPUs that the driver lists.
+
+    Raises:
+        EngineUnavailableError: torch sees other GPUs or none, or Triton cannot compile for them.
+    """
+    try:
+        from embedlib.engines.cuda.device import check_visible
+    except (ImportError, OSError, RuntimeError) as error:  # a library of CUDA is missing
+        raise EngineUnavailableError(
+            f"torch cannot be loaded: {first_line(error)}; {install_line('cuda')}"
+        ) from error
+    for device, gpu in zip(devices, gpus, strict=True):
+        check_visible(f"cuda:{torch_index(device, gpu)}")
+    try:
+        from triton.runtime import driver
+
+        driver.active.get_current_target()  # compiles a small library in C, or finds it cached
+    except Exception as error:  # whatever the compiler or Triton's choice of a driver raises
+        raise EngineUnavailableError(
+            f"Triton cannot compile here: {first_line(error)}; it needs a C compiler (gcc, clang, "
+            "or the one that CC names) and the headers of Python"
+        ) from error
 
 
 def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
@@ -189,6 +214,7 @@ KIND: Final = EngineKind(
     find=find,
     check=check,
     make=make,
+    check_devices=check_devices,
     check_memory=check_memory,
     keeps_pooled_rows=True,
     lower=lower,

@@ -13,6 +13,7 @@ from embedlib.engines.gpus import (
     gpu_index,
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
+from embedlib.engines.torch_gpus import torch_index
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from embedlib.installing import install_line
 
@@ -95,6 +96,22 @@ def check(spec: ModelSpec) -> None:
     check_supported(spec)
 
 
+def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
+    """Check that TensorRT-LLM can be loaded, and works on the GPU that was chosen.
+
+    Raises:
+        EngineUnavailableError: it cannot, or works on another one.
+    """
+    from embedlib.engines.tensorrt_llm.runtime import load_library
+
+    load_library()
+    if torch_index(DEVICE, gpus[0]) != 0:
+        raise EngineUnavailableError(
+            f"it works on the first GPU of CUDA, which is not {gpus[0].name}, the first one in bus "
+            "order; set CUDA_DEVICE_ORDER=PCI_BUS_ID before the program starts"
+        )
+
+
 def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
     """Check that the GPU has the memory and the precision for the model.
 
@@ -142,6 +159,7 @@ KIND: Final = EngineKind(
     find=find,
     check=check,
     make=make,
+    check_devices=check_devices,
     check_memory=check_memory,
     reads_packs=False,
 )

@@ -16,7 +16,9 @@ from embedlib.engines.cuda.device import (
     open_device,
     torch_version,
 )
+from embedlib.engines.cuda.kind import check_devices
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
+from tests.machines import H200
 
 NEW = (2, 13)
 
@@ -80,6 +82,33 @@ def test_no_gpu(name: str) -> None:
         EngineUnavailableError, match=rf"device = '{name}': torch .* sees no NVIDIA"
     ):
         open_device(name, "fp8", 0.9)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_of_the_driver_that_torch_does_not_see() -> None:
+    with pytest.raises(EngineUnavailableError, match=r"^device = 'cuda:1': torch .* new enough"):
+        check_devices(("cuda:1",), (H200,))
+
+
+def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton needs one at its first use."""
+    triton = pytest.importorskip("triton")
+    asked: list[None] = []
+
+    class Driver:
+        def get_current_target(self) -> None:
+            asked.append(None)
+            if len(asked) == 1:
+                raise RuntimeError("Failed to find C compiler.\nMore.")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H200.name)
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    told = r"^Triton cannot compile here: Failed to find C compiler\.; it needs a C compiler \(gcc"
+    with pytest.raises(EngineUnavailableError, match=told):
+        check_devices(("cuda:0",), (H200,))
+    check_devices(("cuda:0",), (H200,))
 
 
 class Watched(torch.Tensor):
