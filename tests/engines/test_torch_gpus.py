@@ -6,10 +6,13 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from embedlib.config import Config
 from embedlib.engines.gpus import GIB, Gpu
+from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.torch_gpus import take_share, torch_index
 from embedlib.errors import EngineUnavailableError
 from tests.machines import A100, H200
@@ -45,6 +48,34 @@ def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineUnavailableError, match=told):
         torch_index("cuda:0", FIRST)
     assert torch_index("cuda:1", FIRST) == 1  # opening it says that there is none
+
+
+def test_the_cuda_engine_gets_the_number_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from embedlib.engines.cuda import kind
+
+    torch_sees(monkeypatch, ("22222222-bbbb", A100.name), ("11111111-aaaa", H200.name))
+    monkeypatch.setattr("embedlib.engines.cuda.engine.CudaEngine", lambda *_, **options: options)
+    plan = EnginePlan(
+        kind=kind.KIND,
+        devices=("cuda:0",),
+        gpus=(FIRST,),
+        hardware="",
+        precision=ChosenPrecision(name="bf16"),
+    )
+    made: Any = kind.lower(cast(Any, None), {}, plan, Config())
+    assert made["device"] == "cuda:1"
+
+
+def test_tensorrt_llm_works_on_the_first_gpu_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    from embedlib.engines.tensorrt_llm.kind import check_devices
+
+    monkeypatch.setattr("embedlib.engines.tensorrt_llm.runtime.load_library", lambda: None)
+    torch_sees(monkeypatch, ("11111111-aaaa", H200.name), ("22222222-bbbb", A100.name))
+    check_devices(("cuda:0",), (FIRST,))
+    with pytest.raises(
+        EngineUnavailableError, match="which is not NVIDIA A100, the first one in b"
+    ):
+        check_devices(("cuda:0",), (SECOND,))
 
 
 @pytest.mark.parametrize("gpu", [SECOND, A100])
