@@ -82,6 +82,7 @@ class _Taken:
 
 
 _TAKEN: Final[dict[int, _Taken]] = {}
+"""By the GPU's number in torch; of the process, as torch's limit is."""
 _LOCK: Final = threading.RLock()
 """Reentrant: a share may be given back by the garbage collector, at any place of any thread."""
 
