@@ -9,13 +9,21 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from embedlib.engines.base import Lane
 from embedlib.engines.cuda.groups import MAX_GROUP_WORK, groups_of
 from embedlib.engines.cuda.inputs import fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend
-from embedlib.engines.cuda.turns import MAX_GROUPS_OUT, MAX_SHORT_IN_A_ROW, Turn, Turns
+from embedlib.engines.cuda.turns import (
+    MAX_GROUPS_OUT,
+    MAX_QUERIES_IN_A_ROW,
+    MAX_SHORT_IN_A_ROW,
+    Turn,
+    Turns,
+)
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import make_batch
 from tests.acceptance.gpu.models import SHAPES
@@ -159,6 +167,60 @@ def test_a_long_query_goes_before_batches_not_begun() -> None:
     turn = turns.next()
     assert turn is not None
     assert turn.job == "query"
+
+
+def test_long_queries_begin_in_order_and_bulk_after_two_of_them() -> None:
+    device = FakeDevice(group_ms=(GROUP_MS,) * 2)
+    device.turns.add_long("bulk 0", 2, is_query=False)
+    device.turns.add_long("bulk 1", 2, is_query=False)
+    for number in range(6):
+        device.turns.add_long(f"query {number}", 2, is_query=True)
+    device.run_until(1000)
+    assert [job for job, _ in device.done] == [
+        *("query 0", "query 1", "bulk 0", "query 2", "query 3", "bulk 1", "query 4", "query 5")
+    ]
+
+
+@given(data=st.data())
+def test_no_batch_waits_for_more_than_a_bounded_number_of_others(data: st.DataObject) -> None:
+    """Batches come and groups end in any order; never are more than `most` in flight."""
+    turns: Turns[tuple[str, int]] = Turns()
+    most = data.draw(st.integers(1, 6))
+    out: deque[Turn[tuple[str, int]]] = deque()
+    open_jobs: set[tuple[str, int]] = set()
+    waiting: dict[tuple[str, int], int] = {}
+    """Batches not begun, and the number of batches that came later and have begun before."""
+    for number in range(60):
+        steps = ["end"] if out else []
+        if len(open_jobs) < most:
+            steps += ["short", "query", "query", "bulk"]
+        step = data.draw(st.sampled_from(steps))
+        if step == "end":
+            turn = out.popleft()
+            turns.finish(turn)
+            if turn.is_last:
+                open_jobs.remove(turn.job)
+        else:
+            job = step, number
+            open_jobs.add(job)
+            waiting[job] = 0
+            if step == "short":
+                turns.add_short(job)
+            else:
+                turns.add_long(job, data.draw(st.integers(1, 3)), is_query=step == "query")
+        while (turn_ := turns.next()) is not None:
+            out.append(turn_)
+            if turn_.group:
+                continue
+            del waiting[turn_.job]
+            for other in waiting:
+                if other[1] < turn_.job[1]:
+                    waiting[other] += 1
+                    assert other[0] != turn_.job[0], "two of a kind have changed places"
+        # At most `most` long batches run before one begins or two queries for each; a long batch
+        # has up to three groups, and two short batches run before each of them.
+        longs = most * (1 + MAX_QUERIES_IN_A_ROW)
+        assert all(n <= longs * (1 + 3 * MAX_SHORT_IN_A_ROW) for n in waiting.values())
 
 
 def test_the_rest_of_a_batch_that_failed_is_not_launched() -> None:
