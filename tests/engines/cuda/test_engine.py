@@ -253,6 +253,8 @@ def test_limits(files: ModelFiles) -> None:
     ("error", "kind"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), EngineOutOfMemoryError),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors"), EngineOutOfMemoryError),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"), EngineOutOfMemoryError),
         (RuntimeError("device-side assert\nCUDA kernel errors"), EngineRunError),
         (RuntimeError(""), EngineRunError),
     ],
@@ -285,15 +287,56 @@ def test_a_batch_that_fails_is_told_and_the_next_one_runs(
     engine.close()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
 def test_a_model_without_room_is_not_built(
-    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+    files: ModelFiles, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(torch, "empty", full)
     with pytest.raises(EngineBuildError, match=r"batches of 256 tokens do not fit into 0\.9 of"):
         make(files)
+
+
+@pytest.mark.parametrize("place", ["WeightLoader", "Workspace", "Executor", "warm_up"])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), EngineUnsupportedError("attention")]
+)
+def test_a_model_that_cannot_be_loaded_leaves_no_memory_behind(
+    files: ModelFiles, place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even while the error is kept; what is free then is what a smaller model may take."""
+    left: list[int] = []
+
+    class Watched(CpuDevice):
+        def close(self) -> None:
+            left.append(num_bytes())
+
+    def fail(*_: object) -> None:
+        taken = torch.empty(1 << 20)
+        assert num_bytes() >= before + taken.nbytes
+        raise error
+
+    def num_bytes() -> int:
+        return sum(x.nbytes for x in gc.get_objects() if type(x) is torch.Tensor)
+
+    method = {"WeightLoader": "load", "Executor": "run", "Workspace": "__init__"}.get(place, place)
+    owner = CpuDevice if place == "warm_up" else getattr(loaded_model, place)
+    monkeypatch.setattr(loaded_model, "open_device", lambda *_: Watched())
+    monkeypatch.setattr(owner, method, fail)
+    gc.collect()
+    before = num_bytes()
+    with pytest.raises((EngineBuildError, EngineUnsupportedError)):
+        make(files)
+    assert left == [before]
 
 
 def test_a_gpu_that_refuses_a_product_is_told_when_the_engine_is_made(
