@@ -44,7 +44,10 @@ MAY_IMPORT = {
     "engines.*": MODELS
     | {
         f"engines.{name}"
-        for name in ("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "profile")
+        for name in (
+            *("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "out_of_memory"),
+            "profile",
+        )
     },
     "measuring": COMPUTE,
     "session": COMPUTE,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
-
 MESSAGES: Final = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In errors of CUDA's own calls and of cuBLAS, for which torch has no exception class."""
 
@@ -13,11 +11,12 @@ MESSAGES: Final = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one that it was raised from, means that memory ran out.
 
-    Only torch's allocator has an exception class for this. Other CUDA calls raise an
-    AcceleratorError or a RuntimeError, and TensorRT-LLM may raise another error from it.
+    Only torch's allocator has an exception class for this, named here so as not to import torch.
+    Other CUDA calls raise an AcceleratorError or a RuntimeError, and TensorRT-LLM may raise another
+    error from it.
     """
     return error is not None and (
-        isinstance(error, torch.OutOfMemoryError)
+        type(error).__name__ == "OutOfMemoryError"
         or any(message in str(error) for message in MESSAGES)
         or is_out_of_memory(error.__cause__)
     )

@@ -253,6 +253,7 @@ def test_limits(files: ModelFiles) -> None:
     ("error", "kind"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), EngineOutOfMemoryError),
+        (torch.OutOfMemoryError(), EngineOutOfMemoryError),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors"), EngineOutOfMemoryError),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"), EngineOutOfMemoryError),
         (RuntimeError("device-side assert\nCUDA kernel errors"), EngineRunError),
