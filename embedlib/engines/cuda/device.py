@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -40,6 +40,23 @@ _ALONE: Final = threading.Lock()
 both would invalidate a recording of another engine on it. Torch allows one recording per process at
 a time. Source: CUDA C++ Programming Guide, "Prohibited and unhandled operations" of stream capture;
 torch/cuda/graphs.py."""
+
+
+class _Streams(NamedTuple):
+    """The streams of an engine."""
+
+    compute: torch.cuda.Stream
+    copies: torch.cuda.Stream
+    results: torch.cuda.Stream
+
+
+_FREE_STREAMS: Final[dict[torch.device, list[_Streams]]] = {}
+"""Streams of closed engines, for the next ones. Kept by the process, as torch's own are; `_ALONE`
+guards it.
+
+Torch hands out the streams of each priority from a pool of 32, in turn, and begins again. Without
+this, a new engine would record on a stream of a live one, and take its copies into the recording.
+Source: c10/cuda/CUDAStream.cpp."""
 
 
 class Event(Protocol):
@@ -165,9 +182,8 @@ class CudaDevice:
         self.capability: tuple[int, int] | None = torch.cuda.get_device_capability(index)
         # Torch rejects an int, and the fraction may be the int 1.
         torch.cuda.set_per_process_memory_fraction(float(memory_fraction), self.torch_device)
-        self._compute = torch.cuda.Stream(self.torch_device)
-        self._copies = torch.cuda.Stream(self.torch_device)
-        self._results = torch.cuda.Stream(self.torch_device)
+        self._streams = _take_streams(self.torch_device)
+        self._compute, self._copies, self._results = self._streams
         self._pool = torch.cuda.graph_pool_handle()
 
     def enter(self) -> None:
@@ -235,8 +251,26 @@ class CudaDevice:
             with _ALONE:
                 torch.cuda.synchronize(self.torch_device)
                 torch.cuda.empty_cache()
+                _FREE_STREAMS.setdefault(self.torch_device, []).append(self._streams)
         except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
             logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
+
+
+def _take_streams(device: torch.device) -> _Streams:
+    """Return streams that no other engine on the device uses, while there are up to 16 engines.
+
+    Copies are never recorded, so theirs come from the pool of another priority: of more than 16
+    engines some share them and wait for each other; more than 32 would share compute streams.
+    """
+    with _ALONE:
+        free = _FREE_STREAMS.get(device)
+        if free:
+            return free.pop()
+        return _Streams(
+            compute=torch.cuda.Stream(device),
+            copies=torch.cuda.Stream(device, priority=-1),
+            results=torch.cuda.Stream(device, priority=-1),
+        )
 
 
 class _CudaEvent:
