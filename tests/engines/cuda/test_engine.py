@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Engine, Lane
+from embedlib.engines.base import Batch, Engine, Lane, why_lost
 from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
@@ -467,6 +468,55 @@ class HeldDevice(CpuDevice):
 
     def synchronize(self) -> None:
         assert self.gate.wait(WAIT_SECONDS)
+
+
+class LostDevice(CpuDevice):
+    """A device whose kernels fail from some point on, which is told whenever it is waited for."""
+
+    error: Exception | None = None
+
+    def mark(self) -> Event:
+        return self
+
+    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+        super().download(vectors, target)
+        return self
+
+    def synchronize(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("num_tokens", [5, 50])
+@pytest.mark.parametrize("at_launch", [False, True])
+def test_a_gpu_that_is_lost_is_given_up(
+    files: ModelFiles, num_tokens: int, at_launch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LostDevice()
+    monkeypatch.setattr(loaded_model, "open_device", lambda *_: device)
+    engine = make(files)
+    batch = make_batch([[5] * num_tokens])
+    run(engine, batch)
+    assert why_lost(engine) is None
+    device.error = RuntimeError("CUDA error: out of memory")
+    with pytest.raises(EngineOutOfMemoryError):
+        run(engine, batch)
+    assert why_lost(engine) is None, "the next batch may have room"
+    device.error = RuntimeError("an illegal memory access was encountered\nhints")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    if at_launch:
+        monkeypatch.setattr(engine._model.executor, "run", broken)
+        monkeypatch.setattr(engine._model.short, "launch", broken)
+    with pytest.raises(EngineRunError, match="launch failure" if at_launch else "illegal memory"):
+        run(engine, batch)
+    told = r"the GPU is lost \(an illegal memory access was encountered\); restart the process"
+    assert re.fullmatch(told, why_lost(engine) or "")
+    with pytest.raises(EngineRunError, match=f"engine cuda: {told}"):
+        engine.submit(batch, lambda: None)
+    engine.close()
 
 
 def test_a_query_goes_between_two_groups_and_close_waits_for_all(

@@ -223,7 +223,7 @@ def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     try:
-        with pytest.raises(EngineBuildError, match="do not fit into"):
+        with pytest.raises(EngineBuildError, match="do not fit into") as kept:
             CudaEngine(
                 files.spec,
                 load_weights(files),
@@ -231,6 +231,6 @@ def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:
                 max_batch_tokens=1 << 24,
                 memory_fraction=0.001,
             )
-        assert torch.cuda.memory_reserved() <= before, "what was loaded is free again"
+        assert torch.cuda.memory_reserved() <= before, str(kept.value)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
