@@ -45,8 +45,8 @@ MAY_IMPORT = {
     | {
         f"engines.{name}"
         for name in (
-            *("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "profile"),
-            "torch_gpus",
+            *("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "out_of_memory"),
+            *("profile", "torch_gpus"),
         )
     },
     "measuring": COMPUTE,

@@ -131,6 +131,16 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class LosableEngine(Engine, Protocol):
+    """An engine whose device can be lost for as long as the process lives."""
+
+    @property
+    def lost(self) -> str | None:
+        """Why no batch will be computed any more, and what to do; None while batches may be."""
+        ...
+
+
+@runtime_checkable
 class CallerEngine(Engine, Protocol):
     """An engine that can also compute on the calling thread."""
 
@@ -144,3 +154,8 @@ class CallerEngine(Engine, Protocol):
             EngineRunError: the batch failed.
         """
         ...
+
+
+def why_lost(engine: Engine) -> str | None:
+    """Return why an engine will never compute again; None: it may, or does not tell."""
+    return engine.lost if isinstance(engine, LosableEngine) else None

@@ -18,8 +18,8 @@ LIBRARY_BYTES: Final = 2 * GIB
 """Memory of torch, the kernels' code and the CUDA context, whatever the model; a safe estimate."""
 BYTES_PER_NUMBER: Final = 2
 """Activations, and weights that are not FP8, are bfloat16."""
-LIVE_ROWS: Final = 8
-"""Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
+KEPT_TOKENS: Final = 1024
+"""Tokens of a prefix whose keys and values the engine cuda has room for, in causal models."""
 
 
 def check_gpus(
@@ -89,8 +89,21 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
 
 
 def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
-    num_wide = 2 + (encoder.experts.count if encoder.experts else 0)
-    width = LIVE_ROWS * encoder.hidden_size + num_wide * encoder.intermediate_size
+    """Return the bytes of the matrices of one layer, which all layers share, and of a kept prefix.
+
+    The engine cuda allocates them as `cuda.lowering` names them; the other takes no more.
+    """
+    keys = 2 * encoder.num_kv_heads * encoder.head_dim
+    queries = encoder.num_heads * encoder.head_dim
+    # The residual, a norm of it and a change to it; the result in float32, which counts twice. If
+    # tokens are pooled the result is smaller, and matrices of the pooled rows take as much.
+    width = 5 * encoder.hidden_size
+    width += 2 * (queries + keys)  # before and after attention, and the last layer's keys alone
+    num_wide = (3 if encoder.is_gated else 2) + (encoder.experts.count if encoder.experts else 0)
+    width += num_wide * encoder.intermediate_size
+    if encoder.convolutions is not None:
+        width += 3 * encoder.hidden_size
     if encoder.relative_positions is not None:  # of queries and of keys, with either direction's
         width += 4 * encoder.num_heads * encoder.relative_positions.num_buckets
-    return batch_tokens * width * BYTES_PER_NUMBER
+    kept = min(KEPT_TOKENS, batch_tokens) * keys * encoder.num_layers if encoder.is_causal else 0
+    return (batch_tokens * width + kept) * BYTES_PER_NUMBER

@@ -21,6 +21,7 @@ from embedlib.engines.base import (
     EngineLimits,
     Lane,
     Pending,
+    why_lost,
 )
 from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 
@@ -121,6 +122,15 @@ class ManyEngines:
     def limits(self) -> EngineLimits:
         """The properties that the scheduler plans with: the sum of all engines, dead or alive."""
         return self._limits
+
+    @property
+    def lost(self) -> str | None:
+        """Why no engine that still gets batches will compute any; None while one may."""
+        alive = [device for device in self._devices if not device.is_dead]
+        causes = [(device.name, why_lost(device.engine)) for device in alive]
+        if any(cause is None for _, cause in causes):
+            return None
+        return "; ".join(f"{name}: {cause}" for name, cause in causes)
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
         """Start a batch and return at once."""

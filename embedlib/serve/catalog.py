@@ -15,7 +15,7 @@ from typing import Literal
 from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
-from embedlib.engines.base import CallerEngine, Lane
+from embedlib.engines.base import CallerEngine, Lane, why_lost
 from embedlib.errors import EmbedlibError, first_line
 from embedlib.reranker import Reranker
 from embedlib.serve.admission import Admission
@@ -103,6 +103,11 @@ class ServedModel:
     def state(self) -> Literal["loading", "ready", "failed"]:
         """How far it is."""
         return "failed" if self.error else "loading" if self.session is None else "ready"
+
+    @property
+    def lost(self) -> str | None:
+        """Why it will not compute anything more before the process is restarted; None: it may."""
+        return None if self.session is None else why_lost(engine_of(self.session))
 
     def tokens_per_second(self) -> float:
         """Return the rate at which it computes tokens while it computes any; 0: not known."""

@@ -23,10 +23,15 @@ ANSWER_SECONDS = 5.0
 
 
 async def health(exchange: Exchange) -> Response:
-    """Answer `GET /health`: the process lives. Computes nothing, so that load cannot fail it."""
+    """Answer `GET /health`: the process lives, and a restart is not the only way to go on.
+
+    Computes nothing, so that load cannot fail it.
+    """
+    lost = {model.name: model.lost for model in exchange.shared.catalog if model.lost}
     # Infinity's clients read `unix`.
-    content = {"status": "ok", "version": __version__, "unix": time()}
-    return Response(msgspec.json.encode(content))
+    content: dict[str, object] = {"version": __version__, "unix": time()}
+    content |= {"status": "lost", "models": lost} if lost else {"status": "ok"}
+    return Response(msgspec.json.encode(content), 503 if lost else 200)
 
 
 async def root(exchange: Exchange) -> Response:
@@ -39,11 +44,13 @@ async def root(exchange: Exchange) -> Response:
 async def ready(exchange: Exchange) -> Response:
     """Answer `GET /ready`: every model is loaded and has answered lately, and nothing drains."""
     shared = exchange.shared
-    states = {model.name: model.error or model.state for model in shared.catalog}
+    states = {model.name: model.error or model.lost or model.state for model in shared.catalog}
     is_ready = shared.catalog.is_ready and not shared.is_draining
     if is_ready:
         for model in shared.catalog:
-            if not await _answers(model):
+            if model.lost:
+                is_ready = False
+            elif not await _answers(model):
                 is_ready = False
                 states[model.name] = f"it has not answered within {ANSWER_SECONDS:g} seconds"
     for destination in shared.destinations:
@@ -104,9 +111,9 @@ def _get(path: str, handle: object, summary: str) -> Route:
 
 
 ROUTES = (
-    _get("/", root, "Whether the process lives; to browsers the page."),
-    _get("/health", health, "Whether the process lives."),
-    _get("/ping", health, "Whether the process lives."),
+    _get("/", root, "Whether the process lives and no GPU is lost; to browsers the page."),
+    _get("/health", health, "Whether the process lives and no GPU is lost."),
+    _get("/ping", health, "Whether the process lives and no GPU is lost."),
     _get("/ready", ready, "Whether requests are answered."),
     _get("/metrics", metrics, "Metrics for Prometheus."),
     _get("/version", version, "The version."),

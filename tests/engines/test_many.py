@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib import Embedder
-from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pending
+from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pending, why_lost
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -401,3 +401,28 @@ def test_a_list_of_devices(tiny_folder: Callable[[str], Path]) -> None:
     ):
         np.testing.assert_allclose(two.encode(TEXTS), one.encode(TEXTS), atol=1e-5)
         assert two.fingerprint == one.fingerprint
+
+
+class LostEngine(DeadEngine):
+    """An engine that tells that its device is lost."""
+
+    lost = "the GPU is lost"
+
+
+def test_engines_are_lost_when_all_that_get_batches_are() -> None:
+    healthy = FakeEngine()
+    engine = many(LostEngine(), healthy)
+    assert why_lost(engine) is None
+    batch = batch_of("a")
+    np.testing.assert_array_equal(Submitted(engine, batch).result(), [fake_vector(list(b"a"))])
+    assert why_lost(engine) is None, "the second one computes"
+    healthy.lost = "it is, too"  # type: ignore[attr-defined]
+    assert why_lost(engine) == "cuda:1: it is, too"
+    engine.close()
+    for engines in ((FakeEngine(), DeadEngine()), (LostEngine(), FakeEngine())):
+        untold = many(*engines)
+        assert why_lost(untold) is None
+        untold.close()
+    both = many(LostEngine(), LostEngine(at_submit=True))
+    assert why_lost(both) == "cuda:0: the GPU is lost; cuda:1: the GPU is lost"
+    both.close()

@@ -548,6 +548,21 @@ def test_what_is_cut_off_at_the_end_is_told_to_come_again(
     assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy")
 
 
+def test_a_lost_gpu_fails_the_probe_that_restarts_the_process(
+    client: Client, engine: FakeEngine
+) -> None:
+    assert client.send("GET", "/health").json()["status"] == "ok"
+    engine.lost = "the GPU is lost (an error); restart the process"  # type: ignore[attr-defined]
+    for path in ("/health", "/ping", "/"):
+        answer = client.send("GET", path)
+        assert answer.status_code == 503
+        assert answer.json()["status"] == "lost"
+        assert answer.json()["models"] == {"embed": engine.lost}  # type: ignore[attr-defined]
+    answer = client.send("GET", "/ready")
+    assert answer.status_code == 503
+    assert answer.json()["models"]["embed"] == engine.lost  # type: ignore[attr-defined]
+
+
 def test_failures_are_counted_by_their_reason(client: Client, engine: FakeEngine) -> None:
     client.refuse("/embed", {"inputs": "a"}, headers={"request-timeout-ms": "0"})
     engine.fail_next(EngineRunError("failed"))

@@ -25,6 +25,8 @@ from embedlib.engines.cuda.prefixes import Prefixes
 from embedlib.engines.cuda.results import Results
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
+from embedlib.engines.out_of_memory import is_out_of_memory
+from embedlib.errors import EngineRunError, first_line
 from embedlib.models.spec import ModelSpec, Pooling
 
 MAX_INFLIGHT_BULK: Final = 2
@@ -109,6 +111,7 @@ class CudaEngine:
         """Guards the turns, `_is_closing` and `_is_closed`."""
         self._is_closing = False
         self._is_closed = False
+        self._lost: str | None = None
         self._num_open = 0
         """Number of batches submitted and not done."""
         self._results = Results(self._model.device)
@@ -139,8 +142,20 @@ class CudaEngine:
         """What the scheduler needs to know about this engine."""
         return self._limits
 
+    @property
+    def lost(self) -> str | None:
+        """Why no batch will be computed any more, and what to do; None while batches may be."""
+        return self._lost
+
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> BatchInFlight:
-        """Start a batch and return without waiting for it."""
+        """Start a batch and return without waiting for it.
+
+        Raises:
+            EngineRunError: the GPU is lost, or the batch is not one of this model.
+            EngineOutOfMemoryError: the batch is larger than the allocated memory.
+        """
+        if self._lost is not None:
+            raise EngineRunError(f"engine cuda: {self._lost}")
         check(batch, self._spec)
         num_kept = self._prefixes.begin_use(batch)
         rest = without_first(batch, num_kept)
@@ -251,6 +266,10 @@ class CudaEngine:
 
     def _fail(self, turn: Turn[BatchInFlight], error: BaseException) -> None:
         turn.job.error = error
+        try:
+            self._model.device.mark().synchronize()
+        except BaseException as lost:  # then the launch was not what failed
+            self._lose(lost)
         with self._changed:
             self._turns.drop(turn)
         self._end(turn.job)
@@ -262,8 +281,9 @@ class CudaEngine:
             turn, event = item
             try:
                 event.synchronize()
-            except BaseException as error:  # a kernel failed; the device is lost with it
+            except BaseException as error:
                 turn.job.error = error
+                self._lose(error)
             with self._changed:
                 self._turns.finish(turn)
                 self._changed.notify()
@@ -276,10 +296,22 @@ class CudaEngine:
             assert job.arrival is not None, "all of it was launched; this is a bug in embedlib"
             try:
                 job.arrival.synchronize()
-            except BaseException as error:  # a kernel failed; the device is lost with it
+            except BaseException as error:
                 job.error = error
+                self._lose(error)
             self._end(job)
             del job  # or the last batch would live until the next one
+
+    # On any of the three threads.
+
+    def _lose(self, error: BaseException) -> None:
+        """Give the GPU up: waiting for it failed, because a kernel did.
+
+        CUDA returns that error from every later call of the process that uses this GPU. Source:
+        CUDA Runtime API, `cudaErrorIllegalAddress` and others.
+        """
+        if self._lost is None and not is_out_of_memory(error):
+            self._lost = f"the GPU is lost ({first_line(error)}); restart the process"
 
     # On the launching or the ending thread.
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
@@ -15,6 +14,7 @@ from embedlib.engines.cuda.executor import DeviceBatch
 from embedlib.engines.cuda.groups import Group
 from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.results import Result
+from embedlib.engines.out_of_memory import is_out_of_memory
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError, first_line
 
 
@@ -56,9 +56,8 @@ class BatchInFlight:
 
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], or [T, D] without pooling."""
-        if isinstance(self.error, torch.OutOfMemoryError):
-            raise EngineOutOfMemoryError(f"engine cuda: {first_line(self.error)}") from self.error
         if self.error is not None:
-            raise EngineRunError(f"engine cuda: {first_line(self.error)}") from self.error
+            kind = EngineOutOfMemoryError if is_out_of_memory(self.error) else EngineRunError
+            raise kind(f"engine cuda: {first_line(self.error)}") from self.error
         assert self.vectors is not None, "a batch has no result; this is a bug in embedlib"
         return self.vectors.read()

@@ -5,6 +5,7 @@ All slow work and all large allocations happen in the constructor and `warm_up`.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +32,7 @@ from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
 from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches
 from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
+from embedlib.engines.out_of_memory import is_out_of_memory
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import ModelSpec
@@ -78,27 +80,12 @@ class LoadedModel:
         self.prefix_tokens = min(MAX_PREFIX_TOKENS, room) if has_prefix else 0
         self._tile_queries = tile_queries(spec.encoder, is_short=False, itemsize=dtype.itemsize)
         self._build_errors = partial(_build_errors, precision, room, memory_fraction)
-        with self._build_errors():
-            on_device = self.device.torch_device
-            loaded = WeightLoader(spec, weights, dtype, on_device).load(self.plan)
-            kernels = kernels_for(self.device)
-            self.served_whole = choose_attention(
-                attention,
-                self.plan,
-                attention_shape(spec.encoder),
-                has_bias=loaded.position_bias is not None,
-                dtype=dtype,
-                device=on_device,
-                capability=self.device.capability,
-                own=kernels.attend,
-            )
-            kept = prefix_keys(spec, self.prefix_tokens, dtype, on_device)
-            self.executor = Executor(spec, self.plan, loaded, kernels, self.served_whole, kept)
-            max_seqs = max(1, room // TOKENS_PER_SEQ)
-            self.workspace = Workspace(self.plan, room, max_seqs, dtype, on_device)
-            self.short = ShortBatches(
-                spec, self.plan, self.executor, dtype, self.device, bucket_tokens
-            )
+        try:
+            with self._build_errors():
+                self._load(weights, dtype, room, attention, bucket_tokens)
+        except BaseException:
+            self.close()
+            raise
 
     def warm_up(self) -> None:
         """Launch one token as a long batch; the thread that launches all batches must call this.
@@ -141,8 +128,37 @@ class LoadedModel:
 
     def close(self) -> None:
         """Free the device's memory; no batch may be in flight."""
-        del self.executor, self.short, self.workspace
+        for name in ("executor", "short", "workspace"):  # what exists, if loading failed
+            vars(self).pop(name, None)
         self.device.close()
+
+    def _load(
+        self,
+        weights: HostWeights,
+        dtype: torch.dtype,
+        room: int,
+        attention: AttentionName,
+        bucket_tokens: Sequence[int] | None,
+    ) -> None:
+        """Do what takes the device's memory, in a frame that an error can be separated from."""
+        spec, on_device = self._spec, self.device.torch_device
+        loaded = WeightLoader(spec, weights, dtype, on_device).load(self.plan)
+        kernels = kernels_for(self.device)
+        self.served_whole = choose_attention(
+            attention,
+            self.plan,
+            attention_shape(spec.encoder),
+            has_bias=loaded.position_bias is not None,
+            dtype=dtype,
+            device=on_device,
+            capability=self.device.capability,
+            own=kernels.attend,
+        )
+        kept = prefix_keys(spec, self.prefix_tokens, dtype, on_device)
+        self.executor = Executor(spec, self.plan, loaded, kernels, self.served_whole, kept)
+        max_seqs = max(1, room // TOKENS_PER_SEQ)
+        self.workspace = Workspace(self.plan, room, max_seqs, dtype, on_device)
+        self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device, bucket_tokens)
 
     def _prepared(self, batch: Batch, num_kept: Ints, steps: Sequence[Step]) -> Prepared:
         layout = layout_of(batch, self.plan.pooled_modes, self._tile_queries)
@@ -181,19 +197,32 @@ def _build_errors(
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise EngineBuildError(
-            f"engine cuda: the model and batches of {max_tokens} tokens do not fit into "
-            f"{memory_fraction:g} of the GPU's memory; lower max_batch_tokens or "
-            "max_seq_tokens, free memory, or use precision='fp8'"
-        ) from error
-    except EmbedlibError:
+    except EmbedlibError as error:
+        _clear_frames(error)
         raise
     except Exception as error:  # such as a product or kernel that this torch lacks on this GPU
+        _clear_frames(error)
+        if is_out_of_memory(error):
+            raise EngineBuildError(
+                f"engine cuda: the model and batches of {max_tokens} tokens do not fit into "
+                f"{memory_fraction:g} of the GPU's memory; lower max_batch_tokens or "
+                "max_seq_tokens, free memory, or use precision='fp8'"
+            ) from error
         raise EngineBuildError(
             f"engine cuda: precision {precision} failed on this device: {type(error).__name__}: "
             f"{first_line(error)}; use another precision or another version of torch"
         ) from error
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Drop the local variables of functions that an error has left.
+
+    Weights and buffers are among them. The error would keep them on the device for as long as a
+    caller keeps the error, who may want to load a smaller model meanwhile.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def kernels_for(device: Device) -> ModuleType:

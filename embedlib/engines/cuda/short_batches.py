@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from embedlib.engines.base import Batch
 from embedlib.engines.cuda.buffers import Workspace
 from embedlib.engines.cuda.device import Device
-from embedlib.engines.cuda.executor import Executor, device_batch
+from embedlib.engines.cuda.executor import DeviceBatch, Executor, device_batch
 from embedlib.engines.cuda.groups import whole
 from embedlib.engines.cuda.inputs import Ints, Layout, fill, tile_queries
 from embedlib.engines.cuda.plan import Plan
@@ -74,7 +75,9 @@ class ShortBatches:
         self._workspace = Workspace(
             plan, largest.num_tokens, largest.num_seqs, dtype, device.torch_device
         )
-        self._recordings = [self._record(layout, executor) for layout in layouts]
+        self._recordings: list[_Recording] = []
+        for layout in layouts:
+            self._recordings.append(self._record(layout, executor))
 
     def fits(self, batch: Batch) -> bool:
         """Whether a batch fits the largest bucket."""
@@ -93,12 +96,16 @@ class ShortBatches:
     def _record(self, layout: Layout, executor: Executor) -> _Recording:
         inputs = torch.zeros(layout.size, dtype=torch.int32, device=self._device.torch_device)
         batch = device_batch(inputs, layout)
-
-        def launch() -> torch.Tensor:
-            executor.run(whole(self._plan.steps), batch, self._workspace)
-            return executor.finish(batch, self._workspace)
-
+        # No closure: a failed load would not be freed, since its error keeps the function.
+        launch = partial(_launch, executor, self._plan, batch, self._workspace)
         return _Recording(layout, inputs, *self._device.record(launch))
+
+
+def _launch(
+    executor: Executor, plan: Plan, batch: DeviceBatch, workspace: Workspace
+) -> torch.Tensor:
+    executor.run(whole(plan.steps), batch, workspace)
+    return executor.finish(batch, workspace)
 
 
 def bucket_layouts(plan: Plan, tile_queries: int, sizes: Sequence[int]) -> list[Layout]:

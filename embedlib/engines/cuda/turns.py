@@ -7,7 +7,8 @@ groups, a few milliseconds; then it runs, and the long batch continues where it 
 middle of a layer. The batch's activations stay in place, and no weight is loaded twice for it.
 
 After two short batches a waiting long batch gets a group, so a dense stream of queries cannot stop
-a backfill.
+a backfill. Long queries begin before waiting bulk batches, in the order in which they came, and
+after two of them a waiting bulk batch begins: no batch waits forever.
 
 This is pure policy: no device, no thread, no clock. The caller reports new batches and finished
 groups, and gets what to launch.
@@ -26,6 +27,8 @@ MAX_GROUPS_OUT: Final = 2
 not idle between two groups."""
 MAX_SHORT_IN_A_ROW: Final = 2
 """Maximum short batches between two groups, while a long batch waits."""
+MAX_QUERIES_IN_A_ROW: Final = 2
+"""Maximum long queries begun one behind the other, while a bulk batch waits."""
 
 
 @dataclass(frozen=True)
@@ -39,46 +42,58 @@ class Turn(Generic[LaunchedBatch]):
     """Whether this turn completes the batch."""
 
 
+@dataclass(frozen=True)
+class _Long(Generic[LaunchedBatch]):
+    """A batch that is launched in groups."""
+
+    job: LaunchedBatch
+    num_groups: int
+
+
 class Turns(Generic[LaunchedBatch]):
     """Decides what to launch next; see the module."""
 
     def __init__(self) -> None:
         """Start without waiting batches."""
         self._short: deque[LaunchedBatch] = deque()
-        self._long: deque[tuple[LaunchedBatch, int]] = deque()
-        """Waiting batches and their number of groups."""
+        self._queries: deque[_Long[LaunchedBatch]] = deque()
+        """Long queries that have not begun."""
+        self._bulk: deque[_Long[LaunchedBatch]] = deque()
+        """Other long batches that have not begun."""
+        self._begun: _Long[LaunchedBatch] | None = None
+        """The long batch whose groups are launched."""
         self._next_group = 0
-        """Index of the next group of the first long batch."""
+        """Index of its next group."""
         self._num_groups_out = 0
         self._num_short_in_a_row = 0
+        self._num_queries_in_a_row = 0
 
     def add_short(self, job: LaunchedBatch) -> None:
         """Add a batch that is launched as a whole."""
         self._short.append(job)
 
     def add_long(self, job: LaunchedBatch, num_groups: int, *, is_query: bool) -> None:
-        """Add a batch that is launched in groups; a query goes before batches not started."""
-        if is_query and self._long:
-            self._long.insert(1 if self._next_group else 0, (job, num_groups))
-        else:
-            self._long.append((job, num_groups))
+        """Add a batch that is launched in groups."""
+        (self._queries if is_query else self._bulk).append(_Long(job, num_groups))
 
     def next(self) -> Turn[LaunchedBatch] | None:
         """Return what to launch now; None if that needs another `add` or `finish` first."""
-        has_turn = not self._long or self._num_short_in_a_row < MAX_SHORT_IN_A_ROW
-        if self._short and has_turn:
+        has_long = self._begun is not None or bool(self._queries or self._bulk)
+        if self._short and (not has_long or self._num_short_in_a_row < MAX_SHORT_IN_A_ROW):
             self._num_short_in_a_row += 1
             return Turn(self._short.popleft(), None, is_last=True)
-        if not self._long or self._num_groups_out == MAX_GROUPS_OUT:
+        if not has_long or self._num_groups_out == MAX_GROUPS_OUT:
             return None
         self._num_short_in_a_row = 0
         self._num_groups_out += 1
-        (job, num_groups), group = self._long[0], self._next_group
-        self._next_group = (group + 1) % num_groups
-        is_last = self._next_group == 0
+        if self._begun is None:
+            self._begun, self._next_group = self._next_long(), 0
+        long, group = self._begun, self._next_group
+        self._next_group += 1
+        is_last = self._next_group == long.num_groups
         if is_last:
-            self._long.popleft()
-        return Turn(job, group, is_last)
+            self._begun = None
+        return Turn(long.job, group, is_last)
 
     def finish(self, turn: Turn[LaunchedBatch]) -> None:
         """Record that the device has finished a turn."""
@@ -90,5 +105,13 @@ class Turns(Generic[LaunchedBatch]):
         if turn.group is not None:
             self._num_groups_out -= 1
             if not turn.is_last:
-                self._long.popleft()
-                self._next_group = 0
+                self._begun = None
+
+    def _next_long(self) -> _Long[LaunchedBatch]:
+        """Take the long batch that begins next; there is one."""
+        is_turn_of_bulk = self._num_queries_in_a_row >= MAX_QUERIES_IN_A_ROW and self._bulk
+        if self._queries and not is_turn_of_bulk:
+            self._num_queries_in_a_row = self._num_queries_in_a_row + 1 if self._bulk else 0
+            return self._queries.popleft()
+        self._num_queries_in_a_row = 0
+        return self._bulk.popleft()

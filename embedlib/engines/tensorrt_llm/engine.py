@@ -21,6 +21,7 @@ from torch import Tensor
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
+from embedlib.engines.out_of_memory import is_out_of_memory
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.engines.torch_gpus import take_share
@@ -93,7 +94,7 @@ class TensorRTLLMEngine:
             raise
         except Exception as error:
             self._free()
-            if _is_memory_short(error):
+            if is_out_of_memory(error):
                 raise EngineBuildError(
                     f"engine tensorrt_llm: the GPU has too little memory for {folder}: "
                     f"{first_line(error)}; a smaller max_batch_tokens needs less"
@@ -226,7 +227,7 @@ class _Pending:
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D]."""
         if self.error is not None:
-            if _is_memory_short(self.error):
+            if is_out_of_memory(self.error):
                 raise EngineOutOfMemoryError(
                     f"engine tensorrt_llm: out of memory: {first_line(self.error)}"
                 ) from self.error
@@ -257,17 +258,4 @@ def _limits(spec: ModelSpec, model_engine: Any, max_inflight_bulk: int | None) -
         num_parallel_batches=1,
         max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
         max_inflight_bulk=num_bulk,
-    )
-
-
-def _is_memory_short(error: BaseException | None) -> bool:
-    """Return whether the error means that the GPU ran out of memory.
-
-    Only torch's allocator has its own exception class for this. Other CUDA calls raise a
-    RuntimeError, and TensorRT-LLM may chain another exception to it.
-    """
-    return error is not None and (
-        isinstance(error, torch.OutOfMemoryError)
-        or "out of memory" in str(error)
-        or _is_memory_short(error.__cause__)
     )

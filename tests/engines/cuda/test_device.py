@@ -3,12 +3,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from embedlib.engines.cuda import device
 from embedlib.engines.cuda.device import (
     CpuDevice,
     CudaDevice,
@@ -141,11 +143,12 @@ class Gpu:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
-        gpu, names = self, iter(("compute", "copies", "results"))
+        gpu, names = self, cycle(("compute", "copies", "results"))
 
         class Stream:
-            def __init__(self, _: object) -> None:
+            def __init__(self, _: object, priority: int = 0) -> None:
                 self.name = next(names)
+                self.priority = priority
 
             def wait_stream(self, other: Stream) -> None:
                 gpu.log.append(f"{self.name} waits for {other.name}")
@@ -183,6 +186,7 @@ class Gpu:
             "get_device_capability": lambda *_: (9, 0),
             "graph_pool_handle": lambda: "the pool",
             "synchronize": lambda device: self.log.append(f"waited for {device}"),
+            "empty_cache": lambda: None,
             "device": lambda _: nullcontext(),
             "Stream": Stream,
             "stream": on,
@@ -191,6 +195,7 @@ class Gpu:
             "graph": graph,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(device, "_FREE_STREAMS", {})
         monkeypatch.setattr(torch, "from_numpy", lambda values: self.tensor(values.tolist()))
         self.device = CudaDevice("cuda:1", 0.7)
         assert self.log == ["0.7 of 1"]
@@ -273,6 +278,22 @@ def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
     assert [type(share) for share in taken] == [float, float]
 
 
+def test_engines_on_a_gpu_share_no_stream_and_take_those_of_closed_ones(gpu: Gpu) -> None:
+    """Torch has 32 streams of each priority; a recording takes what is launched on its stream."""
+    first = [gpu.device, CudaDevice("cuda:1", 0.7)]
+    streams = [set(map(id, device._streams)) for device in first]
+    assert len(set.union(*streams)) == 6
+    priorities = [stream.priority for stream in gpu.device._streams]
+    assert priorities == [0, -1, -1], "copies are not in the pool of what is recorded"
+    first[1].close()
+    on_another = CudaDevice("cuda:0", 0.7)
+    assert not set.union(*streams) & set(map(id, on_another._streams))
+    for _ in range(40):
+        later = CudaDevice("cuda:1", 0.7)
+        assert set(map(id, later._streams)) == streams[1]
+        later.close()
+
+
 def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a thread without a CUDA context, torch would create one on the first GPU."""
 
@@ -330,4 +351,5 @@ def test_a_gpu_that_is_lost_is_closed_all_the_same(
 
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     gpu.device.close()
+    assert not device._FREE_STREAMS, "its streams are lost with it"
     assert "closing cuda:1: an illegal memory access was encountered" in caplog.text

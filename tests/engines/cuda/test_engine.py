@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Engine, Lane
+from embedlib.engines.base import Batch, Engine, Lane, why_lost
 from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
@@ -253,6 +254,9 @@ def test_limits(files: ModelFiles) -> None:
     ("error", "kind"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), EngineOutOfMemoryError),
+        (torch.OutOfMemoryError(), EngineOutOfMemoryError),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors"), EngineOutOfMemoryError),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"), EngineOutOfMemoryError),
         (RuntimeError("device-side assert\nCUDA kernel errors"), EngineRunError),
         (RuntimeError(""), EngineRunError),
     ],
@@ -285,15 +289,56 @@ def test_a_batch_that_fails_is_told_and_the_next_one_runs(
     engine.close()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
 def test_a_model_without_room_is_not_built(
-    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+    files: ModelFiles, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(torch, "empty", full)
     with pytest.raises(EngineBuildError, match=r"batches of 256 tokens do not fit into 0\.9 of"):
         make(files)
+
+
+@pytest.mark.parametrize("place", ["WeightLoader", "Workspace", "Executor", "warm_up"])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), EngineUnsupportedError("attention")]
+)
+def test_a_model_that_cannot_be_loaded_leaves_no_memory_behind(
+    files: ModelFiles, place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even while the error is kept; what is free then is what a smaller model may take."""
+    left: list[int] = []
+
+    class Watched(CpuDevice):
+        def close(self) -> None:
+            left.append(num_bytes())
+
+    def fail(*_: object) -> None:
+        taken = torch.empty(1 << 20)
+        assert num_bytes() >= before + taken.nbytes
+        raise error
+
+    def num_bytes() -> int:
+        return sum(x.nbytes for x in gc.get_objects() if type(x) is torch.Tensor)
+
+    method = {"WeightLoader": "load", "Executor": "run", "Workspace": "__init__"}.get(place, place)
+    owner = CpuDevice if place == "warm_up" else getattr(loaded_model, place)
+    monkeypatch.setattr(loaded_model, "open_device", lambda *_: Watched())
+    monkeypatch.setattr(owner, method, fail)
+    gc.collect()
+    before = num_bytes()
+    with pytest.raises((EngineBuildError, EngineUnsupportedError)):
+        make(files)
+    assert left == [before]
 
 
 def test_a_gpu_that_refuses_a_product_is_told_when_the_engine_is_made(
@@ -423,6 +468,55 @@ class HeldDevice(CpuDevice):
 
     def synchronize(self) -> None:
         assert self.gate.wait(WAIT_SECONDS)
+
+
+class LostDevice(CpuDevice):
+    """A device whose kernels fail from some point on, which is told whenever it is waited for."""
+
+    error: Exception | None = None
+
+    def mark(self) -> Event:
+        return self
+
+    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+        super().download(vectors, target)
+        return self
+
+    def synchronize(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("num_tokens", [5, 50])
+@pytest.mark.parametrize("at_launch", [False, True])
+def test_a_gpu_that_is_lost_is_given_up(
+    files: ModelFiles, num_tokens: int, at_launch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LostDevice()
+    monkeypatch.setattr(loaded_model, "open_device", lambda *_: device)
+    engine = make(files)
+    batch = make_batch([[5] * num_tokens])
+    run(engine, batch)
+    assert why_lost(engine) is None
+    device.error = RuntimeError("CUDA error: out of memory")
+    with pytest.raises(EngineOutOfMemoryError):
+        run(engine, batch)
+    assert why_lost(engine) is None, "the next batch may have room"
+    device.error = RuntimeError("an illegal memory access was encountered\nhints")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    if at_launch:
+        monkeypatch.setattr(engine._model.executor, "run", broken)
+        monkeypatch.setattr(engine._model.short, "launch", broken)
+    with pytest.raises(EngineRunError, match="launch failure" if at_launch else "illegal memory"):
+        run(engine, batch)
+    told = r"the GPU is lost \(an illegal memory access was encountered\); restart the process"
+    assert re.fullmatch(told, why_lost(engine) or "")
+    with pytest.raises(EngineRunError, match=f"engine cuda: {told}"):
+        engine.submit(batch, lambda: None)
+    engine.close()
 
 
 def test_a_query_goes_between_two_groups_and_close_waits_for_all(

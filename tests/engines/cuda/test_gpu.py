@@ -179,6 +179,11 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
     assert reserved[-1] == reserved[19]
 
 
+def streams_of(engine: CudaEngine) -> set[int]:
+    device: Any = engine._model.device
+    return {stream.cuda_stream for stream in device._streams}
+
+
 def test_engines_are_made_and_closed_beside_one_that_computes(
     tiny_folder: Callable[[str], Path],
 ) -> None:
@@ -187,9 +192,12 @@ def test_engines_are_made_and_closed_beside_one_that_computes(
     options: dict[str, Any] = {"precision": "bf16", "max_batch_tokens": 1024}
     engine = CudaEngine(files.spec, load_weights(files), **options)
 
+    streams = streams_of(engine)
+
     def make_some() -> None:
-        for _ in range(3):
+        for _ in range(6):  # with their three streams each, more than torch has in a pool
             other = CudaEngine(files.spec, load_weights(files), **options)
+            assert not streams & streams_of(other)
             check_engine(other, files.spec, tolerance=TOLERANCES["bf16"])
 
     def run(num_seqs: int) -> NDArray[np.float32]:
@@ -212,8 +220,10 @@ def test_engines_are_made_and_closed_beside_one_that_computes(
 
 def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("bert"))
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
     try:
-        with pytest.raises(EngineBuildError, match="do not fit into"):
+        with pytest.raises(EngineBuildError, match="do not fit into") as kept:
             CudaEngine(
                 files.spec,
                 load_weights(files),
@@ -221,5 +231,6 @@ def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:
                 max_batch_tokens=1 << 24,
                 memory_fraction=0.001,
             )
+        assert torch.cuda.memory_reserved() <= before, str(kept.value)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

@@ -19,8 +19,11 @@ from embedlib.engines.cuda.plan import (
     Rotate,
     TakePooled,
 )
+from embedlib.engines.cuda.prefix_keys import prefix_keys
+from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS
 from embedlib.engines.cuda.support import COMPUTED_MODULES
-from embedlib.engines.gpu_memory import needed_bytes
+from embedlib.engines.first_tokens import can_keep_prefix
+from embedlib.engines.gpu_memory import KEPT_TOKENS, needed_bytes
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.encoder_parts import Convolutions, Experts, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Module, Pooling, PoolingMode, SpladePooling
@@ -239,16 +242,21 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
 
 
 def test_memory_that_is_taken_at_the_start_was_estimated() -> None:
-    """Products with distances, and the activations of all experts, are larger than all else."""
+    """For every kind of layer: with distances, gates, experts, few keys and kept ones."""
     deberta = SHAPES["deberta-v3-base"].spec
     sizes = {"relative_positions": None, "rope": Rope(), "num_token_types": 1}
     experts = Experts(count=8, num_chosen=2, layers=(1, 3, 5, 7, 9, 11))
     nomic = replace(deberta, encoder=replace(deberta.encoder, experts=experts, **sizes))  # type: ignore[arg-type]
-    for spec in (deberta, nomic):
-        space = Workspace(build_plan(spec), 16_384, 2048, torch.bfloat16, torch.device("meta"))
+    meta = torch.device("meta")
+    for spec in (nomic, *(shape.spec for shape in SHAPES.values())):
+        space = Workspace(build_plan(spec), 16_384, 2048, torch.bfloat16, meta)
         taken = sum(buffer.values.nbytes for buffer in space._buffers.values())
+        if can_keep_prefix(spec):
+            kept = prefix_keys(spec, MAX_PREFIX_TOKENS, torch.bfloat16, meta)
+            taken += sum(keys.nbytes for keys in kept)
         estimated = needed_bytes(spec, "bf16", (), 16_384) - needed_bytes(spec, "bf16", (), 0)
-        assert 0.9 * taken <= estimated <= 1.5 * taken
+        assert 0.95 * taken <= estimated <= 1.3 * taken
+    assert KEPT_TOKENS == MAX_PREFIX_TOKENS
 
 
 def test_a_module_that_is_not_computed_is_refused() -> None:

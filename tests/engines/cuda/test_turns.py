@@ -9,13 +9,21 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from embedlib.engines.base import Lane
 from embedlib.engines.cuda.groups import MAX_GROUP_WORK, groups_of
 from embedlib.engines.cuda.inputs import fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend
-from embedlib.engines.cuda.turns import MAX_GROUPS_OUT, MAX_SHORT_IN_A_ROW, Turn, Turns
+from embedlib.engines.cuda.turns import (
+    MAX_GROUPS_OUT,
+    MAX_QUERIES_IN_A_ROW,
+    MAX_SHORT_IN_A_ROW,
+    Turn,
+    Turns,
+)
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import make_batch
 from tests.acceptance.gpu.models import SHAPES
@@ -159,6 +167,65 @@ def test_a_long_query_goes_before_batches_not_begun() -> None:
     turn = turns.next()
     assert turn is not None
     assert turn.job == "query"
+
+
+def test_long_queries_begin_in_order_and_bulk_after_two_of_them() -> None:
+    device = FakeDevice(group_ms=(GROUP_MS,) * 2)
+    device.turns.add_long("bulk 0", 2, is_query=False)
+    device.turns.add_long("bulk 1", 2, is_query=False)
+    for number in range(6):
+        device.turns.add_long(f"query {number}", 2, is_query=True)
+    device.run_until(1000)
+    assert [job for job, _ in device.done] == [
+        *("query 0", "query 1", "bulk 0", "query 2", "query 3", "bulk 1", "query 4", "query 5")
+    ]
+
+
+@settings(deadline=None)  # a slow machine must not fail the test
+@given(
+    st.lists(st.tuples(st.sampled_from(["short", "query", "query", "bulk"]), st.integers(1, 3))),
+    st.integers(1, 6),
+)
+def test_no_batch_waits_for_more_than_a_bounded_number_of_later_ones(
+    drawn: list[tuple[str, int]], most: int
+) -> None:
+    """At most `most` are in flight, as under load; queries follow one another without end."""
+    turns: Turns[tuple[str, int]] = Turns()
+    out: deque[Turn[tuple[str, int]]] = deque()
+    waiting: dict[tuple[str, int], Counter[str]] = {}
+    """Batches not begun, and how many came later and have begun before, by their kind."""
+    most_later: dict[tuple[str, int], dict[str, int]] = {}
+    num_open = 0
+    for number, (kind, num_groups) in enumerate([*drawn, *[("query", 2)] * 40]):
+        job = kind, number
+        ahead = Counter(other for other, _ in waiting)
+        waiting[job] = Counter()
+        num_longs = 1 + ahead["query"] + ahead["bulk"]
+        longs = num_longs * (1 + MAX_QUERIES_IN_A_ROW)
+        most_later[job] = {
+            "short": MAX_SHORT_IN_A_ROW * 3 * longs,
+            "query": MAX_QUERIES_IN_A_ROW * (1 + ahead["bulk"]),
+            "bulk": 1 + ahead["query"] // MAX_QUERIES_IN_A_ROW,
+        } | {kind: 0}
+        if kind == "short":
+            turns.add_short(job)
+        else:
+            turns.add_long(job, num_groups, is_query=kind == "query")
+        num_open += 1
+        while True:
+            while (turn := turns.next()) is not None:
+                out.append(turn)
+                if turn.group:
+                    continue
+                del waiting[turn.job]
+                for other, later in waiting.items():
+                    later[turn.job[0]] += other[1] < turn.job[1]
+                    assert all(later[kind] <= most_later[other][kind] for kind in later)
+            if num_open < most:
+                break
+            turn = out.popleft()
+            turns.finish(turn)
+            num_open -= turn.is_last
 
 
 def test_the_rest_of_a_batch_that_failed_is_not_launched() -> None:
