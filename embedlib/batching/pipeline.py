@@ -6,9 +6,11 @@ closed.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -132,14 +134,42 @@ class Pipeline:
         if self._manager.has_queries or not self._lone_queries.compute(sequences):
             self._manager.add_queries(sequences)
 
+    async def afeed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
+        """Queue all texts of a bulk job; waits while the queue is full, and blocks no thread.
+
+        Raises:
+            ClosedError: closed, before or while waiting; the job stays open.
+        """
+        loop = asyncio.get_running_loop()
+        may_go_on = asyncio.Event()
+
+        def tell(_: Outcome[Any] | None = None) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(may_go_on.set)
+
+        job.future.add_done_callback(tell)  # failed or cancelled
+        for first_row in range(0, len(texts), self._micro_batch):
+            chunk = texts[first_row : first_row + self._micro_batch]
+            while not (job.is_over or self._put_if_room(job, first_row, chunk, tokenize, tell)):
+                await may_go_on.wait()
+                may_go_on.clear()
+
+    @counted
+    def _put_if_room(self, *arguments: Any) -> bool:
+        return self._tokenizer_thread.put_if_room(*arguments)
+
+    @property
+    def _micro_batch(self) -> int:
+        """Texts that are queued together."""
+        instant = self._instant is not None
+        return self._policy.instant_texts if instant else self._policy.micro_batch_texts
+
     def _feed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         self._tokenizer_thread.release_when_over(job)
-        instant = self._instant is not None
-        step = self._policy.instant_texts if instant else self._policy.micro_batch_texts
-        for first_row in range(0, len(texts), step):
+        for first_row in range(0, len(texts), self._micro_batch):
             if job.is_over:  # failed or cancelled: skip the rest
                 return
-            chunk = texts[first_row : first_row + step]
+            chunk = texts[first_row : first_row + self._micro_batch]
             self._tokenizer_thread.put(
                 job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
             )

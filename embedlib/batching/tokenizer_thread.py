@@ -46,6 +46,8 @@ class TokenizerThread:
         self._num_queued = 0
         self._is_closed = False
         self._changed = SafeCondition()
+        self._when_room: list[Callable[[], object]] = []
+        """Called once there may be room, or never will be."""
         self.thread = WorkerThread(self._run, "embedlib-tokenizer")
         self.thread.start()
 
@@ -78,15 +80,47 @@ class TokenizerThread:
                 raise ClosedError("this model is closed; load it again")
             if job.is_over:
                 return
-            self._chunks.append(_Chunk(job, first_row, texts, tokenize))
-            self._num_queued += len(texts)
-            self._changed.notify_all()
+            self._add(_Chunk(job, first_row, texts, tokenize))
+
+    def put_if_room(
+        self,
+        job: Job,
+        first_row: int,
+        texts: Sequence[Any],
+        tokenize: Tokenize,
+        when_room: Callable[[], object],
+    ) -> bool:
+        """Queue consecutive texts of a job as `put` does, or return False if the queue is full.
+
+        Args:
+            job: of the texts.
+            first_row: row of the first.
+            texts: what to queue.
+            tokenize: makes the sequences.
+            when_room: called if the queue is full, once there may be room, on the thread that makes
+                it. It must not raise.
+
+        Raises:
+            ClosedError: closed.
+        """
+        with self._changed:
+            if self._is_closed:
+                raise ClosedError("this model is closed; load it again")
+            if job.is_over:
+                return True
+            if self._num_queued >= self._max_queued_texts:
+                self._when_room.append(when_room)
+                return False
+            self._add(_Chunk(job, first_row, texts, tokenize))
+            return True
+
+    def _add(self, chunk: _Chunk) -> None:
+        self._chunks.append(chunk)
+        self._num_queued += len(chunk.texts)
+        self._changed.notify_all()
 
     def release_when_over(self, job: Job) -> None:
-        """Wake a caller that is blocked in `put` when its job fails or is cancelled.
-
-        A cancelled coroutine leaves a thread in `put`, which the end of the program joins.
-        """
+        """Wake a caller that is blocked in `put` when its job fails or is cancelled."""
         # Without a reference to this object: callers may keep futures.
         job.future.add_done_callback(partial(_wake, self._changed))
 
@@ -97,6 +131,9 @@ class TokenizerThread:
             waiting = list(self._chunks)
             self._chunks.clear()
             self._changed.notify_all()
+            when_room = self._take_when_room()
+        for tell in when_room:
+            tell()
         for chunk in waiting:
             chunk.job.fail(ClosedError("the model was closed before this was computed"))
 
@@ -118,8 +155,16 @@ class TokenizerThread:
                 chunk = self._chunks.popleft()
                 self._num_queued -= len(chunk.texts)
                 self._changed.notify_all()
+                when_room = self._take_when_room()
+            for tell in when_room:
+                tell()
             self._handle(chunk)
             del chunk  # or the last job, and its vectors, would live until the next one
+
+    def _take_when_room(self) -> list[Callable[[], object]]:
+        # All of them: of one that was cancelled meanwhile the others would not hear.
+        taken, self._when_room = self._when_room, []
+        return taken
 
     def _handle(self, chunk: _Chunk) -> None:
         if chunk.job.is_over:

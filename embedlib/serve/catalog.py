@@ -37,8 +37,7 @@ LoadModel = Callable[[Callable[[Task], None]], AnyModel]
 """Loads a model, and tells before what its files say that it computes."""
 
 FEEDERS = 4
-"""Threads per model that put texts into its queues; they only wait while a queue is full, and then
-more of them would wait as well."""
+"""Threads per model that compute a lone query, or tokenize long ones."""
 
 
 @dataclass(eq=False)

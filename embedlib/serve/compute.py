@@ -1,7 +1,7 @@
 """Runs the texts of a request on a model, without blocking the event loop.
 
-It is `Session._arun` for a server: the lane is the request's, long lists are fed by threads of the
-model's own, and a lone query is computed on one of these, as `encode` computes it on the caller's.
+It is `Session._arun` for a server: the lane is the request's, and a lone query is computed on a
+thread of the model's own, as `encode` computes it on the caller's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from embedlib.serve.estimate import count_chars
 from embedlib.serve.sessions import (
     AnyModel,
     Asked,
+    ignore_truncated,
     pair_call,
     pipeline_of,
     text_call,
+    token_call,
 )
-from embedlib.session.running import aconvert
+from embedlib.session.running import aconvert, arun
 
 MAX_CHARS_IN_LOOP = 2000
 """Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
@@ -108,7 +110,7 @@ async def embed_tokens(
 ) -> list[Any]:
     """Return the per-token vectors float32[L, H] of each text, or its {token id: weight}.
 
-    A thread of the model waits for them: a second engine computes them.
+    A second engine computes them. Cancelling the task drops what is not being computed yet.
 
     Raises:
         HTTPError: the model has no place for it, or they are more numbers than one answer has.
@@ -116,26 +118,20 @@ async def embed_tokens(
     """
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
-    work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or Lane.BULK
+    given = Lane.BULK if work.is_always_bulk else work.lane
+    work.lane = lane = given or Lane.BULK
     num_chars = count_chars(texts)
     load = model.estimate.load_of(texts, num_chars)
     await model.admission.take(lane, load)
-
-    def encode(part: list[str]) -> list[Any]:
-        return session.encode(
-            part,
-            prompt_name,
-            show_progress_bar=False,
-            output_value=output,
-            role=role,
-            usage=work.usage,
-        )
-
     outputs: list[Any] = []
     num_left = MAX_TOKEN_NUMBERS
     try:
         for part in _slices(texts, session):
-            found = await asyncio.get_running_loop().run_in_executor(model.feeders, encode, part)
+            # On a thread: the first one loads the second engine.
+            call, finish, pipeline = await asyncio.to_thread(
+                token_call, session, part, output, role, prompt_name, work.usage, given
+            )
+            found = await aconvert(finish, await arun(pipeline, call, ignore_truncated))
             outputs += found
             num_left -= sum(row.size if isinstance(row, np.ndarray) else len(row) for row in found)
             if num_left < 0:
@@ -219,9 +215,7 @@ async def run(
             elif lane is Lane.QUERY:
                 model.feeders.submit(pipeline.feed_or_fail, job, asked.texts, asked.tokenize)
             else:
-                await asyncio.get_running_loop().run_in_executor(
-                    model.feeders, pipeline.feed, job, asked.texts, asked.tokenize
-                )
+                await pipeline.afeed_bulk(job, asked.texts, asked.tokenize)
             await model.gathering.when_over(job.future)
             rows = job.future.result()
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.stats import Stats
 from embedlib.batching.tokenizer import Side
 from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.usage import Usage
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
 from embedlib.embedder import Embedder
@@ -22,7 +23,7 @@ from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt, Role
 from embedlib.reranker import MAX_QUERY_DOCUMENTS, Reranker
-from embedlib.session.call import EmbeddingCall, PromptArguments, VectorArguments
+from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.scoring import Scores, activate, lane_of
 from embedlib.vectors.arrays import Vectors
 
@@ -115,6 +116,32 @@ class EmbeddingForms:
                 _check_no_prompt(form)
             tokenize = form.tokenizer.take_ids
         return Asked(texts, lane, tokenize), form.finish
+
+
+def token_call(
+    embedder: Embedder,
+    texts: Sequence[str],
+    output: Literal["token_embeddings", "sparse"],
+    role: Role | None,
+    prompt_name: str | None,
+    usage: Usage,
+    lane: Lane | None,
+) -> tuple[Call, Callable[[Vectors], list[Any]], Pipeline]:
+    """Return the call of `encode` for this output, what makes it of the rows, and where to run it.
+
+    Blocks while the engine of token vectors is loaded, the first time.
+
+    Raises:
+        what `Embedder.encode` raises.
+    """
+    prompt = PromptArguments(prompt_name=prompt_name, role=role)
+    vectors = VectorArguments(output_value=output)
+    call = embedder._calls.make(texts, embedder._tokenizer_of(prompt), prompt, vectors, usage)
+    return embedder._outputs(call if lane is None else replace(call, lane=lane), output)
+
+
+def ignore_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> None:
+    """Warn of no truncated text: the answer of a server counts them."""
 
 
 def _check_no_prompt(form: EmbeddingCall) -> None:

@@ -67,8 +67,8 @@ async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) ->
                     await asyncio.to_thread(pipeline.feed_queries, *feed)
                 else:
                     pipeline.feed_queries(*feed)
-        else:  # may block while the queue is full
-            await asyncio.to_thread(pipeline.feed, job, call.texts, call.tokenize)
+        else:
+            await pipeline.afeed_bulk(job, call.texts, call.tokenize)
         rows = await job.future.in_loop()
     finally:
         job.future.cancel()  # the task was cancelled: drops what is still queued

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -115,7 +114,7 @@ async def astream(
     try:
         while True:
             if (part := ahead.read()) is not None:
-                await asyncio.to_thread(pipeline.feed, *part, call.tokenize)  # may block
+                await pipeline.afeed_bulk(*part, call.tokenize)
                 if ahead.has_room:
                     continue
             if (oldest := ahead.oldest) is None:
@@ -144,7 +143,6 @@ def submit(
         call: the texts, and how to tokenize them.
         finish: makes the vectors of the engine's rows.
     """
-    job = pipeline.open_job(len(call.texts), call.lane)
     future: Future[AnyVectors] = pipeline.make_future()
 
     def resolve(done: Outcome[Vectors]) -> None:
@@ -162,14 +160,15 @@ def submit(
         except BaseException:  # a callback may raise, even SystemExit; this thread must go on
             logging.getLogger(__name__).exception("a callback of a future failed")
 
-    if call.lane is Lane.QUERY:  # never blocks: `feed` might compute it on this thread
-        try:
+    job = pipeline.open_job(len(call.texts), call.lane)
+    try:
+        if call.lane is Lane.QUERY:  # never blocks: `feed` might compute it on this thread
             pipeline.feed_queries(job, 0, call.texts, call.tokenize)
-        except BaseException:
-            job.future.cancel()
-            raise
-    else:
-        pipeline.feed(job, call.texts, call.tokenize)
+        else:
+            pipeline.feed(job, call.texts, call.tokenize)
+    except BaseException:
+        job.future.cancel()
+        raise
     job.future.add_done_callback(resolve)
     future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
     return future

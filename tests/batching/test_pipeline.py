@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
@@ -305,3 +307,42 @@ def test_every_job_is_counted_as_over_however_it_ends() -> None:
     pipeline.close()
     assert pipeline._meter._num_jobs == 0
     assert pipeline._meter._num_inflight == 0
+
+
+@pytest.mark.parametrize("ending", ["released", "cancelled", "closed"])
+def test_coroutines_that_wait_for_room_hold_no_thread(ending: str) -> None:
+    engine = FakeEngine()
+    engine.hold()
+    pipeline = start(engine, max_queued_texts=4)
+    texts = [f"text {row}" for row in range(4 * MICRO_BATCH_TEXTS)]
+    before = threading.active_count()
+
+    async def call(job: Job) -> list[list[float]]:
+        await pipeline.afeed_bulk(job, texts, by_bytes())
+        return (await job.future.in_loop()).tolist()  # type: ignore[no-any-return]
+
+    async def work() -> list[Any]:
+        jobs = [pipeline.open_job(len(texts), Lane.BULK) for _ in range(3)]
+        calls = [asyncio.create_task(call(job)) for job in jobs]
+        while not engine.batches or pipeline._tokenizer_thread._num_queued < 4:
+            await asyncio.sleep(0)
+        assert threading.active_count() == before
+        if ending == "cancelled":
+            jobs[1].future.cancel()  # woken where it waits for room
+        elif ending == "closed":
+            pipeline._tokenizer_thread.stop()
+        engine.release()
+        return await asyncio.wait_for(
+            asyncio.gather(*calls, return_exceptions=True), timeout=WAIT_SECONDS
+        )
+
+    found = asyncio.run(work())
+    expected = [fake_vector(text.encode()).tolist() for text in texts]
+    if ending == "released":
+        assert found == [expected] * 3
+    elif ending == "cancelled":
+        assert found[::2] == [expected] * 2
+        assert isinstance(found[1], CancelledError)
+    else:
+        assert [type(each) for each in found] == [ClosedError] * 3
+    pipeline.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import threading
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.serve import compute
+from embedlib.serve.catalog import FEEDERS
 from embedlib.testing import FAKE_DIM, fake_vector
 from tests.serve.conftest import LABELS, Client
 
@@ -307,6 +309,12 @@ def test_vectors_of_tokens_and_lexical_weights(
         expected = own.encode(body["inputs"], output_value="token_embeddings")
     for rows, right in zip(client.post("/embed_all", body), expected, strict=True):
         assert (np.array(rows, np.float32) == right).all()
+    gate = threading.Event()
+    feeders = client.application.catalog.find("tiny", "embed").feeders
+    held = [feeders.submit(gate.wait) for _ in range(FEEDERS)]  # they are for lone queries
+    assert client.post("/embed_all", body)
+    gate.set()
+    assert all(each.result() for each in held)
     monkeypatch.setattr(compute, "SLICE_TOKENS", 1)  # one text after the other
     for rows, right in zip(client.post("/embed_all", body), expected, strict=True):
         assert np.allclose(rows, right, atol=1e-6)
