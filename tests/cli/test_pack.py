@@ -51,3 +51,17 @@ def test_beside_a_model_that_is_set_a_pack_is_the_model(
     monkeypatch.setenv("EMBEDLIB_MODEL", str(tmp_path / "nowhere"))
     done = run("encode", pack, texts, "--format", "jsonl")
     assert done.exit_code == 0, done.output
+
+
+def test_a_destination_finds_its_pack_from_another_folder(
+    run: Run, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.txt").write_text("a text\n")
+    to = f"jsonl:{tmp_path / 'out.jsonl'}"
+    monkeypatch.chdir(tmp_path)
+    run("pack", tiny_folder("bert"), "-o", "model.embedlib")
+    assert run("index", "a.txt", "-m", "model.embedlib", "--to", to).exit_code == 0
+    monkeypatch.chdir("below")
+    done = run("search", "a text", "--to", to)
+    assert done.exit_code == 0, done.output
