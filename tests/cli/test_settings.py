@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
+from embedlib.cli import main
 from embedlib.cli.serve import serve
 from embedlib.config import Config
 from embedlib.models.opening import OpenedModel
@@ -94,6 +96,18 @@ def test_a_wrong_value_names_its_variable(
     assert done.exit_code
     assert message in done.stderr.splitlines()[-1]
     assert run("encode", "--help").exit_code == 0
+
+
+def test_the_address_of_a_service_is_no_port(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = main.get_command(click.Context(main), "serve")
+    assert command is not None
+    # Source: https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+    monkeypatch.setenv("EMBEDLIB_SERVE_PORT", "tcp://10.0.0.1:80")
+    assert command.make_context("serve", ["a/b"]).params["port"] == 8080
+    monkeypatch.setenv("EMBEDLIB_SERVE_PORT", "80")
+    assert command.make_context("serve", ["a/b"]).params["port"] == 80
+    monkeypatch.setenv("EMBEDLIB_SERVE_PORT", "x")
+    assert run("serve", "a/b").exit_code == 2
 
 
 def test_an_option_that_is_given_does_not_excuse_a_wrong_file(folder: Path, run: Run) -> None:
