@@ -33,6 +33,10 @@ def test_mistakes_are_named(run: Run, tiny_folder: Callable[[str], Path], tmp_pa
     done = run("pack", tiny_folder("bert"), "-o", tmp_path / "model.zip")
     assert done.exit_code == 2
     assert "the name of a pack ends with .embedlib" in done.stderr
+    nowhere = run("pack", tiny_folder("bert"), "-o", tmp_path / "nowhere" / "model.embedlib")
+    assert nowhere.exit_code == 1
+    assert f"there is no folder '{tmp_path}/nowhere'; make it" in nowhere.stderr
+    assert not (tmp_path / "nowhere").exists()
     pack = tmp_path / "model.embedlib"
     run("pack", tiny_folder("bert"), "-o", pack)
     pack.write_bytes(pack.read_bytes()[:-30])
