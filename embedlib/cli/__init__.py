@@ -6,13 +6,14 @@ is imported when the command is used, and imports the library inside the command
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
+import signal
 import sys
 import threading
 import warnings
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import click
@@ -33,6 +34,11 @@ _COMMANDS = (
 _WITHOUT_PROGRESS = {"completion", "config", "doctor", "drop-old", "models", "serve", "status"}
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_EXIT_TERMINATED = 143  # 128 + SIGTERM
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM came. Commands clean up and say what is kept, as they do after Ctrl-C."""
 
 
 def _remember_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -93,6 +99,10 @@ class _Commands(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise explain(error, ctx) from None
+        except BrokenPipeError:
+            raise  # click exits silently when the reader of a pipe is gone
+        except OSError as error:  # of --version or --help
+            raise _of_stream(error) from error
 
     def invoke(self, ctx: click.Context) -> object:
         formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning
@@ -108,22 +118,45 @@ class _Commands(click.Group):
             if ctx.meta.get(_DEBUG):
                 raise
             raise click.ClickException(str(error)) from error
-        except OSError as error:  # mostly of standard output: errors of files name the file
-            if error.errno == errno.EPIPE or ctx.meta.get(_DEBUG):
-                raise  # click exits silently when the reader of a pipe is gone
-            raise click.ClickException(
-                f"{shortened(str(error))}; --debug shows the traceback"
-            ) from error
-        except KeyboardInterrupt:
+        except BrokenPipeError:
+            raise  # click exits silently when the reader of a pipe is gone
+        except OSError as error:
+            if ctx.meta.get(_DEBUG):
+                raise
+            raise _of_stream(error) from error
+        except KeyboardInterrupt as error:
+            code = _EXIT_TERMINATED if isinstance(error, _TerminatedError) else _EXIT_INTERRUPTED
             click.echo(interrupted_line(ctx), err=True)
             if any(map(is_worker, threading.enumerate())):
                 # Ctrl-C was pressed again while a model was closing: the interpreter cannot exit
                 # in order while a thread of the model computes. A load may be killed at any time.
-                os._exit(_EXIT_INTERRUPTED)
-            ctx.exit(_EXIT_INTERRUPTED)
+                os._exit(code)
+            ctx.exit(code)
         finally:
             warnings.formatwarning = formatwarning
             sys.unraisablehook = unraisable
+
+
+def _of_stream(error: OSError) -> click.ClickException:
+    """Return what to raise for an error of the operating system that no command has explained."""
+    step = error.__traceback__
+    while step is not None and step.tb_frame.f_code is not click.echo.__code__:
+        step = step.tb_next
+    if step is not None:
+        return click.ClickException(f"cannot write standard output: {error.strerror}")
+    return click.ClickException(f"{shortened(str(error))}; --debug shows the traceback")
+
+
+def _clean_up_at_sigterm(context: click.Context) -> None:
+    """Let SIGTERM end a command as Ctrl-C does, not at once: parts of files would stay behind."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+        context.call_on_close(partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise _TerminatedError
 
 
 def _report_unraisable(unraisable: Any) -> None:
@@ -152,8 +185,11 @@ def _format_warning(
     "are given none. `embedlib config` shows what is set, also in files (docs/settings.md).",
 )
 @click.version_option(__version__, prog_name="embedlib", allow_from_autoenv=False)
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Text embeddings in your own process, at the speed of the chip."""
+    if context.invoked_subcommand != "serve":  # which answers what runs first
+        _clean_up_at_sigterm(context)
     # gRPC, which connects to some destinations, writes log lines to the terminal. Its failures are
     # raised all the same. Only here, where the whole process is ours: a library must not set it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

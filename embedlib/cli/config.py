@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,11 +13,13 @@ from embedlib.cli.table import print_table
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def config(as_json: bool) -> None:
+@click.pass_context
+def config(context: click.Context, as_json: bool) -> None:
     """Show what is set, and where.
 
     Lists each setting with its value and the variable or file that it comes from; others have their
-    defaults. Options of a command have precedence over all of them.
+    defaults. Variables of one command's option follow; options that are given have precedence over
+    all of them.
     """
     from embedlib.settings.environment import mistyped_variables
     from embedlib.settings.files import user_file
@@ -24,6 +27,7 @@ def config(as_json: bool) -> None:
     from embedlib.settings.names import SECRETS, SETTINGS
 
     found = read_settings()
+    variables = dict(_variables_of_commands(context))
     project = project_file()
     for variable, known in mistyped_variables().items():
         click.echo(f"Warning: nothing reads {variable}; did you mean {known}?", err=True)
@@ -37,6 +41,7 @@ def config(as_json: bool) -> None:
             "settings": {
                 name: {"value": value, "from": found[name].origin} for name, value in values.items()
             },
+            "variables": variables,
             "project_file": None if project is None else str(project),
             "user_file": str(user_file()),
         }
@@ -51,6 +56,9 @@ def config(as_json: bool) -> None:
         click.echo("Nothing is set; all options have their defaults.")
     else:
         print_table((name, f"{value}  from {found[name].origin}") for name, value in values.items())
+    if variables:
+        click.echo()
+        print_table(variables.items())
     click.echo()
     print_table(
         [
@@ -58,6 +66,36 @@ def config(as_json: bool) -> None:
             ("user's file", str(user_file()) + ("" if user_file().is_file() else " (none)")),
         ]
     )
+
+
+def _variables_of_commands(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the variables of one command's option that are set, with what each sets.
+
+    Their values are not shown: a destination's URL may have a password.
+
+    Raises:
+        click.BadParameter: the option does not take the value.
+        ConfigError: it is out of range.
+    """
+    from embedlib.cli.options import ConfigOption
+    from embedlib.config import check_option
+
+    assert context.parent is not None
+    commands = context.parent.command
+    assert isinstance(commands, click.Group)
+    for name in commands.list_commands(context.parent):
+        command = commands.get_command(context.parent, name)
+        assert command is not None, "a command that is listed exists"
+        for option in command.params:
+            if not (isinstance(option, click.Option) and isinstance(option.envvar, str)):
+                continue
+            of_command = click.Context(command, context.parent, name)
+            if not option.resolve_envvar_value(of_command):
+                continue
+            value, _ = option.handle_parse_result(of_command, {}, [])
+            if isinstance(option, ConfigOption) and option.name is not None:
+                check_option(option.name, value, option.envvar)
+            yield option.envvar, f"sets {max(option.opts, key=len)} of embedlib {name}"
 
 
 def _shown(value: Any) -> Any:

@@ -13,6 +13,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
+from embedlib.errors import ConfigError
 from embedlib.progress import Reading
 
 
@@ -48,6 +49,10 @@ def pack(model: str, out: Path, as_json: bool, **options: Any) -> None:
     if out.suffix != PACK_SUFFIX:
         raise click.BadParameter(
             f"{str(out)!r}; the name of a pack ends with {PACK_SUFFIX}", param_hint="'--output'"
+        )
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(
+            f"cannot write {str(out)!r}: there is no folder {str(out.parent)!r}; make it"
         )
     config = Config(**options)
     reading = Reading()

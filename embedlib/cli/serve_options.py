@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,6 +21,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 KEYS_VARIABLE: Final = "EMBEDLIB_API_KEYS"
 SECRETS_VARIABLE: Final = "EMBEDLIB_WEBHOOK_SECRETS"
+
+
+class _PortOption(TitledOption):
+    """A port, whose variable Kubernetes sets as well, beside a service called `embedlib-serve`."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the variable's value; None: there is none, or it is the address of a service."""
+        value = super().resolve_envvar_value(ctx)
+        return None if value is not None and re.match(r"(tcp|udp|sctp)://", value) else value
 
 
 def server_options(function: _F) -> _F:
@@ -97,9 +107,10 @@ def _listening() -> list[Callable[[_F], _F]]:
         _option(
             title, "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
         ),
-        _option(
-            title,
+        click.option(
             "--port",
+            cls=_PortOption,
+            title=title,
             default=8080,
             show_default=True,
             type=click.IntRange(1, 65535),

@@ -30,7 +30,7 @@ from embedlib.fidelity.search import (
     max_measurements,
 )
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
-from embedlib.models.compiled.compile import ReportProgress, compile_model
+from embedlib.models.compiled.compile import ReportProgress, check_writable, compile_model
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, write_report
 
 SEARCH_STEP: Final = 4
@@ -112,6 +112,7 @@ def compile_to_gate(
         raise ConfigError(
             f"texts has {num_rows} texts; choosing layers needs {size.min_texts} or more"
         )
+    check_writable(measured.files, config, out=out)
     plan = plan_measurement(measured.files, config, machine)
     remembered = remembered_vectors(keep_in, measured, plan, machine)
     whole, few = (

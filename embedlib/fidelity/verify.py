@@ -21,6 +21,7 @@ from embedlib.fidelity.measure import (
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
+from embedlib.models.compiled.compile import check_writable
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, write_report
 from embedlib.models.compiled.report_cache import report_place
 from embedlib.progress import Reading, Watch, ignore_progress
@@ -73,6 +74,8 @@ def verify(
     measured = open_model(model, config, watch)
     plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
+    if plan.precision.folder is None and plan.precision.name not in plan.kind.computed_precisions:
+        check_writable(measured.files, config)
     right = reference_vectors(measured, plan, texts, reference, machine)
     if plan.precision.name not in plan.kind.computed_precisions:
         watch(f"Compiling to {plan.precision.name}", "", Reading)

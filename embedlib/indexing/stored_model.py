@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 from embedlib.config import Config, PrecisionName
@@ -12,12 +13,17 @@ from embedlib.errors import EmbedlibError, SinkError
 from embedlib.indexing.embedders import ModelIdentity
 from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import SinkState, Tell
+from embedlib.models.reading.pack_file import is_pack
 
 
 def name_to_store(embedder: ModelIdentity) -> str:
-    """Return the model's name to store: a folder as an absolute path, to be found from anywhere."""
+    """Return the model's name to store.
+
+    A folder or a pack gets an absolute path, to be found from anywhere.
+    """
     name = embedder.model_name
-    return os.path.abspath(name) if os.path.isdir(name) else name
+    is_path = os.path.isdir(name) or is_pack(Path(name))
+    return os.path.abspath(name) if is_path else name
 
 
 def precision_to_store(embedder: ModelIdentity) -> str | None:

@@ -187,6 +187,8 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
 def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
     existing = _stat(output)
     if output == STDOUT or _is_stdout(existing):
+        if sys.stdout is None:
+            raise SinkError("cannot write standard output: it is closed; name a file to write")
         with _open_directly(sys.stdout.buffer, needs_rewind=needs_rewind) as stream:
             yield stream
     elif existing is not None and not stat.S_ISREG(existing.st_mode):

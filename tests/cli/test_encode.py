@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -510,6 +511,23 @@ def test_interrupted(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_
     assert (done.exit_code, done.stderr) == (130, f"{line}\n")
     assert fake.made[0].is_closed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_cleans_up_as_ctrl_c_does(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    encode_stream = FakeEmbedder.encode_stream
+
+    def terminated(*arguments: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return encode_stream(*arguments, **options)
+
+    monkeypatch.setattr(FakeEmbedder, "encode_stream", terminated)
+    done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="a\n")
+    assert done.exit_code == 143
+    assert done.stderr.startswith("Interrupted: nothing was written to ")
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_debug_shows_where(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,10 @@ def test_mistakes_are_named(run: Run, tiny_folder: Callable[[str], Path], tmp_pa
     done = run("pack", tiny_folder("bert"), "-o", tmp_path / "model.zip")
     assert done.exit_code == 2
     assert "the name of a pack ends with .embedlib" in done.stderr
+    nowhere = run("pack", tiny_folder("bert"), "-o", tmp_path / "nowhere" / "model.embedlib")
+    assert nowhere.exit_code == 1
+    assert f"there is no folder '{tmp_path}/nowhere'; make it" in nowhere.stderr
+    assert not (tmp_path / "nowhere").exists()
     pack = tmp_path / "model.embedlib"
     run("pack", tiny_folder("bert"), "-o", pack)
     pack.write_bytes(pack.read_bytes()[:-30])
@@ -50,4 +54,18 @@ def test_beside_a_model_that_is_set_a_pack_is_the_model(
     texts.write_text("a\n")
     monkeypatch.setenv("EMBEDLIB_MODEL", str(tmp_path / "nowhere"))
     done = run("encode", pack, texts, "--format", "jsonl")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_destination_finds_its_pack_from_another_folder(
+    run: Run, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.txt").write_text("a text\n")
+    to = f"jsonl:{tmp_path / 'out.jsonl'}"
+    monkeypatch.chdir(tmp_path)
+    run("pack", tiny_folder("bert"), "-o", "model.embedlib")
+    assert run("index", "a.txt", "-m", "model.embedlib", "--to", to).exit_code == 0
+    monkeypatch.chdir("below")
+    done = run("search", "a text", "--to", to)
     assert done.exit_code == 0, done.output

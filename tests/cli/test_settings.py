@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
+from embedlib.cli import main
 from embedlib.cli.serve import serve
 from embedlib.config import Config
 from embedlib.models.opening import OpenedModel
@@ -96,6 +98,19 @@ def test_a_wrong_value_names_its_variable(
     assert run("encode", "--help").exit_code == 0
 
 
+def test_the_address_of_a_service_is_no_port(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = click.Context(main, **main.context_settings)
+    command = main.get_command(group, "serve")
+    assert command is not None
+    # Source: https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+    monkeypatch.setenv("EMBEDLIB_SERVE_PORT", "tcp://10.0.0.1:80")
+    assert command.make_context("serve", ["a/b"], group).params["port"] == 8080
+    monkeypatch.setenv("EMBEDLIB_SERVE_PORT", "80")
+    assert command.make_context("serve", ["a/b"], group).params["port"] == 80
+    monkeypatch.setenv("EMBEDLIB_SERVE_PORT", "x")
+    assert run("serve", "a/b").exit_code == 2
+
+
 def test_an_option_that_is_given_does_not_excuse_a_wrong_file(folder: Path, run: Run) -> None:
     (folder / "embedlib.toml").write_text("thread = 1")
     done = run("encode", "a/b", "--threads", "2")
@@ -134,6 +149,26 @@ def test_config_shows_what_is_set_and_where(
     shown = run("config", "--json")
     assert json.loads(shown.stdout)["settings"]["token"]["from"] == "EMBEDLIB_TOKEN"
     assert "hf_secret" not in done.output + shown.output
+
+
+def test_config_lists_and_checks_the_variables_of_commands(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_SEARCH_TO", "postgresql://me:secret@host/db")
+    done = run("config")
+    assert "EMBEDLIB_SEARCH_TO sets --to of embedlib search\n" in done.stdout
+    shown = run("config", "--json")
+    variables = json.loads(shown.stdout)["variables"]
+    assert variables == {"EMBEDLIB_SEARCH_TO": "sets --to of embedlib search"}
+    assert "secret" not in done.output + shown.output
+    for value, message in (
+        ("x", "for EMBEDLIB_ENCODE_THREADS, which sets '--threads': 'x'; give a whole number"),
+        ("0", "EMBEDLIB_ENCODE_THREADS = 0; it must be "),
+    ):
+        monkeypatch.setenv("EMBEDLIB_ENCODE_THREADS", value)
+        wrong = run("config")
+        assert wrong.exit_code
+        assert message in wrong.stderr
 
 
 def test_the_home_folder_in_paths(folder: Path, run: Run) -> None:

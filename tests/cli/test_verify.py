@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import platform
 import sys
@@ -160,6 +161,40 @@ def test_without_matplotlib(
     assert done.exit_code == 1
     message = f"Error: plot needs matplotlib, which is not installed; {install_line('bench')}\n"
     assert done.stderr == message
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["verify"], "cannot write the engine directory {0}/cache/compiled"),
+        (["compile", "--fidelity", "0.9"], "cannot write the engine directory {0}/cache/compiled"),
+        (["compile", "--fidelity", "0.9", "--out", "{0}/own"], "out = '{0}/own' holds files"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_is_computed(
+    command: list[str],
+    message: str,
+    run: Run,
+    folder: Path,
+    hundred: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compute(*_: object) -> None:
+        pytest.fail("the reference is computed")
+
+    for name in ("verify", "to_gate"):
+        module = importlib.import_module(f"embedlib.fidelity.{name}")
+        monkeypatch.setattr(module, "reference_vectors", compute)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.txt").touch()
+    if "--out" not in command:
+        (tmp_path / "cache").touch()  # not a folder, so root cannot write into it either
+    arguments = [part.format(tmp_path) for part in command]
+    arguments += ["--precision", "int8", "--engine-cache-dir", str(tmp_path / "cache")]
+    refused = run(*arguments, folder, "--texts", hundred)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"Error: {message.format(tmp_path)}")
 
 
 def test_compile_to_a_fidelity(

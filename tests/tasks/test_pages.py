@@ -35,7 +35,7 @@ EXPECTED = {
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
     for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
-        yield language, re.sub(r"^pip install .*$", "", text, flags=re.MULTILINE)
+        yield language, re.sub(r"^pip (install|wheel) .*$", "", text, flags=re.MULTILINE)
 
 
 def test_every_page_is_run() -> None:

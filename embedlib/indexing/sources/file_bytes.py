@@ -59,11 +59,13 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
     """Open a file of a disk or of object storage, or standard input, decompressed.
 
     Raises:
-        BrokenFileError: it is a device.
+        BrokenFileError: it is a device, or standard input is closed.
         OSError: it cannot be opened.
     """
     # Bytes, not text: the encoding is UTF-8 in every locale, and a bad line can be reported.
     if path == STDIN:
+        if sys.stdin is None:
+            raise BrokenFileError("it is closed; name a file, or pipe texts in")
         yield sys.stdin.buffer  # must stay open
     elif path.lower().endswith(".gz"):
         with _open_packed(path) as packed, gzip.GzipFile(fileobj=packed) as stream:

