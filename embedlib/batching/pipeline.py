@@ -149,14 +149,16 @@ class Pipeline:
 
         job.future.add_done_callback(tell)  # failed or cancelled
         for first_row in range(0, len(texts), self._micro_batch):
+            if job.is_over:  # failed or cancelled: skip the rest
+                return
             chunk = texts[first_row : first_row + self._micro_batch]
-            while not (job.is_over or self._put_if_room(job, first_row, chunk, tokenize, tell)):
+            if not self._offer(job, first_row, chunk, tokenize, tell):
                 await may_go_on.wait()
                 may_go_on.clear()
 
     @counted
-    def _put_if_room(self, *arguments: Any) -> bool:
-        return self._tokenizer_thread.put_if_room(*arguments)
+    def _offer(self, *arguments: Any) -> bool:
+        return self._tokenizer_thread.offer(*arguments)
 
     @property
     def _micro_batch(self) -> int:

@@ -28,10 +28,21 @@ class _Chunk:
     tokenize: Tokenize
 
 
+@dataclass
+class _Offer:
+    """A chunk that waits for room, behind those that were offered before."""
+
+    chunk: _Chunk
+    tell: Callable[[], object]
+    """Called when it was taken, or never will be."""
+    is_taken: bool = False
+
+
 class TokenizerThread:
     """Tokenizes bulk texts in the background, in the order in which they were queued.
 
-    `put` blocks while `max_queued_texts` are queued, so that a producer cannot outrun the engine.
+    While `max_queued_texts` are queued, producers wait, so that none can outrun the engine. They
+    get room in the order in which they came, and each for one chunk at a time.
     """
 
     def __init__(
@@ -44,10 +55,10 @@ class TokenizerThread:
         self._max_queued_texts = max_queued_texts
         self._chunks: deque[_Chunk] = deque()
         self._num_queued = 0
+        self._offers: deque[_Offer] = deque()
+        """There is none while there is room."""
         self._is_closed = False
         self._changed = SafeCondition()
-        self._when_room: list[Callable[[], object]] = []
-        """Called once there may be room, or never will be."""
         self.thread = WorkerThread(self._run, "embedlib-tokenizer")
         self.thread.start()
 
@@ -68,55 +79,61 @@ class TokenizerThread:
             ClosedError: closed, before or while waiting.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._is_closed
-                    or not may_wait
-                    or self._num_queued < self._max_queued_texts
-                    or job.is_over
-                )
-            )
-            if self._is_closed:
-                raise ClosedError("this model is closed; load it again")
-            if job.is_over:
+            self._check_open()
+            offer = _Offer(_Chunk(job, first_row, texts, tokenize), lambda: None)
+            if not may_wait:
+                self._take(offer)
                 return
-            self._add(_Chunk(job, first_row, texts, tokenize))
+            self._offer(offer)
+            self._changed.wait_for(lambda: offer.is_taken or self._is_closed or job.is_over)
+            if not offer.is_taken:
+                self._check_open()
 
-    def put_if_room(
+    def offer(
         self,
         job: Job,
         first_row: int,
         texts: Sequence[Any],
         tokenize: Tokenize,
-        when_room: Callable[[], object],
+        tell: Callable[[], object],
     ) -> bool:
-        """Queue consecutive texts of a job as `put` does, or return False if the queue is full.
+        """Queue consecutive texts of a job as `put` does, and return at once.
 
         Args:
             job: of the texts.
             first_row: row of the first.
             texts: what to queue.
             tokenize: makes the sequences.
-            when_room: called if the queue is full, once there may be room, on the thread that makes
-                it. It must not raise.
+            tell: called once if they have to wait, when they are queued or never will be, on
+                another thread. It must not raise.
+
+        Returns:
+            Whether they are queued already.
 
         Raises:
             ClosedError: closed.
         """
         with self._changed:
-            if self._is_closed:
-                raise ClosedError("this model is closed; load it again")
-            if job.is_over:
-                return True
-            if self._num_queued >= self._max_queued_texts:
-                self._when_room.append(when_room)
-                return False
-            self._add(_Chunk(job, first_row, texts, tokenize))
-            return True
+            self._check_open()
+            offer = _Offer(_Chunk(job, first_row, texts, tokenize), tell)
+            self._offer(offer)
+            return offer.is_taken
 
-    def _add(self, chunk: _Chunk) -> None:
-        self._chunks.append(chunk)
-        self._num_queued += len(chunk.texts)
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this model is closed; load it again")
+
+    def _offer(self, offer: _Offer) -> None:
+        if self._offers or self._num_queued >= self._max_queued_texts:
+            self._offers.append(offer)
+        else:
+            self._take(offer)
+
+    def _take(self, offer: _Offer) -> None:
+        offer.is_taken = True
+        if not offer.chunk.job.is_over:
+            self._chunks.append(offer.chunk)
+            self._num_queued += len(offer.chunk.texts)
         self._changed.notify_all()
 
     def release_when_over(self, job: Job) -> None:
@@ -128,14 +145,15 @@ class TokenizerThread:
         """Fail queued jobs, wake blocked callers and let the thread end; never blocks."""
         with self._changed:
             self._is_closed = True
-            waiting = list(self._chunks)
+            offers = list(self._offers)
+            waiting = [*self._chunks, *(offer.chunk for offer in offers)]
             self._chunks.clear()
+            self._offers.clear()
             self._changed.notify_all()
-            when_room = self._take_when_room()
-        for tell in when_room:
-            tell()
         for chunk in waiting:
             chunk.job.fail(ClosedError("the model was closed before this was computed"))
+        for offer in offers:
+            offer.tell()
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Call `stop` and join the thread.
@@ -154,16 +172,21 @@ class TokenizerThread:
                     return
                 chunk = self._chunks.popleft()
                 self._num_queued -= len(chunk.texts)
+                taken = self._take_offers()
                 self._changed.notify_all()
-                when_room = self._take_when_room()
-            for tell in when_room:
-                tell()
+            for offer in taken:
+                offer.tell()
+            taken.clear()
             self._handle(chunk)
             del chunk  # or the last job, and its vectors, would live until the next one
 
-    def _take_when_room(self) -> list[Callable[[], object]]:
-        # All of them: of one that was cancelled meanwhile the others would not hear.
-        taken, self._when_room = self._when_room, []
+    def _take_offers(self) -> list[_Offer]:
+        """Queue what waits, as far as there is room; return it, to be told without the lock."""
+        taken = []
+        while self._offers and self._num_queued < self._max_queued_texts:
+            offer = self._offers.popleft()
+            self._take(offer)
+            taken.append(offer)
         return taken
 
     def _handle(self, chunk: _Chunk) -> None:

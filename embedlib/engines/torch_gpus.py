@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from embedlib.engines.gpus import Gpu, gpu_index
@@ -67,6 +69,7 @@ def take_share(index: int, share: float) -> Callable[[], None]:
         taken = _TAKEN[index]
         taken.shares.append(share)
         _set_limit(index, taken)
+    _take_back()
     return partial(_give_back, index, share)
 
 
@@ -83,21 +86,33 @@ class _Taken:
 
 _TAKEN: Final[dict[int, _Taken]] = {}
 """By the GPU's number in torch; of the process, as torch's limit is."""
-_LOCK: Final = threading.RLock()
-"""Reentrant: a share may be given back by the garbage collector, at any place of any thread."""
+_GIVEN_BACK: Final[SimpleQueue[tuple[int, float]]] = SimpleQueue()
+_LOCK: Final = threading.Lock()
 
 
 def _give_back(index: int, share: float) -> None:
+    """Give a share back; the garbage collector may call this at any place of any thread."""
+    _GIVEN_BACK.put((index, share))
+    _take_back()
+
+
+def _take_back() -> None:
+    """Take what was given back, unless somebody holds the lock, who does it behind that."""
     import torch
 
-    with _LOCK:
-        taken = _TAKEN[index]
-        taken.shares.remove(share)
-        if taken.shares:
-            _set_limit(index, taken)
-        else:
-            del _TAKEN[index]
-            torch.cuda.set_per_process_memory_fraction(taken.limit_before, index)
+    while not _GIVEN_BACK.empty() and _LOCK.acquire(blocking=False):
+        try:
+            with suppress(Empty):
+                index, share = _GIVEN_BACK.get_nowait()
+                taken = _TAKEN[index]
+                taken.shares.remove(share)
+                if taken.shares:
+                    _set_limit(index, taken)
+                else:
+                    del _TAKEN[index]
+                    torch.cuda.set_per_process_memory_fraction(taken.limit_before, index)
+        finally:
+            _LOCK.release()
 
 
 def _set_limit(index: int, taken: _Taken) -> None:

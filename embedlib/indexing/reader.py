@@ -66,8 +66,8 @@ class BadRows:
             path: the file; None: there is none.
             tell: takes lines for the user.
             stops: whether the first bad row ends the load.
-            is_partial: whether only a part of the source is read, so that what the file says of
-                the others still holds.
+            is_partial: whether only a part of the source is read: then the file is not emptied,
+                since what it says of the others still holds.
 
         Raises:
             SourceError: it cannot be written.

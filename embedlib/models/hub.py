@@ -14,15 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
+from embedlib.errors import (
+    ConfigError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    ModelWeightsError,
+)
 from embedlib.models.hub_cache import hub_name, is_snapshot, may_have, snapshots
 from embedlib.models.hub_errors import expected_errors, explain
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
+from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.heads import is_scoring
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 from embedlib.models.reading.refusals import held_instead
+from embedlib.models.reading.stanford import is_stanford
 from embedlib.models.static_model import MODEL2VEC
 
 _ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
@@ -209,11 +216,15 @@ def _lacks_modules(snapshot: Path, name: str | None = None) -> bool:
     """
     if not may_have(snapshot, _MODULES):
         return False
-    if name is not None and template_of(name) is not None:
+    if template_of(name or hub_name(snapshot.parent.parent)) is not None:
         return False
-    # Their own libraries read config.json, which describes the head or the table.
+    # Their own libraries read config.json, which describes the head, the table or the end.
     config = JsonObject.load(snapshot / "config.json", snapshot)
-    return not is_scoring(config) and config.text("model_type") != MODEL2VEC
+    if is_scoring(config) or is_stanford(config) or config.text("model_type") == MODEL2VEC:
+        return False
+    with suppress(ModelUnsupportedError):  # of no family
+        return not family_of(config).library_end
+    return True
 
 
 # --- the hub --------------------------------------------------------------------------------------

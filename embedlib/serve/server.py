@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ import uvicorn
 from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
 from embedlib.serve.connection import Connection
-from embedlib.serve.tls import check_certificate, renew_certificate
+from embedlib.serve.tls import Renewable, new_context
 
 MAX_OPEN_FILES = 65_536
 """Connections are bounded by what waits for an answer, not by this."""
@@ -62,7 +62,7 @@ class Listen:
             ConfigError: says why.
         """
         if self.tls_files is not None:
-            check_certificate(*self.tls_files)
+            new_context(*self.tls_files)
 
     def __str__(self) -> str:
         """Return the URL."""
@@ -105,6 +105,7 @@ def serve(application: Application, listen: Listen) -> None:
         timeout_keep_alive=75,
         backlog=2048,
     )
+    config.load()
     server = _Server(config, application, listen)
     with _own_socket(listen.unix_socket) as sockets:
         try:
@@ -125,7 +126,10 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, application: Application, listen: Listen) -> None:
         super().__init__(config)
         self._application = application
-        self._tls_files = listen.tls_files
+        self._renewable: Renewable | None = None
+        if listen.tls_files is not None and config.ssl is not None:
+            self._renewable = Renewable(*listen.tls_files)
+            self._renewable.follow(config.ssl)
         self._first_signal: tuple[int, float] | None = None
         application.end_server = self._exit
 
@@ -133,11 +137,11 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Handle signals on the event loop; uvicorn would raise them again at the end."""
         loop = asyncio.get_running_loop()
-        handlers = {
+        handlers: dict[signal.Signals, Callable[[], object]] = {
             number: partial(self._end, number) for number in (signal.SIGTERM, signal.SIGINT)
         }
-        if self._tls_files is not None:
-            handlers[signal.SIGHUP] = partial(self._renew, *self._tls_files)
+        if self._renewable is not None:
+            handlers[signal.SIGHUP] = self._renewable.renew
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
@@ -160,11 +164,6 @@ class _Server(uvicorn.Server):
         grace = self._application.options.grace_seconds
         asyncio.get_running_loop().call_later(grace, self._exit)
 
-    def _renew(self, certificate: Path, private_key: Path) -> None:
-        """Read the certificate again."""
-        if self.config.loaded and self.config.ssl is not None:  # else it is about to be read
-            renew_certificate(self.config.ssl, certificate, private_key)
-
     def _exit(self) -> None:
         self.should_exit = True
 
@@ -181,6 +180,8 @@ def _not_listening(listen: Listen) -> ConfigError:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             why = "another program listens there; take another --port"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            why = "this user may not; ports below 1024 need a privilege, take a higher --port"
         else:
             why = f"{error.strerror}; --host takes an address of this machine"
     return ConfigError(f"{listen} cannot be listened on: {why}")

@@ -65,7 +65,7 @@ class ConfigOptions(TypedDict, total=False):
     is worth it for a program that embeds for long, as `embedlib index` and `embedlib serve` do
     (60): larger models are measured too."""
     gpu_memory_fraction: float
-    """Share of a GPU's memory that a model may take."""
+    """Share of a GPU's memory that a model may take; those of a process's models add up."""
     threads: int | None
     """CPU cores to use; None: all cores that this process may run on."""
     engine_cache_dir: str | Path | None

@@ -346,3 +346,30 @@ def test_coroutines_that_wait_for_room_hold_no_thread(ending: str) -> None:
     else:
         assert [type(each) for each in found] == [ClosedError] * 3
     pipeline.close()
+
+
+def test_a_short_call_is_not_kept_out_by_a_long_one_that_came_before() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    pipeline = start(engine, max_queued_texts=MICRO_BATCH_TEXTS)
+    ended: list[str] = []
+
+    async def call(name: str, num_texts: int) -> None:
+        texts = [f"{name} {row}" for row in range(num_texts)]
+        job = pipeline.open_job(num_texts, Lane.BULK)
+        await pipeline.afeed_bulk(job, texts, by_bytes())
+        await job.future.in_loop()
+        ended.append(name)
+
+    async def work() -> None:
+        long = asyncio.create_task(call("long", 60 * MICRO_BATCH_TEXTS))
+        while not engine.batches:
+            await asyncio.sleep(0)
+        short = asyncio.create_task(call("short", 2 * MICRO_BATCH_TEXTS))
+        await asyncio.sleep(0)
+        engine.release()
+        await asyncio.wait_for(asyncio.gather(long, short), timeout=WAIT_SECONDS)
+
+    asyncio.run(work())
+    assert ended == ["short", "long"]
+    pipeline.close()

@@ -140,7 +140,7 @@ def test_an_engine_that_fails_gives_its_share_back(
     from embedlib.engines.cuda.device import CudaDevice
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     device = CudaDevice("cuda:0", 0.6)
     del device

@@ -353,7 +353,12 @@ def test_a_listing_that_tells_nothing(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"architectures": ["BertForSequenceClassification"]}, {"model_type": "model2vec"}]
+    "config",
+    [
+        {"architectures": ["BertForSequenceClassification"]},
+        {"architectures": ["HF_ColBERT"]},
+        {"model_type": "model2vec"},
+    ],
 )
 def test_models_that_config_json_describes_need_no_more(
     tmp_path: Path, config: dict[str, object]

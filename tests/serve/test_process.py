@@ -27,7 +27,7 @@ from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.serve import create_app
 from embedlib.serve.server import Listen, serve
 from embedlib.serve.slow_readers import ReadLimitedProtocol
-from embedlib.serve.tls import check_certificate, load_certificate, renew_certificate
+from embedlib.serve.tls import Renewable, new_context
 from embedlib.testing import fake_embedder, write_tiny_model
 
 SECONDS = 60.0
@@ -333,12 +333,14 @@ def make_certificate(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
     if shutil.which("openssl") is None:
         pytest.skip("openssl, which makes a certificate, is not installed")
 
-    def make(name: str, *key: str) -> tuple[Path, Path]:
+    kinds = {"ec": ("ec", "-pkeyopt", "ec_paramgen_curve:P-256"), "rsa": ("rsa:2048",)}
+
+    def make(name: str, *key: str, kind: str = "ec") -> tuple[Path, Path]:
         files = tmp_path / f"{name}.pem", tmp_path / f"{name}-key.pem"
         subprocess.run(
             [
-                *("openssl", "req", "-x509", "-newkey", "ec"),
-                *("-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2", "-subj", "/CN=localhost"),
+                *("openssl", "req", "-x509", "-newkey", *kinds[kind]),
+                *("-days", "2", "-subj", "/CN=localhost"),
                 *("-addext", "subjectAltName=DNS:localhost", "-out", files[0]),
                 *("-keyout", files[1], *(key or ("-nodes",))),
             ],
@@ -367,16 +369,19 @@ def test_a_certificate_that_cannot_be_offered_is_one_line(
         (one, locked, f"the private key {locked} needs a password; write it without"),
     ]:
         with pytest.raises(ConfigError) as caught:
-            check_certificate(certificate, private_key)
+            new_context(certificate, private_key)
         assert str(caught.value).startswith(reason)
 
 
+@pytest.mark.parametrize("kinds", [("ec", "ec"), ("ec", "rsa"), ("rsa", "ec")])
 def test_a_renewed_certificate_is_read_again(
-    make_certificate: MakeCertificate, caplog: pytest.LogCaptureFixture
+    make_certificate: MakeCertificate, caplog: pytest.LogCaptureFixture, kinds: tuple[str, str]
 ) -> None:
-    files, (renewed, new_key) = make_certificate("old"), make_certificate("new")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_certificate(context, *files)
+    files = make_certificate("old", kind=kinds[0])
+    renewed, new_key = make_certificate("new", kind=kinds[1])
+    context = new_context(*files)
+    certificate = Renewable(*files)
+    certificate.follow(context)
 
     def is_offered(trusted: Path) -> bool:
         ours, theirs = socket.socketpair()
@@ -396,11 +401,11 @@ def test_a_renewed_certificate_is_read_again(
     old = shutil.copy(files[0], files[0].with_name("kept.pem"))
     assert is_offered(old)
     shutil.copy(renewed, files[0])  # half of a renewal
-    renew_certificate(context, *files)
+    certificate.renew()
     assert "stays as it was" in caplog.text
     assert is_offered(old)
     shutil.copy(new_key, files[1])
-    renew_certificate(context, *files)
+    certificate.renew()
     assert is_offered(renewed)
     assert not is_offered(old)
 

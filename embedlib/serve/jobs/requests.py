@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -69,9 +70,6 @@ class Result:
 
 
 _COLUMNS = ", ".join(item.name for item in fields(RequestRow))
-
-_HOST = "substr(webhook, 1, 7 + instr(substr(webhook, 9) || '/', '/'))"
-"""A URL up to its third slash."""
 
 
 class RequestStore:
@@ -234,20 +232,24 @@ class RequestStore:
             now: the time.
             but: those that are being delivered.
         """
+        running = set(but)
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM (SELECT {_COLUMNS}, webhook_at, row_number() OVER "
-            f"(PARTITION BY {_HOST} ORDER BY webhook_at) AS place FROM requests "
-            "WHERE webhook_at <= ?) WHERE place <= ? ORDER BY webhook_at LIMIT ?",
-            [now, max_per_host, max_requests + len(but)],
+            "SELECT id, webhook FROM requests WHERE webhook_at <= ? ORDER BY webhook_at", [now]
         )
+        num_of_host: Counter[str] = Counter()
         chosen: list[RequestRow] = []
-        for row in (RequestRow(**row) for row in found.fetchall()):
-            if row.id in but:
+        for request_id, url in found:
+            host = "/".join(url.split("/", 3)[:3])
+            num_of_host[host] += 1
+            if num_of_host[host] > max_per_host or request_id in running:
                 continue
+            row = self.get(request_id)
             max_bytes -= row.num_bytes
-            if len(chosen) == max_requests or (chosen and max_bytes < 0):
+            if chosen and max_bytes < 0:
                 break
             chosen.append(row)
+            if len(chosen) == max_requests:
+                break
         return chosen
 
     def delivered(self, request_id: str) -> None:

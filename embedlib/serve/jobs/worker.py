@@ -92,9 +92,9 @@ class Worker:
     async def _start_batches(self) -> None:
         tools = self._tools
         now = tools.clock.now()
+        but = frozenset(self._not_loaded)  # it is read on the store's thread
         rows = await read_patiently(
-            tools,
-            lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=self._not_loaded),
+            tools, lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=but)
         )
         for row in rows:
             if row.id in self._batches:
@@ -174,6 +174,7 @@ class Worker:
         if max_requests <= 0 or max_bytes <= 0:
             return
         now = tools.clock.now()
+        but = [*running]
         rows = await read_patiently(
             tools,
             lambda: tools.requests.due(
@@ -181,7 +182,7 @@ class Worker:
                 max_per_host=MAX_HOST_DELIVERIES,
                 max_bytes=max_bytes,
                 now=now,
-                but=[*running],
+                but=but,
             ),
         )
         for row in rows:
