@@ -273,7 +273,7 @@ def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda share, _: taken.append(share)
     )
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
     CudaDevice("cuda:1", 1).close()
     assert [type(share) for share in taken] == [float, float]
 
