@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -69,7 +70,9 @@ def test_the_cuda_engine_gets_the_number_of_torch(monkeypatch: pytest.MonkeyPatc
 def test_tensorrt_llm_works_on_the_first_gpu_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     from embedlib.engines.tensorrt_llm.kind import check_devices
 
-    monkeypatch.setattr("embedlib.engines.tensorrt_llm.runtime.load_library", lambda: None)
+    # Other tests import it anew, which the attribute of its package does not follow.
+    runtime = importlib.import_module("embedlib.engines.tensorrt_llm.runtime")
+    monkeypatch.setattr(runtime, "load_library", lambda: None)
     torch_sees(monkeypatch, ("11111111-aaaa", H200.name), ("22222222-bbbb", A100.name))
     check_devices(("cuda:0",), (FIRST,))
     with pytest.raises(
