@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Engine,
         EngineLimits,
         Lane,
+        LosableEngine,
         Pending,
     )
     from embedlib.engines.gpus import Gpu
