@@ -101,7 +101,8 @@ class BatchManager:
         self._refusal: ClosedError | None = None
         """Raised for every new sequence; None: sequences are accepted."""
         self._changed = SafeCondition()
-        """Guards the counts, `_refusal` and `_is_stopped`, the only state shared with callers."""
+        """Guards the counts and `_refusal`, and tells of changes of `_is_stopped`: all state that
+        is shared with callers."""
         self._is_stopped = False
         """Whether `stop` was called; until then a thread that failed does not end."""
         self._at_end = at_end
@@ -167,10 +168,8 @@ class BatchManager:
 
     def stop(self) -> None:
         """Reject new sequences, wake blocked producers and let the thread end; never blocks."""
-        self._refuse(ClosedError("this model is closed; load it again"))
-        with self._changed:
-            self._is_stopped = True
-            self._changed.notify_all()
+        self._is_stopped = True
+        self._refuse(ClosedError("this model is closed; load it again"))  # wakes who waits for it
         self._inbox.put(_Stop())
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:

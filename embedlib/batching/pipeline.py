@@ -65,6 +65,9 @@ class Pipeline:
         self._instant: InstantTexts | None = None
         if engine.limits.is_instant and isinstance(engine, CallerEngine):
             self._instant = InstantTexts(engine, meter)
+        is_instant = self._instant is not None
+        self._micro_batch = policy.instant_texts if is_instant else policy.micro_batch_texts
+        """Bulk texts that are queued together."""
         send = self._instant or self._manager.add_bulk
         self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
 
@@ -159,12 +162,6 @@ class Pipeline:
     @counted
     def _offer(self, *arguments: Any) -> bool:
         return self._tokenizer_thread.offer(*arguments)
-
-    @property
-    def _micro_batch(self) -> int:
-        """Texts that are queued together."""
-        instant = self._instant is not None
-        return self._policy.instant_texts if instant else self._policy.micro_batch_texts
 
     def _feed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         self._tokenizer_thread.release_when_over(job)

@@ -1,8 +1,8 @@
 """Resolve a model's name to the folder that holds its files.
 
 A name is a folder, a pack (`reading.pack_file`), `package:NAME` (a model shipped inside an
-installed Python package) or a repository of the Hugging Face hub. `reading/` parses the files; here
-only config.json is looked at, for whether a model may lack files in the hub's cache.
+installed Python package) or a repository of the Hugging Face hub. `reading/` parses the files; they
+are not looked at here.
 """
 
 from __future__ import annotations
@@ -17,20 +17,13 @@ from embedlib.config import Config
 from embedlib.errors import (
     ConfigError,
     ModelNotFoundError,
-    ModelUnsupportedError,
     ModelWeightsError,
 )
-from embedlib.models.hub_cache import hub_name, is_snapshot, may_have, snapshots
+from embedlib.models.hub_cache import MODULES, hub_name, may_have, snapshots
 from embedlib.models.hub_errors import expected_errors, explain
-from embedlib.models.known_rerankers import template_of
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
-from embedlib.models.reading.config_file import family_of
-from embedlib.models.reading.heads import is_scoring
-from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 from embedlib.models.reading.refusals import held_instead
-from embedlib.models.reading.stanford import is_stanford
-from embedlib.models.static_model import MODEL2VEC
 
 _ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
 # The same weights in another runtime's format or layout, and training checkpoints.
@@ -43,10 +36,6 @@ _IGNORE = (
     "*/openvino/*",
     "checkpoint-*/*",
     "consolidated*.safetensors",
-)
-_MODULES = "modules.json"
-_WITHOUT_MODULES = (
-    "it says how vectors are pooled, and libraries that load the transformer alone do not cache it"
 )
 # Owner of models that are named without one; sentence-transformers assumes it too.
 _DEFAULT_OWNER = "sentence-transformers"
@@ -83,10 +72,8 @@ def resolve(
         local_files_only: use only the cache and open no socket, as with `HF_HUB_OFFLINE=1`.
 
     Raises:
-        ModelNotFoundError: if no model has this name; the message lists the places tried. Also if
-            the hub's cache may lack the file that says how vectors are pooled.
+        ModelNotFoundError: if no model has this name; the message lists the places tried.
         ModelWeightsError: if the hub repository has no safetensors weights.
-        ModelUnsupportedError: if config.json is damaged, in a cache that may lack files.
         ConfigError: if `revision` is given for a folder or a package.
     """
     text = os.fspath(name)
@@ -183,12 +170,6 @@ def _check_folder(folder: Path, name: str) -> Path:
             f"folder {name!r} holds neither config.json nor modules.json, so it is not a model; "
             f"{_instead(folder, name)}"
         )
-    if is_snapshot(folder.absolute()) and _lacks_modules(folder.absolute()):
-        raise ModelNotFoundError(
-            f"folder {name!r} is of the hub's cache and has no {_MODULES}, which the repository "
-            f"may have; {_WITHOUT_MODULES}; load it once online by its name, "
-            f"{hub_name(folder.absolute().parent.parent)}"
-        )
     return folder.absolute()
 
 
@@ -202,29 +183,6 @@ def _instead(folder: Path, name: str) -> str:
     if _is_hub_name(name):
         return "for a hub model, run in a directory that has no folder of this name"
     return "give the folder that holds config.json"
-
-
-def _lacks_modules(snapshot: Path, name: str | None = None) -> bool:
-    """Return whether a snapshot may lack the file that says how vectors are pooled.
-
-    The other files of sentence-transformers are asked for by whoever asks for modules.json, so
-    without a trace of them they are taken not to exist; what modules.json names must be there.
-
-    Args:
-        snapshot: a folder of the hub's cache.
-        name: the model's hub name.
-    """
-    if not may_have(snapshot, _MODULES):
-        return False
-    if template_of(name or hub_name(snapshot.parent.parent)) is not None:
-        return False
-    # Their own libraries read config.json, which describes the head, the table or the end.
-    config = JsonObject.load(snapshot / "config.json", snapshot)
-    if is_scoring(config) or is_stanford(config) or config.text("model_type") == MODEL2VEC:
-        return False
-    with suppress(ModelUnsupportedError):  # of no family
-        return not family_of(config).library_end
-    return True
 
 
 # --- the hub --------------------------------------------------------------------------------------
@@ -265,7 +223,7 @@ def _find_on_hub(
                 raise ModelNotFoundError(_not_found(name, tried, remedy)) from cause
             continue
         found = _check_snapshot(name, repo, Path(snapshot))
-        if _lacks_modules(found.path, repo):
+        if may_have(found.path, MODULES):
             _ask_for_modules(
                 repo,
                 found.path.name,
@@ -287,35 +245,22 @@ def _ask_for_modules(
 ) -> None:
     """Ask the hub for modules.json, whose absence its client then remembers.
 
-    `snapshot_download` returns what is cached if the hub cannot be asked, and does not say so.
-
-    Raises:
-        ModelNotFoundError: the hub cannot be asked.
+    `snapshot_download` returns what is cached if the hub cannot be asked, and does not say so. Then
+    this does nothing either: `reading` refuses a model that needs the file.
     """
     import huggingface_hub
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants
 
-    try:
-        if local_files_only or constants.HF_HUB_OFFLINE:
-            # hf_hub_download would open a connection all the same, to name the calling program.
-            raise errors.LocalEntryNotFoundError(f"{_MODULES} is not cached")
+    if local_files_only or constants.HF_HUB_OFFLINE:
+        return  # hf_hub_download would open a connection all the same, to name the caller
+    with suppress(Exception):  # the hub's client also raises errors of its HTTP library
         huggingface_hub.hf_hub_download(
             repo,
-            _MODULES,
+            MODULES,
             revision=commit,
             token=token,
             cache_dir=None if cache_folder is None else os.fspath(cache_folder),
         )
-    except Exception as error:  # as in `_find_on_hub`
-        if isinstance(error, errors.EntryNotFoundError) and not isinstance(
-            error, errors.LocalEntryNotFoundError
-        ):
-            return
-        what, remedy = explain(error, revision=None, token=token, cache_folder=cache_folder)
-        cause = None if isinstance(error, expected_errors()) else error
-        raise ModelNotFoundError(
-            f"{repo!r} at revision {commit}: {_MODULES} ({what}); {_WITHOUT_MODULES}; {remedy}"
-        ) from cause
 
 
 def _not_found(name: str, tried: list[str], remedy: str) -> str:

@@ -14,6 +14,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Final
+
+MODULES: Final = "modules.json"
+"""Says how vectors are pooled. Who asks for it asks for the other files of sentence-transformers as
+well, so where it is, one that is missing is taken not to exist."""
 
 
 def is_snapshot(folder: Path) -> bool:

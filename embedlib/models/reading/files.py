@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
+from embedlib.models.hub_cache import MODULES, hub_name, is_snapshot, may_have
 from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
 from embedlib.models.reading.general_file import read_general, read_prompts
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
@@ -217,7 +218,7 @@ def _read_embedding(parts: Parts) -> ModelFiles:
         modules.append(module)
     module_dirs = [path for _, path in parts.modules]
     if not parts.has_modules:
-        modules = own_end or [_default_pooling(parts.config)]
+        modules = own_end or [_default_pooling(parts)]
         module_dirs = [parts.folder] * len(modules)
     module_tensors: dict[int, str | AnswerRows] = {}
     if projection is not None:
@@ -280,11 +281,21 @@ def _library_end(parts: Parts) -> list[Module]:
     return [*end]
 
 
-def _default_pooling(config: JsonObject) -> Pooling:
+def _default_pooling(parts: Parts) -> Pooling:
     """Return the pooling of a folder without modules.json.
 
     Source: `_load_default_modules` in sentence-transformers, sentence_transformer/model.py.
+
+    Raises:
+        ModelNotFoundError: the folder is of the hub's cache, which may only lack the file.
     """
+    config, folder = parts.config, parts.folder.absolute()
+    if is_snapshot(folder) and may_have(folder, MODULES):
+        raise ModelNotFoundError(
+            f"{folder} in the hub's cache has no {MODULES}, which the repository may have; it says "
+            "how vectors are pooled, and libraries that load the transformer alone do not cache "
+            f"it; load {hub_name(folder.parent.parent)} once online"
+        )
     is_causal_lm = architecture_of(config).endswith("ForCausalLM") and config.boolean(
         "is_causal", True
     )

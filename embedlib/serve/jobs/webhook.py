@@ -253,9 +253,9 @@ class Sender:
         """Connect to the first address that takes it: `localhost` may be ::1 where nobody listens.
 
         Raises:
-            OSError: none does; that of the last one.
-            TimeoutError: the last one does not answer.
+            OSError, TimeoutError: none does; that of the last one.
         """
+        failure: Exception = OSError("the host has no address")
         for address in addresses:
             connecting = asyncio.open_connection(
                 address,
@@ -266,10 +266,9 @@ class Sender:
             )
             try:
                 return await asyncio.wait_for(connecting, self._seconds / len(addresses))
-            except (OSError, asyncio.TimeoutError):
-                if address == addresses[-1]:
-                    raise
-        raise OSError("the host has no address")
+            except (OSError, asyncio.TimeoutError) as error:
+                failure = error
+        raise failure
 
 
 def _head(endpoint: Endpoint, headers: Sequence[tuple[str, str]], num_bytes: int) -> bytes:
