@@ -11,12 +11,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embedlib.engines.cuda.streams import give_back_streams, take_streams
 from embedlib.engines.torch_gpus import take_share
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 
@@ -42,23 +43,6 @@ _ALONE: Final = threading.Lock()
 both would invalidate a recording of another engine on it. Torch allows one recording per process at
 a time. Source: CUDA C++ Programming Guide, "Prohibited and unhandled operations" of stream capture;
 torch/cuda/graphs.py."""
-
-
-class _Streams(NamedTuple):
-    """The streams of an engine."""
-
-    compute: torch.cuda.Stream
-    copies: torch.cuda.Stream
-    results: torch.cuda.Stream
-
-
-_FREE_STREAMS: Final[dict[torch.device, list[_Streams]]] = {}
-"""Streams of closed engines, for the next ones. Kept by the process, as torch's own are; `_ALONE`
-guards it.
-
-Torch hands out the streams of each priority from a pool of 32, in turn, and begins again. Without
-this, a new engine would record on a stream of a live one, and take its copies into the recording.
-Source: c10/cuda/CUDAStream.cpp."""
 
 
 class Event(Protocol):
@@ -185,7 +169,7 @@ class CudaDevice:
         # Also where the engine's construction fails, which closes no device.
         self._give_back = weakref.finalize(self, take_share(index, memory_fraction))
         self._give_back.atexit = False
-        self._streams = _take_streams(self.torch_device)
+        self._streams = take_streams(self.torch_device)
         self._compute, self._copies, self._results = self._streams
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -254,28 +238,11 @@ class CudaDevice:
             with _ALONE:
                 torch.cuda.synchronize(self.torch_device)
                 torch.cuda.empty_cache()
-                _FREE_STREAMS.setdefault(self.torch_device, []).append(self._streams)
+            give_back_streams(self.torch_device, self._streams)
         except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
             logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
         finally:
             self._give_back()
-
-
-def _take_streams(device: torch.device) -> _Streams:
-    """Return streams that no other engine on the device uses, while there are up to 16 engines.
-
-    Copies are never recorded, so theirs come from the pool of another priority: of more than 16
-    engines some share them and wait for each other; more than 32 would share compute streams.
-    """
-    with _ALONE:
-        free = _FREE_STREAMS.get(device)
-        if free:
-            return free.pop()
-        return _Streams(
-            compute=torch.cuda.Stream(device),
-            copies=torch.cuda.Stream(device, priority=-1),
-            results=torch.cuda.Stream(device, priority=-1),
-        )
 
 
 class _CudaEvent:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from embedlib.engines.cuda import device
+from embedlib.engines.cuda import streams
 from embedlib.engines.cuda.device import (
     CpuDevice,
     CudaDevice,
@@ -195,7 +195,7 @@ class Gpu:
             "graph": graph,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
-        monkeypatch.setattr(device, "_FREE_STREAMS", {})
+        monkeypatch.setattr(streams, "_FREE", {})
         monkeypatch.setattr(torch, "from_numpy", lambda values: self.tensor(values.tolist()))
         self.device = CudaDevice("cuda:1", 0.7)
         assert self.log == ["0.7 of 1"]
@@ -281,16 +281,16 @@ def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
 def test_engines_on_a_gpu_share_no_stream_and_take_those_of_closed_ones(gpu: Gpu) -> None:
     """Torch has 32 streams of each priority; a recording takes what is launched on its stream."""
     first = [gpu.device, CudaDevice("cuda:1", 0.7)]
-    streams = [set(map(id, device._streams)) for device in first]
-    assert len(set.union(*streams)) == 6
+    taken = [set(map(id, device._streams)) for device in first]
+    assert len(set.union(*taken)) == 6
     priorities = [stream.priority for stream in gpu.device._streams]
     assert priorities == [0, -1, -1], "copies are not in the pool of what is recorded"
     first[1].close()
     on_another = CudaDevice("cuda:0", 0.7)
-    assert not set.union(*streams) & set(map(id, on_another._streams))
+    assert not set.union(*taken) & set(map(id, on_another._streams))
     for _ in range(40):
         later = CudaDevice("cuda:1", 0.7)
-        assert set(map(id, later._streams)) == streams[1]
+        assert set(map(id, later._streams)) == taken[1]
         later.close()
 
 
@@ -351,5 +351,5 @@ def test_a_gpu_that_is_lost_is_closed_all_the_same(
 
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     gpu.device.close()
-    assert not device._FREE_STREAMS, "its streams are lost with it"
+    assert not streams._FREE, "its streams are lost with it"
     assert "closing cuda:1: an illegal memory access was encountered" in caplog.text
