@@ -139,23 +139,13 @@ def changed_sources(
             told.add(line)
             tell(line)
 
-    def find() -> list[InputFile] | None:
-        try:
-            for folder in folders:
-                if not os.path.isdir(folder):
-                    raise NoFilesError(f"{folder}: the folder is gone")
-            return find_files(folders, options, tell_once)
-        except NoFilesError as error:
-            tell_once(f"{error}; waiting until there is one")
-            return None
-
     options.refuse_since("a file")
     source = FileSource((), options, tell_once)
     is_first = has_missed = True
     stamps: dict[str, _Stamp] = {}
     next(changes, None)  # from now on none is lost
     for paths in chain((_ANY,), changes):
-        files = find() if paths else None
+        files = _find_any(folders, options, tell_once) if paths else None
         if files is None:
             has_missed |= bool(paths)
             continue
@@ -172,6 +162,18 @@ def changed_sources(
             together = source.with_own_ids
             source.narrow(changed | together if together & changed else changed)
         yield source
+
+
+def _find_any(folders: Sequence[str], options: SourceOptions, tell: Tell) -> list[InputFile] | None:
+    """Return the files of folders; None: one has no file to read, or is gone."""
+    try:
+        for folder in folders:
+            if not os.path.isdir(folder):
+                raise NoFilesError(f"{folder}: the folder is gone")
+        return find_files(folders, options, tell)
+    except NoFilesError as error:
+        tell(f"{error}; waiting until there is one")
+        return None
 
 
 def _stamp(path: str) -> _Stamp:

@@ -13,6 +13,7 @@ from ray.data.extensions import ArrowTensorArray
 from embedlib.config import Config
 from embedlib.errors import InputError
 from embedlib.indexing import Vectors
+from embedlib_ray.blocks import no_column
 from embedlib_ray.shared_model import SharedModel
 from embedlib_ray.worker import MakeEmbedder, ModelPlan, Worker
 
@@ -91,9 +92,9 @@ def check_column(names: Iterable[str], text: str) -> None:
     Raises:
         InputError: it has others.
     """
-    there = sorted(names)
+    there = list(names)
     if text not in there:
-        raise InputError(f"the dataset has no column {text!r}; it has {', '.join(there)}")
+        raise InputError(no_column(text, there))
 
 
 class _OwnModel:

@@ -26,6 +26,11 @@ from embedlib.indexing.workers import (
 WRITE_ROWS = 512
 
 
+def no_column(name: str, there: Iterable[str]) -> str:
+    """Return the message for a dataset that lacks a column."""
+    return f"the dataset has no column {name!r}; it has {', '.join(sorted(there))}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Which columns of a dataset are ids, texts, vectors and metadata.
@@ -51,9 +56,7 @@ class Columns:
         there = list(names)
         for name in (self.id, self.text, self.vector, *(self.metadata or ())):
             if name not in there:
-                raise SinkError(
-                    f"the dataset has no column {name!r}; it has {', '.join(sorted(there))}"
-                )
+                raise SinkError(no_column(name, there))
 
     def documents(self, table: Any, first: int) -> Iterator[Document | BadRow]:
         """Yield the documents of an Arrow table, converted as those of a Parquet file.
