@@ -7,6 +7,7 @@ nothing is finished.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -334,3 +335,25 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def telling(line: str, unit: str = "", read: Callable[[], Reading] = Reading) -> Iterator[None]:
+    """Show what goes on while a model loads, on the screen of the running command or a terminal.
+
+    Args:
+        line: what goes on.
+        unit: as for `Progress.watch`.
+        read: as for `Progress.watch`.
+    """
+    shown = SHOWN.get()
+    if shown is not None:
+        shown.watch(line, unit, read)
+        yield
+        shown.watch("Loading")
+    elif terminal_columns(sys.stderr):
+        with Progress(open_screen(sys.stderr)) as progress:
+            progress.watch(line, unit, read)
+            yield
+    else:
+        yield

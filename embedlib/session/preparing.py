@@ -15,8 +15,8 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -28,7 +28,7 @@ from embedlib.errors import EmbedlibError
 from embedlib.models.compiled.report_cache import has_given_up, waited_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
-from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
+from embedlib.progress import telling
 from embedlib.session.estimates import (
     QUICK,
     QUICK_PAIRS,
@@ -96,7 +96,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     if texts is None or _has_waited(waited, max_seconds):
         return False
     logger = logging.getLogger(__name__)
-    with _telling(f"Preparing {opened.name} for this machine, once"):
+    with telling(f"Preparing {opened.name} for this machine, once"):
         logger.info("preparing %s for this machine, once: %s", opened.name, ", ".join(precisions))
         task = _task(opened, plan, precisions, is_background=False)
         process = _start(replace(task, max_text_tokens=texts.max_tokens))
@@ -148,7 +148,7 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
     line = f"Preparing {opened.name} for this machine, once, about {minutes} min"
     logger = logging.getLogger(__name__)
     logger.warning("%s: %s must be measured before it is taken", line, " or ".join(precisions))
-    with _telling(line):
+    with telling(line):
         task = _task(opened, plan, precisions, is_background=False)
         task = replace(task, max_text_tokens=texts.max_tokens, is_needed=True)
         process = _start(task)
@@ -302,19 +302,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         with suppress(OSError):
             if stream is not None:
                 stream.close()
-
-
-@contextmanager
-def _telling(line: str) -> Iterator[None]:
-    """Show what goes on, on the screen of the running command or on a terminal."""
-    shown = SHOWN.get()
-    if shown is not None:
-        shown.watch(line)
-        yield
-        shown.watch("Loading")
-    elif terminal_columns(sys.stderr):
-        with Progress(open_screen(sys.stderr)) as progress:
-            progress.watch(line)
-            yield
-    else:
-        yield

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from embedlib.config import Config
-from embedlib.errors import EmbedlibError
+from embedlib.errors import EmbedlibError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.fleet import Application, Message, engine_of
 from embedlib_ray.autoscaling import BUSY, WORK
@@ -118,6 +118,12 @@ class Loaded:
         busy = min(1.0, computed / max(now - before, 1e-3))
         return model.admission.seconds_of_work, busy
 
+    def check_health(self) -> None:
+        """Raise EngineRunError if the engine will never compute again, as after a GPU's fault."""
+        [model] = self.application.catalog
+        if model.lost is not None:
+            raise EngineRunError(f"{model.name}: {model.lost}")
+
 
 class ModelReplica:
     """Computes the requests of one model; loaded before Ray sends it the first."""
@@ -135,6 +141,10 @@ class ModelReplica:
         """Return what `WorkPolicy` decides by."""
         work, busy = self._loaded.look()
         return {WORK: work, BUSY: busy}
+
+    def check_health(self) -> None:
+        """Raise if Ray must replace this replica; Ray calls it every few seconds."""
+        self._loaded.check_health()
 
 
 class SharedReplica:
@@ -167,6 +177,11 @@ class SharedReplica:
             WORK: sum(work for work, _ in looks),
             BUSY: min(1.0, sum(busy for _, busy in looks)),
         }
+
+    def check_health(self) -> None:
+        """Raise if Ray must replace this replica; Ray calls it every few seconds."""
+        for loaded in list(self._held.values()):
+            loaded.check_health()
 
 
 class Held:

@@ -310,9 +310,11 @@ def test_a_load_asks_once_how_much_memory_a_model_needs(
 ) -> None:
     asked: list[str] = []
 
-    def note(files: ModelFiles, precision: ChosenPrecision, config: Config) -> MemoryNeeds:
+    def note(
+        files: ModelFiles, precision: ChosenPrecision, config: Config, *, is_copied: bool
+    ) -> MemoryNeeds:
         asked.append(precision.name)
-        return memory_needs(files, precision, config)
+        return memory_needs(files, precision, config, is_copied=is_copied)
 
     monkeypatch.setattr(memory, "memory_needs", note)
     config = Config(threads=2, precision="float32", engine_cache_dir=tmp_path)

@@ -23,7 +23,8 @@ from embedlib.engines.openvino.memory import memory_needs
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.engines.openvino.pages import LibraryMapping, let_all_go, mapped_by
 from embedlib.models.compiled.int8 import INT8_GROUPS
-from embedlib.models.compiled.int8_file import Int8Weights, write_int8
+from embedlib.models.compiled.int8_file import write_int8
+from embedlib.models.compiled.role_file import RoleFile
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import mapped_paths
@@ -83,7 +84,7 @@ def test_a_second_start_imports_the_graph_and_gives_the_same_vectors(
         coded = {f"{role}.weight" for role in linear_roles(files.spec.encoder)}
         for job in write_int8(weights, path, coded, INT8_GROUPS["int8"]):
             job(lambda *_: None)
-        weights = Int8Weights(path)
+        weights = RoleFile(path)
     without = OpenVINOEngine(
         files.spec, weights, Layout(threads=2, shares_lanes=shares_lanes, is_large=True)
     )

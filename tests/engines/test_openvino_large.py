@@ -20,7 +20,8 @@ from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import matrix, parts_packed_once
 from embedlib.models.compiled.int8 import INT8_GROUPS
-from embedlib.models.compiled.int8_file import Int8Weights, write_int8
+from embedlib.models.compiled.int8_file import write_int8
+from embedlib.models.compiled.role_file import RoleFile
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import let_go, mapped_files, stored_bits
@@ -31,12 +32,12 @@ from tests.comparing import relative_errors
 IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
 
 
-def int8_weights(files: ModelFiles, folder: Path) -> Int8Weights:
+def int8_weights(files: ModelFiles, folder: Path) -> RoleFile:
     path = folder / "model.int8.safetensors"
     quantized = {f"{role}.weight" for role in linear_roles(files.spec.encoder)}
     for job in write_int8(load_weights(files), path, quantized, INT8_GROUPS["int8"]):
         job(lambda *_: None)
-    return Int8Weights(path)
+    return RoleFile(path)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from embedlib.config import Config
-from embedlib.errors import ClosedError
+from embedlib.errors import ClosedError, EngineRunError
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Route
+from embedlib.testing import FakeEngine, fake_embedder
 from embedlib_ray.gateway import Gateway, lane_of
 from embedlib_ray.pool import WorkerPool
-from embedlib_ray.replica import Call, Held, SharedReplica
+from embedlib_ray.replica import Call, Held, ModelReplica, SharedReplica
 
 SECONDS = 30.0
 
@@ -98,3 +99,22 @@ def test_a_body_that_cannot_be_read_goes_to_a_replica(body: bytes) -> None:
     assert lane_of(route, body) == "query"
     gateway = Gateway({"one": {}, "two": {}}, ServeOptions())
     assert gateway._find_model(body) == "one"
+
+
+def test_a_replica_whose_gpu_is_lost_is_unhealthy() -> None:
+    async def work() -> None:
+        engine = FakeEngine()
+        made = {"a": lambda: fake_embedder(engine)}
+        alone = ModelReplica.__new__(ModelReplica)
+        await alone.__init__("a", made["a"], Config(), ServeOptions())  # type: ignore[misc]
+        shared = SharedReplica(made, Config(), ServeOptions())
+        await shared.load("a")
+        for replica in (alone, shared):
+            replica.check_health()
+        engine.lost = "the GPU is lost (an error)"  # type: ignore[attr-defined]
+        for replica in (alone, shared):
+            with pytest.raises(EngineRunError, match="a: the GPU is lost"):
+                replica.check_health()
+        await alone._loaded.application.close()
+
+    asyncio.run(asyncio.wait_for(work(), SECONDS))

@@ -92,14 +92,13 @@ def test_a_command_shows_it_on_its_own_screen(
     open_model: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(preparing, "START", "import time; time.sleep(0.9)")
-    monkeypatch.setattr(preparing, "terminal_columns", lambda _: 80)
     monkeypatch.setattr("embedlib.progress.terminal_columns", lambda _: 80)
     with open_model() as embedder:
         line = f"Preparing {embedder.model_name} for this machine, once"
     assert line[:40] in capsys.readouterr().err
     with Progress(None) as progress:
         phases: list[str] = []
-        monkeypatch.setattr(progress, "watch", phases.append)
+        monkeypatch.setattr(progress, "watch", lambda line, *_: phases.append(line))
         token = SHOWN.set(progress)
         open_model().close()
         SHOWN.reset(token)

@@ -133,13 +133,17 @@ def _room(plan: EnginePlan) -> Memory:
 
 
 def _needs(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
+    from embedlib.engines.openvino.float32_copy import pays
     from embedlib.engines.openvino.memory import MemoryNeeds, layerwise_needs, memory_needs
 
     if plan.is_by_layer:
         return layerwise_needs(files, config)
     if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
         return plan.needs
-    return memory_needs(files, plan.precision, config)
+    needs = memory_needs(files, plan.precision, config, is_copied=pays(plan.precision))
+    if needs.is_copied and _room(plan).too_small(needs.shared, needs.files) is not None:
+        return memory_needs(files, plan.precision, config)
+    return needs
 
 
 def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
@@ -175,12 +179,20 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.engines.openvino.layout import Layout, spare_tokens
-    from embedlib.engines.openvino.memory import stores_16_bits
-    from embedlib.engines.openvino.stored import stored_weights
+    from embedlib.engines.openvino.stored import (
+        compiled_weights,
+        multiplies_16_bits,
+        own_weights,
+    )
 
     needs = _needs(plan, files, config)
     profile = plan.profile or choose_profile(plan, files, config, None)
-    weights = stored_weights(files, plan.precision.folder)
+    folder = plan.precision.folder
+    if folder is not None:
+        weights = compiled_weights(files, folder)
+    else:
+        copies = config.engine_cache_path / NAME if needs.is_copied else None
+        weights = own_weights(files, copies, config)
     return OpenVINOEngine(
         files.spec,
         weights,
@@ -192,7 +204,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             precision=number_type(plan.precision.name),
             activation_group=INT8_GROUPS.get(plan.precision.name),
             is_large=needs.is_large,
-            is_narrow=stores_16_bits(plan.precision.folder or files.transformer_dir),
+            is_narrow=multiplies_16_bits(weights, files.spec.encoder),
             spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
             library=profile.library,
@@ -211,8 +223,11 @@ def _cache(
     would be in memory. Matrices in int8 are kept with the graph, so it is not kept where they would
     fill the disk.
     """
-    from embedlib.engines.openvino.memory import stores_16_bits
-    from embedlib.engines.openvino.stored import cache_of_graphs, cache_of_models
+    from embedlib.engines.openvino.stored import (
+        cache_of_graphs,
+        cache_of_models,
+        multiplies_16_bits,
+    )
 
     place = config.engine_cache_path / NAME
     needs = _needs(plan, files, config)
@@ -220,7 +235,8 @@ def _cache(
         return cache_of_models(place, files, plan.precision.folder, config)
     if plan.precision.name in INT8_GROUPS and needs.packed > MOST_KEPT_BYTES:
         return None
-    is_float32 = plan.precision.name == "float32" and not stores_16_bits(files.transformer_dir)
+    is_narrow = multiplies_16_bits(weights, files.spec.encoder)
+    is_float32 = plan.precision.name == "float32" and not is_narrow
     profile = plan.profile or choose_profile(plan, files, config, None)
     if is_float32 and not profile.shares_lanes:
         return None
@@ -231,18 +247,19 @@ def profile_key(
     plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
 ) -> ProfileKey:
     """Return what a profile is valid for: models of the same layers, on CPUs of this kind."""
-    from embedlib.engines.openvino.memory import stores_16_bits
+    from embedlib.engines.openvino.float32_copy import stores_16_bits
 
     encoder = files.spec.encoder
     names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
     more = ("intermediate_size", "is_gated", "is_causal")
     shape = {name: getattr(encoder, name) for name in (*names, *more)}
     stored = plan.precision.folder or files.transformer_dir
+    is_narrow = stores_16_bits(stored) and not _needs(plan, files, config).is_copied
     return ProfileKey(
         engine=NAME,
         precision=plan.precision.name,
         shape={**shape, "max_seq_tokens": files.spec.max_seq_tokens}
-        | {"stores_16_bits": stores_16_bits(stored), "excluded": sorted(plan.precision.excluded)},
+        | {"stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
         machine={"cpu": list(machine.cpu_identity()), "threads": config.num_threads},
         versions={"embedlib": __version__, "openvino": machine.version("openvino")},
     )

@@ -14,7 +14,6 @@ import math
 import operator
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from embedlib.config import Config
@@ -25,6 +24,7 @@ from embedlib.engines.openvino.block_sizes import (
     num_scores,
     scores_are_kept,
 )
+from embedlib.engines.openvino.float32_copy import stores_16_bits
 from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import (
@@ -32,13 +32,10 @@ from embedlib.engines.openvino.stage_sizes import (
     MAX_TOGETHER_TOKENS,
     MIN_TRIMMED_ROWS,
 )
-from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.compiled.int8 import INT8_GROUPS, groups_of
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.model_file import list_files
 from embedlib.models.spec import Encoder
-from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, linear_roles
 
 MAX_BATCH_TOKENS: Final = 512
@@ -105,6 +102,8 @@ class MemoryNeeds:
     """Packed copies of the matrices in a compiled model, at most."""
     second: int
     """Of a second compiled model, beside its matrices."""
+    is_copied: bool = False
+    """Whether weights in 16 bits are copied in float32 first, see `float32_copy`."""
 
     @property
     def is_large(self) -> bool:
@@ -118,7 +117,9 @@ class MemoryNeeds:
         return both <= (1 + SPARE_SHARE) * self.weights + SPARE_BYTES
 
 
-def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) -> MemoryNeeds:
+def memory_needs(
+    files: ModelFiles, precision: ChosenPrecision, config: Config, *, is_copied: bool = False
+) -> MemoryNeeds:
     """Return an estimate of the memory a model takes on one device, an upper bound.
 
     Args:
@@ -127,11 +128,13 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
             float32 four.
         config: says how many batches are computed at the same time, and their size. A text longer
             than that is a batch of its own, so the longest one counts.
+        is_copied: whether weights in 16 bits are copied in float32 first.
     """
     encoder = files.spec.encoder
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
-    is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
+    is_stored_narrow = stores_16_bits(precision.folder or files.transformer_dir)
+    is_narrow = is_stored_narrow and not is_copied
     is_bf16 = number_type(precision.name) == "bf16"
     group = INT8_GROUPS.get(precision.name)
     weights = by_mlas = by_onednn = 0
@@ -182,6 +185,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
         second=second,
+        is_copied=is_copied and is_stored_narrow,
     )
 
 
@@ -227,18 +231,6 @@ def most_bytes(num_parameters: int, precision: str) -> int:
     else:
         copies = SMALL_COPIES
     return LIBRARY_BYTES + int(copies * packed) + min(packed, MAPPED_BYTES)
-
-
-def stores_16_bits(folder: Path) -> bool:
-    """Return whether a folder stores weights in 16 bits."""
-    try:
-        return any(
-            tensor.dtype in ("F16", "BF16")
-            for path in list_files(folder, "*.safetensors")
-            for tensor in list_tensors(path, folder).values()
-        )
-    except ModelError:
-        return False  # the engine raises it again, when it loads the weights
 
 
 def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int, *, is_bf16: bool) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from embedlib.config import Config
+from embedlib.engines.openvino.float32_copy import float32_copy
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
@@ -16,24 +17,36 @@ from embedlib.models.compiled.engine_folder import file_hashes
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.reading.model_file import list_files
+from embedlib.models.spec import Encoder
 from embedlib.models.weights.file_hashes import file_state
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.mapped import mapped_paths
+from embedlib.models.weights.mapped import mapped_paths, stored_bits
+from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.models.weights.weight_files import weights_digest
 
 
-def stored_weights(files: ModelFiles, folder: Path | None) -> Mapping[str, Any]:
-    """Map the weights of a model, or those of an engine directory and what that lacks.
+def own_weights(files: ModelFiles, copies: Path | None, config: Config) -> Mapping[str, Any]:
+    """Map the weights of a model, or their copy in float32.
 
     Args:
         files: the model.
-        folder: the engine directory; None: the model's own weights.
+        copies: where copies are; None: the weights themselves are wanted.
+        config: the options.
+    """
+    own = load_weights(files)
+    copy = float32_copy(files, own, copies, config) if copies is not None else None
+    if copy is None:
+        return own
+    # What is computed when the weights are loaded is not in the copy.
+    return copy if own.keys() <= copy.keys() else ChainMap(cast(Any, copy), cast(Any, own))
+
+
+def compiled_weights(files: ModelFiles, folder: Path) -> Mapping[str, Any]:
+    """Map the weights of an engine directory, and those of the model that it lacks.
 
     Raises:
         EngineUnsupportedError: the engine directory lacks the head.
     """
-    if folder is None:
-        return load_weights(files)
     weights = int8_weights(folder)
     if files.folder != folder:
         # The directory lacks a head that is made of the rows of the answer words.
@@ -44,6 +57,12 @@ def stored_weights(files: ModelFiles, folder: Path | None) -> Mapping[str, Any]:
             "model it was made from, with precision = 'int8'"
         )
     return weights
+
+
+def multiplies_16_bits(weights: Mapping[str, Any], encoder: Encoder) -> bool:
+    """Return whether any matrix of a linear layer is stored in 16 bits."""
+    roles = (f"{role}.weight" for role in linear_roles(encoder))
+    return any(stored_bits(weights, role) is not None for role in roles)
 
 
 def cache_of_models(

@@ -17,7 +17,8 @@ from embedlib.models.compiled.engine_folder import (
 )
 from embedlib.models.compiled.fidelity_report import FidelityReport, read_reports
 from embedlib.models.compiled.int8 import INT8_GROUPS
-from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
+from embedlib.models.compiled.int8_file import INT8_NAME
+from embedlib.models.compiled.role_file import RoleFile
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import file_bytes, list_directories, read_file
 from embedlib.models.reading.pack_file import COMPILED_PLACE
@@ -69,7 +70,7 @@ def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
     ]
 
 
-def int8_weights(folder: Path) -> Int8Weights:
+def int8_weights(folder: Path) -> RoleFile:
     """Return the weights of an int8 engine directory, mapped into memory.
 
     Raises:
@@ -82,7 +83,7 @@ def int8_weights(folder: Path) -> Int8Weights:
             f"{folder}: is an engine directory in {manifest.precision}, not int8; compile the "
             "model with --precision int8"
         )
-    return Int8Weights(folder / INT8_NAME)
+    return RoleFile(folder / INT8_NAME)
 
 
 def _with_reports(folder: Path, manifest: Manifest) -> list[Compiled]:

@@ -41,7 +41,8 @@ from embedlib.models.compiled.fidelity_report import (
     write_report,
 )
 from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, groups_of, quantize_groups
-from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
+from embedlib.models.compiled.int8_file import INT8_NAME
+from embedlib.models.compiled.role_file import RoleFile
 from embedlib.models.compiled.row_scales import SMALLEST_SCALE
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
@@ -338,7 +339,7 @@ def test_opening_what_is_not_int8(tiny_folder: Callable[[str], Path], config: Co
     with pytest.raises(EngineBuildError, match=f"{INT8_NAME} has .* bytes, expected"):
         int8_weights(made)
     with pytest.raises(ModelWeightsError, match="damaged"):
-        Int8Weights(path)
+        RoleFile(path)
     compile_int8(files, config)
     assert int8_weights(made)
 

@@ -1,0 +1,231 @@
+"""Weights in 16 bits are copied as float32 where the CPU computes that faster."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.config import Config
+from embedlib.engines.base import Lane
+from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.machine import Machine
+from embedlib.engines.openvino import float32_copy, memory
+from embedlib.engines.openvino.float32_copy import pays
+from embedlib.engines.openvino.memory import memory_needs
+from embedlib.engines.openvino.stored import own_weights
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.mapped import stored_bits
+from embedlib.session.loading import load_model
+from embedlib.testing import make_batch
+from embedlib.testing.models.sparse import SPARSE_VARIANTS
+from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
+from embedlib.testing.models.write import write_variant
+from tests.comparing import relative_errors
+from tests.machines import fake_machine
+
+FLOAT32: Final = ChosenPrecision(name="float32")
+CONFIG: Final = Config(threads=2, prepare=True)
+
+
+def cpu(vendor: str, flags: str) -> Machine:
+    return fake_machine(files={"/proc/cpuinfo": f"vendor_id : {vendor}\nflags : {flags}\n"})
+
+
+@pytest.fixture(autouse=True)
+def _zen3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the CPU be one where float32 is faster."""
+    monkeypatch.setattr(float32_copy, "Machine", lambda: cpu("AuthenticAMD", "avx avx2 fma"))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[[ModelFiles], Mapping[str, Any]]:
+    """Return a function that maps the copy of a model's weights, which it writes first."""
+
+    def weights(files: ModelFiles) -> Mapping[str, Any]:
+        return own_weights(files, tmp_path / "openvino", CONFIG)
+
+    return weights
+
+
+def copies(tmp_path: Path) -> list[Path]:
+    return list(tmp_path.glob("**/float32-*"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "with_head"),
+    [
+        ("mistral", False),  # in three files
+        ("qwen2", False),
+        ("modernbert-splade", False),
+        ("xlm-roberta-reranker", True),
+        ("qwen3-logit-score", True),  # has a head that is computed when it is loaded
+    ],
+)
+def test_a_copy_has_the_same_numbers(
+    variant: str,
+    with_head: bool,
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+) -> None:
+    rows = {**VARIANTS, **SCORING_VARIANTS, **SPARSE_VARIANTS}
+    folder = write_variant(tmp_path / "model", variant, rows[variant])
+    files = read_model_files(folder, with_head=with_head)
+    own, found = load_weights(files), stored(files)
+    assert found.keys() == own.keys()
+    for role, values in own.items():
+        assert (found[role] == values).all(), role
+        assert found[role].dtype == np.float32
+        kept = stored_bits(found, role) is not None
+        assert kept == (role == "tokens" and stored_bits(own, role) is not None), role
+
+
+def test_a_number_that_is_added_on_reading_is_added_once(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("gemma2"))
+    weights = load_weights(files)
+    assert weights.stored("final_norm.weight").added
+    copy = float32_copy.float32_copy(files, weights, tmp_path, CONFIG)
+    assert copy is not None
+    assert (copy["final_norm.weight"] == weights["final_norm.weight"]).all()
+
+
+def test_a_copy_is_written_once_for_each_state_of_the_files(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("qwen2"), folder)
+    files = read_model_files(folder)
+    for _ in range(2):
+        stored(files)
+    assert len(copies(tmp_path)) == 1
+    assert len([line for line in caplog.messages if "writing" in line]) == 1
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    changed = stored(read_model_files(folder))
+    assert len(copies(tmp_path)) == 2
+    own = load_weights(read_model_files(folder))
+    assert all((changed[role] == own[role]).all() for role in own)
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "expected"),
+    [
+        (cpu("AuthenticAMD", "avx2"), "float32", True),
+        (cpu("AuthenticAMD", "avx2"), "int8", False),
+        (cpu("AuthenticAMD", "avx2 avx512f"), "float32", False),
+        (cpu("GenuineIntel", "avx2"), "float32", False),
+        (cpu("", ""), "float32", False),
+    ],
+)
+def test_where_a_copy_pays(
+    machine: Machine, precision: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(float32_copy, "Machine", lambda: machine)
+    assert pays(ChosenPrecision(name=precision)) == expected
+
+
+def test_the_plan_counts_what_the_copy_needs(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
+    files = read_model_files(tiny_folder("qwen2"))
+    config = Config(threads=2)
+    found = [memory_needs(files, FLOAT32, config, is_copied=way) for way in (False, True)]
+    assert [needs.is_copied for needs in found] == [False, True]
+    assert found[0].shared < found[1].shared
+    exact = memory_needs(read_model_files(tiny_folder("bert")), FLOAT32, config, is_copied=True)
+    assert not exact.is_copied, "its file has float32"
+
+
+def test_a_disk_without_room_costs_speed_alone(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(float32_copy, "FREE_SHARE", 0.0)
+    files = read_model_files(tiny_folder("qwen2"))
+    found = stored(files)
+    assert stored_bits(found, "layers.0.q.weight") is not None
+    assert any("of the disk are free" in line for line in caplog.messages)
+    assert copies(tmp_path) == []
+    assert list((tmp_path / "openvino").iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_costs_speed_alone(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "openvino").write_text("a file is here")
+    found = stored(read_model_files(tiny_folder("qwen2")))
+    assert stored_bits(found, "layers.0.q.weight") is not None
+
+
+Load = Callable[..., NDArray[np.float32]]
+
+
+@pytest.fixture
+def load(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Load:
+    """Return a function that loads a model and returns the vectors of two texts."""
+
+    def vectors(
+        variant: str, machine: Machine | None = None, **options: Any
+    ) -> NDArray[np.float32]:
+        options = {"precision": "float32", "threads": 2, "prepare": True, **options}
+        config = Config(engine_cache_dir=tmp_path, **options)
+        engine = load_model(tiny_folder(variant), config, machine=machine).engine
+        rows = engine.compute(make_batch([[5, 6, 7], [8]], Lane.QUERY))
+        engine.close()
+        return rows
+
+    return vectors
+
+
+@pytest.mark.parametrize("variant", ["mistral", "qwen2"])
+def test_a_load_computes_the_same_vectors_from_the_copy(
+    variant: str, load: Load, tmp_path: Path
+) -> None:
+    expected = load(variant, prepare=False)
+    assert copies(tmp_path) == []
+    found = [load(variant), load(variant), load(variant, prepare=False)]
+    assert len(copies(tmp_path)) == 1
+    assert relative_errors(found[0], expected).max() < 2e-5
+    assert (found[1] == found[0]).all()
+    assert (found[2] == found[0]).all(), "what is there is used"
+
+
+def test_a_float32_file_is_not_copied(load: Load, tmp_path: Path) -> None:
+    load("bert")
+    assert copies(tmp_path) == []
+
+
+def test_a_load_that_has_no_memory_for_the_copy_does_without(
+    load: Load,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
+    files = read_model_files(tiny_folder("qwen2"))
+    room = memory_needs(files, FLOAT32, Config(threads=2)).shared
+    small = fake_machine(files={"/proc/meminfo": f"MemAvailable: {room // 1024 + 1} kB\n"})
+    load("qwen2", small)
+    assert copies(tmp_path) == []
