@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,10 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import float32_copy, memory
 from embedlib.engines.openvino.float32_copy import pays
+from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.openvino.memory import memory_needs
 from embedlib.engines.openvino.stored import own_weights
+from embedlib.engines.select import plan_engine
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import stored_bits
@@ -122,6 +125,24 @@ def test_a_copy_is_written_once_for_each_state_of_the_files(
     assert all((changed[role] == own[role]).all() for role in own)
 
 
+@pytest.mark.parametrize("content", [b"", b"x" * 100])
+def test_a_damaged_copy_is_removed_and_written_again(
+    content: bytes,
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    stored(files)
+    [path] = copies(tmp_path)
+    (path / float32_copy.NAME).write_bytes(content)
+    assert stored_bits(stored(files), "layers.0.q.weight") is not None
+    assert any("damaged" in line for line in caplog.messages)
+    assert copies(tmp_path) == []
+    assert stored_bits(stored(files), "layers.0.q.weight") is None
+
+
 @pytest.mark.parametrize(
     ("machine", "precision", "expected"),
     [
@@ -148,6 +169,9 @@ def test_the_plan_counts_what_the_copy_needs(
     found = [memory_needs(files, FLOAT32, config, is_copied=way) for way in (False, True)]
     assert [needs.is_copied for needs in found] == [False, True]
     assert found[0].shared < found[1].shared
+    plan = plan_engine(files, replace(config, precision="float32"))
+    told = KIND.describe_memory(plan, files, config)  # type: ignore[misc]
+    assert told.endswith("; 16-bit weights are copied to the cache as float32")
     exact = memory_needs(read_model_files(tiny_folder("bert")), FLOAT32, config, is_copied=True)
     assert not exact.is_copied, "its file has float32"
 

@@ -24,7 +24,7 @@ from typing import Final
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine, has_avx2_alone
-from embedlib.errors import ModelError
+from embedlib.errors import ModelError, ModelWeightsError
 from embedlib.memory import gib
 from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock
@@ -88,7 +88,8 @@ def float32_copy(
         config: says whether a copy may be written, and how many cores there are.
 
     Returns:
-        None: there is none, and it may not be written, or cannot be, as the log says.
+        None: there is none, and it may not be written, or cannot be, as the log says; or it was
+        damaged and removed.
 
     Raises:
         ModelWeightsError: the weights cannot be read.
@@ -107,9 +108,14 @@ def float32_copy(
                     _write(stored, folder, config.num_threads, name)
         with suppress(OSError):  # a cache that cannot be written is used all the same
             os.utime(folder)  # the cache of compiled models removes what nobody uses
-        return RoleFile(folder / NAME)
     except OSError as error:
         logger.info("%s is computed from its 16-bit weights, more slowly: %s", name, error)
+        return None
+    try:
+        return RoleFile(folder / NAME)
+    except (ModelWeightsError, OSError) as error:
+        logger.warning("the copy in %s is removed, it is damaged: %s", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
         return None
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
 from embedlib.engines.openvino.number_types import number_type
-from embedlib.engines.profile import Profile, ProfileKey
+from embedlib.engines.openvino.planning import (
+    choose_profile,
+    describe_memory,
+    needs_of,
+    profile_key,
+    room,
+    shares_lanes,
+)
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import Memory, gib
+from embedlib.memory import gib
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
-from embedlib.version import __version__
 
 if TYPE_CHECKING:
     from embedlib.config import Config
@@ -111,8 +115,8 @@ def check_memory(
     _check_groups(plan.precision.name, files.spec.encoder)
     from embedlib.engines.openvino.remedies import remedy
 
-    needed = _needs(plan, files, config)
-    limit = _room(plan).too_small(needed.shared, needed.files)
+    needed = needs_of(plan, files, config)
+    limit = room(plan).too_small(needed.shared, needed.files)
     if limit is None:
         return needed
     if plan.is_by_layer:
@@ -124,47 +128,8 @@ def check_memory(
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
         f"{plan.precision}, and this process can have {limit}; "
-        f"{remedy(files, config, plan.precision, _room(plan))}"
+        f"{remedy(files, config, plan.precision, room(plan))}"
     )
-
-
-def _room(plan: EnginePlan) -> Memory:
-    return plan.memory or Memory()
-
-
-def _needs(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
-    from embedlib.engines.openvino.float32_copy import pays
-    from embedlib.engines.openvino.memory import MemoryNeeds, layerwise_needs, memory_needs
-
-    if plan.is_by_layer:
-        return layerwise_needs(files, config)
-    if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
-        return plan.needs
-    needs = memory_needs(files, plan.precision, config, is_copied=pays(plan.precision))
-    if needs.is_copied and _room(plan).too_small(needs.shared, needs.files) is not None:
-        return memory_needs(files, plan.precision, config)
-    return needs
-
-
-def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
-    """Return one line: what a precision needs, and whether the process can have it."""
-    needs = _needs(plan, files, config)
-    limit = _room(plan).too_small(needs.shared, needs.files)
-    shares = _shares_lanes(plan, needs)
-    told = gib(needs.shared if shares else needs.separate)
-    if limit is not None:
-        verdict = f"no, this process can have {limit}"
-    elif shares:
-        verdict = "yes, both lanes share a compiled model"
-    else:
-        verdict = f"yes, with a compiled model for each lane; {gib(needs.shared)} with one for both"
-    return f"needs about {told} for {gib(needs.weights)} of weights: {verdict}"
-
-
-def _shares_lanes(plan: EnginePlan, needs: MemoryNeeds) -> bool:
-    """Return whether a compiled model of each lane would take too much memory."""
-    is_too_large = _room(plan).too_small(needs.separate, needs.files) is not None
-    return is_too_large or not needs.may_be_separate
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
@@ -185,7 +150,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         own_weights,
     )
 
-    needs = _needs(plan, files, config)
+    needs = needs_of(plan, files, config)
     profile = plan.profile or choose_profile(plan, files, config, None)
     folder = plan.precision.folder
     if folder is not None:
@@ -230,7 +195,7 @@ def _cache(
     )
 
     place = config.engine_cache_path / NAME
-    needs = _needs(plan, files, config)
+    needs = needs_of(plan, files, config)
     if not needs.is_large:
         return cache_of_models(place, files, plan.precision.folder, config)
     if plan.precision.name in INT8_GROUPS and needs.packed > MOST_KEPT_BYTES:
@@ -241,69 +206,6 @@ def _cache(
     if is_float32 and not profile.shares_lanes:
         return None
     return cache_of_graphs(place, weights, is_packed_at_once=is_float32)
-
-
-def profile_key(
-    plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
-) -> ProfileKey:
-    """Return what a profile is valid for: models of the same layers, on CPUs of this kind."""
-    from embedlib.engines.openvino.float32_copy import stores_16_bits
-
-    encoder = files.spec.encoder
-    names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
-    more = ("intermediate_size", "is_gated", "is_causal")
-    shape = {name: getattr(encoder, name) for name in (*names, *more)}
-    stored = plan.precision.folder or files.transformer_dir
-    is_narrow = stores_16_bits(stored) and not _needs(plan, files, config).is_copied
-    return ProfileKey(
-        engine=NAME,
-        precision=plan.precision.name,
-        shape={**shape, "max_seq_tokens": files.spec.max_seq_tokens}
-        | {"stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
-        machine={"cpu": list(machine.cpu_identity()), "threads": config.num_threads},
-        versions={"embedlib": __version__, "openvino": machine.version("openvino")},
-    )
-
-
-def choose_profile(
-    plan: EnginePlan, files: ModelFiles, config: Config, found: Profile | None
-) -> Profile:
-    """Return how to compute: as the options say, then as was measured, then by rule.
-
-    What was measured is not taken where the memory that is left now does not allow it.
-
-    Args:
-        plan: says which memory is left.
-        files: the model.
-        config: the options.
-        found: what was measured; None: nothing.
-    """
-    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
-
-    needs = _needs(plan, files, config)
-    shares = _shares_lanes(plan, needs)
-    rule = Profile(
-        max_batch_tokens=SHARED_BATCH_TOKENS if shares else MAX_BATCH_TOKENS,
-        num_streams=1 if shares else config.num_threads,
-        shares_lanes=shares,
-        library="auto",
-    )
-    chosen = rule if found is None else found
-    if found is not None and not _fits(plan, files, config, found):
-        log = logging.getLogger(__name__)
-        log.warning("the tuned profile is not used: its batches or lanes need more memory")
-        chosen = rule
-    budget = config.max_batch_tokens or chosen.max_batch_tokens
-    return replace(chosen, max_batch_tokens=budget)
-
-
-def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile) -> bool:
-    """Return whether the memory that is left allows a profile."""
-    budget = config.max_batch_tokens or profile.max_batch_tokens
-    needs = _needs(replace(plan, needs=None), files, replace(config, max_batch_tokens=budget))
-    if profile.shares_lanes:
-        return _room(plan).too_small(needs.shared, needs.files) is None
-    return not _shares_lanes(plan, needs)
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
@@ -321,7 +223,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
     layout = Layout(
         threads=config.num_threads,
         max_batch_tokens=config.max_batch_tokens or budget,
-        shares_lanes=plan.is_by_layer or (needs is not None and _shares_lanes(plan, needs)),
+        shares_lanes=plan.is_by_layer or (needs is not None and shares_lanes(plan, needs)),
         precision=number_type(plan.precision.name),
         activation_group=INT8_GROUPS.get(plan.precision.name),
         is_large=needs is not None and needs.is_large,

@@ -1,0 +1,126 @@
+"""How a model is to run on the CPU: what memory it needs, how lanes share it, which profile.
+
+Imports no openvino.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from embedlib.engines.profile import Profile, ProfileKey
+from embedlib.memory import Memory, gib
+from embedlib.version import __version__
+
+if TYPE_CHECKING:
+    from embedlib.config import Config
+    from embedlib.engines.kind import EnginePlan
+    from embedlib.engines.machine import Machine
+    from embedlib.engines.openvino.memory import MemoryNeeds
+    from embedlib.models.reading.files import ModelFiles
+
+
+def room(plan: EnginePlan) -> Memory:
+    """Return the memory that a model may take."""
+    return plan.memory or Memory()
+
+
+def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
+    """Return what a plan needs; weights are not copied where there is memory only without that."""
+    from embedlib.engines.openvino.float32_copy import pays
+    from embedlib.engines.openvino.memory import MemoryNeeds, layerwise_needs, memory_needs
+
+    if plan.is_by_layer:
+        return layerwise_needs(files, config)
+    if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
+        return plan.needs
+    needs = memory_needs(files, plan.precision, config, is_copied=pays(plan.precision))
+    if needs.is_copied and room(plan).too_small(needs.shared, needs.files) is not None:
+        return memory_needs(files, plan.precision, config)
+    return needs
+
+
+def shares_lanes(plan: EnginePlan, needs: MemoryNeeds) -> bool:
+    """Return whether a compiled model of each lane would take too much memory."""
+    is_too_large = room(plan).too_small(needs.separate, needs.files) is not None
+    return is_too_large or not needs.may_be_separate
+
+
+def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
+    """Return one line: what a precision needs, and whether the process can have it."""
+    needs = needs_of(plan, files, config)
+    limit = room(plan).too_small(needs.shared, needs.files)
+    shares = shares_lanes(plan, needs)
+    told = gib(needs.shared if shares else needs.separate)
+    if limit is not None:
+        verdict = f"no, this process can have {limit}"
+    elif shares:
+        verdict = "yes, both lanes share a compiled model"
+    else:
+        verdict = f"yes, with a compiled model for each lane; {gib(needs.shared)} with one for both"
+    copied = "; 16-bit weights are copied to the cache as float32" if needs.is_copied else ""
+    return f"needs about {told} for {gib(needs.weights)} of weights: {verdict}{copied}"
+
+
+def profile_key(
+    plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
+) -> ProfileKey:
+    """Return what a profile is valid for: models of the same layers, on CPUs of this kind."""
+    from embedlib.engines.openvino.float32_copy import stores_16_bits
+
+    encoder = files.spec.encoder
+    names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
+    more = ("intermediate_size", "is_gated", "is_causal")
+    shape = {name: getattr(encoder, name) for name in (*names, *more)}
+    stored = plan.precision.folder or files.transformer_dir
+    is_narrow = stores_16_bits(stored) and not needs_of(plan, files, config).is_copied
+    return ProfileKey(
+        engine=plan.engine,
+        precision=plan.precision.name,
+        shape={**shape, "max_seq_tokens": files.spec.max_seq_tokens}
+        | {"stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
+        machine={"cpu": list(machine.cpu_identity()), "threads": config.num_threads},
+        versions={"embedlib": __version__, "openvino": machine.version("openvino")},
+    )
+
+
+def choose_profile(
+    plan: EnginePlan, files: ModelFiles, config: Config, found: Profile | None
+) -> Profile:
+    """Return how to compute: as the options say, then as was measured, then by rule.
+
+    What was measured is not taken where the memory that is left now does not allow it.
+
+    Args:
+        plan: says which memory is left.
+        files: the model.
+        config: the options.
+        found: what was measured; None: nothing.
+    """
+    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
+
+    needs = needs_of(plan, files, config)
+    shares = shares_lanes(plan, needs)
+    rule = Profile(
+        max_batch_tokens=SHARED_BATCH_TOKENS if shares else MAX_BATCH_TOKENS,
+        num_streams=1 if shares else config.num_threads,
+        shares_lanes=shares,
+        library="auto",
+    )
+    chosen = rule if found is None else found
+    if found is not None and not _fits(plan, files, config, found):
+        log = logging.getLogger(__name__)
+        log.warning("the tuned profile is not used: its batches or lanes need more memory")
+        chosen = rule
+    budget = config.max_batch_tokens or chosen.max_batch_tokens
+    return replace(chosen, max_batch_tokens=budget)
+
+
+def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile) -> bool:
+    """Return whether the memory that is left allows a profile."""
+    budget = config.max_batch_tokens or profile.max_batch_tokens
+    needs = needs_of(replace(plan, needs=None), files, replace(config, max_batch_tokens=budget))
+    if profile.shares_lanes:
+        return room(plan).too_small(needs.shared, needs.files) is None
+    return not shares_lanes(plan, needs)
