@@ -349,8 +349,10 @@ def telling(line: str, unit: str = "", read: Callable[[], Reading] = Reading) ->
     shown = SHOWN.get()
     if shown is not None:
         shown.watch(line, unit, read)
-        yield
-        shown.watch("Loading")
+        try:
+            yield
+        finally:
+            shown.watch("Loading")
     elif terminal_columns(sys.stderr):
         with Progress(open_screen(sys.stderr)) as progress:
             progress.watch(line, unit, read)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
 from embedlib.config import Config
 from embedlib.engines.base import Lane
@@ -20,7 +21,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import float32_copy, memory
 from embedlib.engines.openvino.float32_copy import pays
 from embedlib.engines.openvino.kind import KIND
-from embedlib.engines.openvino.memory import memory_needs
+from embedlib.engines.openvino.memory import memory_needs, stores_16_bits
 from embedlib.engines.openvino.stored import own_weights
 from embedlib.engines.select import plan_engine
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -49,11 +50,16 @@ def _zen3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Callable[[ModelFiles], Mapping[str, Any]]:
+def stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[ModelFiles], Mapping[str, Any]]:
     """Return a function that maps the copy of a model's weights, which it writes first."""
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
 
     def weights(files: ModelFiles) -> Mapping[str, Any]:
-        return own_weights(files, tmp_path / "openvino", CONFIG)
+        needs = memory_needs(files, FLOAT32, CONFIG, is_copied=True)
+        config = replace(CONFIG, engine_cache_dir=tmp_path)
+        return own_weights(files, needs, tmp_path / "openvino", config)
 
     return weights
 
@@ -96,23 +102,24 @@ def test_a_number_that_is_added_on_reading_is_added_once(
     files = read_model_files(tiny_folder("gemma2"))
     weights = load_weights(files)
     assert weights.stored("final_norm.weight").added
-    copy = float32_copy.float32_copy(files, weights, tmp_path, CONFIG)
+    config = replace(CONFIG, engine_cache_dir=tmp_path)
+    copy = float32_copy.copied_weights(files, weights, tmp_path, config)
     assert copy is not None
     assert (copy["final_norm.weight"] == weights["final_norm.weight"]).all()
 
 
-def test_a_copy_is_written_once_for_each_state_of_the_files(
+def test_a_copy_is_written_once_for_each_content(
     tiny_folder: Callable[[str], Path],
     stored: Callable[[ModelFiles], Mapping[str, Any]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_folder("qwen2"), folder)
-    files = read_model_files(folder)
-    for _ in range(2):
-        stored(files)
+    folder, other = tmp_path / "model", tmp_path / "other"
+    for place in (folder, other):
+        shutil.copytree(tiny_folder("qwen2"), place)
+    for place in (folder, other, folder):
+        stored(read_model_files(place))
     assert len(copies(tmp_path)) == 1
     assert len([line for line in caplog.messages if "writing" in line]) == 1
     path = folder / "model.safetensors"
@@ -120,9 +127,41 @@ def test_a_copy_is_written_once_for_each_state_of_the_files(
     content[-1] ^= 1
     path.write_bytes(content)
     changed = stored(read_model_files(folder))
-    assert len(copies(tmp_path)) == 2
     own = load_weights(read_model_files(folder))
     assert all((changed[role] == own[role]).all() for role in own)
+    assert len(copies(tmp_path)) == 1, "the one of the content before is removed"
+
+
+def test_the_copy_of_a_model_that_is_gone_is_removed_when_another_is_written(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("qwen2"), folder)
+    stored(read_model_files(folder))
+    before = copies(tmp_path)
+    shutil.rmtree(folder)
+    stored(read_model_files(tiny_folder("mistral")))
+    assert len(copies(tmp_path)) == 1
+    assert copies(tmp_path) != before
+
+
+def test_a_copy_that_cannot_be_read_is_left_alone(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    stored(files)
+    [folder] = copies(tmp_path)
+    path = folder / float32_copy.NAME
+    path.rename(folder / "kept")
+    path.mkdir()  # nobody may open it as a file
+    assert stored_bits(stored(files), "layers.0.q.weight") is not None
+    assert any("more slowly" in line for line in caplog.messages)
+    assert (folder / "kept").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100])
@@ -188,7 +227,7 @@ def test_a_disk_without_room_costs_speed_alone(
     files = read_model_files(tiny_folder("qwen2"))
     found = stored(files)
     assert stored_bits(found, "layers.0.q.weight") is not None
-    assert any("of the disk are free" in line for line in caplog.messages)
+    assert any("more than a tenth of the" in line for line in caplog.messages)
     assert copies(tmp_path) == []
     assert list((tmp_path / "openvino").iterdir()) == []
 
@@ -213,8 +252,15 @@ def load(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Load:
     def vectors(
         variant: str, machine: Machine | None = None, **options: Any
     ) -> NDArray[np.float32]:
-        options = {"precision": "float32", "threads": 2, "prepare": True, **options}
-        config = Config(engine_cache_dir=tmp_path, **options)
+        config = Config(
+            **{
+                "precision": "float32",
+                "threads": 2,
+                "prepare": True,
+                "engine_cache_dir": tmp_path,
+                **options,
+            }
+        )
         engine = load_model(tiny_folder(variant), config, machine=machine).engine
         rows = engine.compute(make_batch([[5, 6, 7], [8]], Lane.QUERY))
         engine.close()
@@ -225,8 +271,9 @@ def load(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Load:
 
 @pytest.mark.parametrize("variant", ["mistral", "qwen2"])
 def test_a_load_computes_the_same_vectors_from_the_copy(
-    variant: str, load: Load, tmp_path: Path
+    variant: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
     expected = load(variant, prepare=False)
     assert copies(tmp_path) == []
     found = [load(variant), load(variant), load(variant, prepare=False)]
@@ -236,9 +283,48 @@ def test_a_load_computes_the_same_vectors_from_the_copy(
     assert (found[2] == found[0]).all(), "what is there is used"
 
 
-def test_a_float32_file_is_not_copied(load: Load, tmp_path: Path) -> None:
-    load("bert")
+@pytest.mark.parametrize("variant", ["mistral", "qwen2"])
+def test_a_small_model_is_widened_in_memory(
+    variant: str,
+    load: Load,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [load(variant), load(variant)]
+    monkeypatch.setattr(float32_copy, "Machine", lambda: cpu("AuthenticAMD", "avx2 avx512f"))
+    expected = load(variant, engine_cache_dir=tmp_path / "other")
+    assert relative_errors(found[0], expected).max() < 2e-5
+    assert (found[1] == found[0]).all()
     assert copies(tmp_path) == []
+    weights = load_weights(read_model_files(tiny_folder(variant)))
+    widened = float32_copy.widened_weights(weights)
+    assert widened.keys() == weights.keys()
+    assert all((widened[role] == weights[role]).all() for role in weights)
+    assert [role for role in widened if stored_bits(widened, role) is not None] == ["tokens"]
+
+
+def test_a_float32_file_is_not_copied(
+    load: Load, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
+    load("bert")
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("bert"), folder)
+    shutil.copy(tiny_folder("qwen2") / "model.safetensors", folder / "model.fp16.safetensors")
+    assert not stores_16_bits(read_model_files(folder), None), "that file is not read"
+    assert copies(tmp_path) == []
+
+
+def test_a_table_of_tokens_alone_is_not_worth_a_copy(tmp_path: Path) -> None:
+    folder = write_variant(tmp_path / "model", "qwen2", VARIANTS["qwen2"])
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    table = max(tensors, key=lambda name: tensors[name].size)
+    assert "embed_tokens" in table
+    wide = {name: array.astype(np.float32) for name, array in tensors.items()}
+    save_file({**wide, table: tensors[table]}, path)
+    assert not stores_16_bits(read_model_files(folder), None)
 
 
 def test_a_load_that_has_no_memory_for_the_copy_does_without(

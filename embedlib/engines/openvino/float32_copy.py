@@ -1,10 +1,12 @@
-"""A copy in float32 of weights that a file stores in 16 bits, for CPUs that compute it faster.
+"""Weights that a file stores in 16 bits as float32, for CPUs that compute them faster so.
 
 Of OpenVINO's two libraries oneDNN alone multiplies a matrix that is stored in 16 bits. With AVX2
-and no AVX-512 the other one, MLAS, takes a fifth to a quarter less time. So there the weights are
-written once, into the cache of compiled models; without room for that only speed is lost:
+and no AVX-512 the other one, MLAS, takes a fifth to a quarter less time. So there the weights of a
+small model are widened in memory, since its compiled model is kept with them. Those of a large one
+are written once, into the cache of compiled models; without room for that only speed is lost:
 
-    float32-KEY/weights.safetensors    by role; KEY stands for the model's files
+    float32-KEY/weights.safetensors    by role; KEY stands for the content of the model's files
+    float32-KEY/source.json            the paths of those files
 """
 
 from __future__ import annotations
@@ -14,58 +16,55 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine, has_avx2_alone
+from embedlib.engines.openvino.model_cache import remove_unused
 from embedlib.errors import ModelError, ModelWeightsError
 from embedlib.memory import gib
+from embedlib.models.compiled.engine_folder import file_hashes
 from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock
 from embedlib.models.compiled.role_file import RoleFile, tensors_to_store
 from embedlib.models.compiled.tensor_blocks import (
+    ITEM_BYTES,
     WrittenTensor,
     as_numbers,
     create_file,
     read_blocks,
 )
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.model_file import list_files
-from embedlib.models.weights.file_hashes import ReportBytes, file_state
+from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.load import Weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.progress import Reading, telling
 
 FORMAT: Final = 1
 """Of these files."""
 NAME: Final = "weights.safetensors"
+SOURCE: Final = "source.json"
 FREE_SHARE: Final = 0.1
 """Of the free disk that a copy takes at most."""
 GATHERED: Final = frozenset({"tokens"})
 """Roles of which rows are looked up and nothing is multiplied: they stay as they are stored."""
 
-
-def stores_16_bits(folder: Path) -> bool:
-    """Return whether a folder stores weights in 16 bits."""
-    try:
-        return any(
-            tensor.dtype in ("F16", "BF16")
-            for path in list_files(folder, "*.safetensors")
-            for tensor in list_tensors(path, folder).values()
-        )
-    except ModelError:
-        return False  # the engine raises it again, when it loads the weights
+_logger = logging.getLogger(__name__)
 
 
 def pays(precision: ChosenPrecision) -> bool:
-    """Return whether a copy of 16-bit weights pays on this machine.
+    """Return whether float32 in place of 16 bits pays on this machine.
 
     Source: docs/benchmarks.md, 16-bit files on AVX2 alone. CPUs of Intel were not measured.
     """
@@ -76,59 +75,104 @@ def pays(precision: ChosenPrecision) -> bool:
     return has_avx2_alone(machine.cpu_features()) and not is_intel
 
 
-def float32_copy(
+class _Widened(Mapping[str, NDArray[np.float32]]):
+    """Arrays that are widened on every access, and are not offered in 16 bits."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._roles = [role for role in weights if role not in GATHERED]
+
+    def __getitem__(self, role: str) -> NDArray[np.float32]:
+        if role in GATHERED:
+            raise KeyError(role)
+        return self._weights[role]
+
+    def __contains__(self, role: object) -> bool:
+        return role in self._weights and role not in GATHERED  # `Mapping` would read and convert
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._roles)
+
+    def __len__(self) -> int:
+        return len(self._roles)
+
+
+def widened_weights(weights: Weights) -> Mapping[str, Any]:
+    """Return the weights of a small model in float32, without a file."""
+    return ChainMap(cast(Any, _Widened(weights)), cast(Any, weights))
+
+
+def copied_weights(
     files: ModelFiles, weights: Weights, place: Path, config: Config
-) -> RoleFile | None:
-    """Return the copy of a model's weights, which is written if there is none.
+) -> Mapping[str, Any] | None:
+    """Return the weights of a model from their copy, which is written if there is none.
 
     Args:
         files: the model.
-        weights: its own; those that are computed at load are not in the copy.
+        weights: its own.
         place: the folder of the copies of all models.
         config: says whether a copy may be written, and how many cores there are.
 
     Returns:
-        None: there is none, and it may not be written, or cannot be, as the log says; or it was
-        damaged and removed.
-
-    Raises:
-        ModelWeightsError: the weights cannot be read.
+        None: there is none, and it may not be written, or cannot be, as the log says.
     """
-    logger = logging.getLogger(__name__)
     stored = tensors_to_store(weights)
-    folder = place / f"float32-{_key(weights, stored)}"
-    name = files.hub_name or files.folder.name
+    folder = place / f"float32-{_key(files, stored, config)}"
+    name = files.hub_name or files.folder.resolve().name
     try:
         if not folder.exists():
             if not config.prepare:
                 return None
             with place_lock(folder):
                 if not folder.exists():  # another process may have written it meanwhile
-                    logger.info("writing the weights of %s in float32 to %s", name, folder)
-                    _write(stored, folder, config.num_threads, name)
+                    _logger.info("writing the weights of %s in float32 to %s", name, folder)
+                    _write(stored, folder, mapped_paths(weights), config.num_threads, name)
         with suppress(OSError):  # a cache that cannot be written is used all the same
             os.utime(folder)  # the cache of compiled models removes what nobody uses
-    except OSError as error:
-        logger.info("%s is computed from its 16-bit weights, more slowly: %s", name, error)
+        if _is_damaged(folder):
+            return None
+        copy = RoleFile(folder / NAME)
+    except (OSError, ModelError) as error:
+        _logger.warning("%s is computed from its 16-bit weights, more slowly: %s", name, error)
         return None
-    try:
-        return RoleFile(folder / NAME)
-    except (ModelWeightsError, OSError) as error:
-        logger.warning("the copy in %s is removed, it is damaged: %s", folder, error)
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
+    # What is computed when the weights are loaded is not in the copy.
+    return copy if weights.keys() <= copy.keys() else ChainMap(cast(Any, copy), cast(Any, weights))
 
 
-def _key(weights: Weights, stored: Mapping[str, StoredTensor]) -> str:
-    """Return what stands for the content of a copy: the states of the files, and who is where."""
-    states = [file_state(path) for path in mapped_paths(weights)]
-    places = {role: asdict(tensor) for role, tensor in stored.items()}
-    known = json.dumps([FORMAT, states, places], default=str, sort_keys=True)
+def _key(files: ModelFiles, stored: Mapping[str, StoredTensor], config: Config) -> str:
+    """Return what stands for the content of a copy: that of the files, and which part is what."""
+    digest = weights_digest(files, file_hashes(config))
+    parts = {
+        role: (tensor.path.name, tensor.dtype, tensor.shape, tensor.start, tensor.added)
+        for role, tensor in stored.items()
+    }
+    known = json.dumps([FORMAT, digest, parts], sort_keys=True)
     return hashlib.blake2b(known.encode(), digest_size=16).hexdigest()
 
 
-def _write(stored: Mapping[str, StoredTensor], folder: Path, threads: int, name: str) -> None:
-    """Write the file, several tensors at a time.
+def _is_damaged(folder: Path) -> bool:
+    """Return whether a copy is not whole; then it is removed.
+
+    Raises:
+        ModelError: it cannot be read, which does not mean that it is damaged.
+    """
+    try:
+        list_tensors(folder / NAME, folder)
+    except ModelWeightsError as error:
+        _logger.warning("the copy in %s is removed, it is damaged: %s", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+    return False
+
+
+def _write(
+    stored: Mapping[str, StoredTensor],
+    folder: Path,
+    sources: Sequence[Path],
+    threads: int,
+    name: str,
+) -> None:
+    """Write a copy, several tensors at a time; it takes the place of others of the same files.
 
     Raises:
         OSError: it cannot be written, or would take too much of the disk.
@@ -142,14 +186,22 @@ def _write(stored: Mapping[str, StoredTensor], folder: Path, threads: int, name:
         num_bytes = sum(place.num_bytes for place in written.values())
         free = shutil.disk_usage(part).free
         if num_bytes > FREE_SHARE * free:
-            raise OSError(f"a copy takes {gib(num_bytes)}, and {gib(free)} of the disk are free")
+            raise OSError(
+                f"a copy in float32 takes {gib(num_bytes)}, more than a tenth of the {gib(free)} "
+                f"that are free in {folder.parent}; free some, or set EMBEDLIB_PREPARE=false"
+            )
+        paths = sorted({str(path.resolve()) for path in sources})
+        (part / SOURCE).write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")
         done = 0
 
         def count(num_read: int) -> None:
             nonlocal done
             done += num_read
 
-        total = sum(os.path.getsize(path) for path in {tensor.path for tensor in stored.values()})
+        total = sum(
+            int(np.prod(tensor.shape, dtype=np.int64)) * ITEM_BYTES[tensor.dtype]
+            for tensor in stored.values()
+        )
         line = f"Preparing {name} for this machine, once"
         with telling(line, "B", lambda: Reading(done=done, total=total)):
             jobs = [
@@ -157,6 +209,8 @@ def _write(stored: Mapping[str, StoredTensor], folder: Path, threads: int, name:
                 for role, tensor in stored.items()
             ]
             run_jobs(jobs, threads, count)
+    _remove_others(folder, paths)
+    remove_unused(folder.parent)
 
 
 def _widen(tensor: StoredTensor, place: WrittenTensor, path: Path, report: ReportBytes) -> None:
@@ -170,3 +224,13 @@ def _widen(tensor: StoredTensor, place: WrittenTensor, path: Path, report: Repor
         writer.flush()
         # Else what is not on the disk yet could fill the memory of a container.
         os.fsync(writer.fileno())
+
+
+def _remove_others(folder: Path, paths: Sequence[str]) -> None:
+    """Remove the copies of files that have changed since, or that are gone."""
+    for source in folder.parent.glob(f"float32-*/{SOURCE}"):
+        with suppress(OSError, ValueError):
+            known = json.loads(source.read_bytes())
+            is_gone = not all(Path(path).exists() for path in known)
+            if source.parent != folder and (known == paths or is_gone):
+                shutil.rmtree(source.parent)

@@ -156,8 +156,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     if folder is not None:
         weights = compiled_weights(files, folder)
     else:
-        copies = config.engine_cache_path / NAME if needs.is_copied else None
-        weights = own_weights(files, copies, config)
+        weights = own_weights(files, needs, config.engine_cache_path / NAME, config)
     return OpenVINOEngine(
         files.spec,
         weights,

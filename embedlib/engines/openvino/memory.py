@@ -14,6 +14,7 @@ import math
 import operator
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from embedlib.config import Config
@@ -24,7 +25,6 @@ from embedlib.engines.openvino.block_sizes import (
     num_scores,
     scores_are_kept,
 )
-from embedlib.engines.openvino.float32_copy import stores_16_bits
 from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import (
@@ -32,11 +32,15 @@ from embedlib.engines.openvino.stage_sizes import (
     MAX_TOGETHER_TOKENS,
     MIN_TRIMMED_ROWS,
 )
+from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.compiled.int8 import INT8_GROUPS, groups_of
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import list_files
 from embedlib.models.spec import Encoder
+from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, linear_roles
+from embedlib.models.weights.weight_files import weight_files
 
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
@@ -103,7 +107,7 @@ class MemoryNeeds:
     second: int
     """Of a second compiled model, beside its matrices."""
     is_copied: bool = False
-    """Whether weights in 16 bits are copied in float32 first, see `float32_copy`."""
+    """Whether weights in 16 bits are to be float32 first, see `float32_copy`."""
 
     @property
     def is_large(self) -> bool:
@@ -128,12 +132,12 @@ def memory_needs(
             float32 four.
         config: says how many batches are computed at the same time, and their size. A text longer
             than that is a batch of its own, so the longest one counts.
-        is_copied: whether weights in 16 bits are copied in float32 first.
+        is_copied: whether weights in 16 bits are to be float32 first.
     """
     encoder = files.spec.encoder
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
-    is_stored_narrow = stores_16_bits(precision.folder or files.transformer_dir)
+    is_stored_narrow = stores_16_bits(files, precision.folder)
     is_narrow = is_stored_narrow and not is_copied
     is_bf16 = number_type(precision.name) == "bf16"
     group = INT8_GROUPS.get(precision.name)
@@ -231,6 +235,30 @@ def most_bytes(num_parameters: int, precision: str) -> int:
     else:
         copies = SMALL_COPIES
     return LIBRARY_BYTES + int(copies * packed) + min(packed, MAPPED_BYTES)
+
+
+def stores_16_bits(files: ModelFiles, folder: Path | None) -> bool:
+    """Return whether matrices are stored in 16 bits; a table of tokens does not count.
+
+    Args:
+        files: the model.
+        folder: its engine directory; None: its own weights.
+    """
+    try:
+        if folder is None:
+            paths = weight_files(files.transformer_dir, files.folder)
+        else:
+            paths = list_files(folder, "*.safetensors")
+        tensors = (list_tensors(path, folder or files.folder).values() for path in paths)
+        return any(
+            tensor.dtype in ("F16", "BF16")
+            and len(tensor.shape) > 1
+            and tensor.shape[0] != files.spec.encoder.vocab_size
+            for of_file in tensors
+            for tensor in of_file
+        )
+    except ModelError:
+        return False  # the engine raises it again, when it loads the weights
 
 
 def _activation_bytes(encoder: Encoder, num_tokens: int, longest: int, *, is_bf16: bool) -> int:

@@ -218,7 +218,7 @@ class CacheEntry:
             part.unlink(missing_ok=True)
             self.drop(f"it cannot be written: {error}")
             return False
-        _remove_unused(self.path.parent)
+        remove_unused(self.path.parent)
         return True
 
     def drop(self, reason: str) -> None:
@@ -271,7 +271,7 @@ class _Sink(io.BytesIO):
         return otherwise
 
 
-def _remove_unused(folder: Path) -> None:
+def remove_unused(folder: Path) -> None:
     """Remove what nobody used for long, and files of the cache of earlier versions of embedlib."""
     now = time.time()
     for path in folder.iterdir():

@@ -59,7 +59,8 @@ def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
         verdict = "yes, both lanes share a compiled model"
     else:
         verdict = f"yes, with a compiled model for each lane; {gib(needs.shared)} with one for both"
-    copied = "; 16-bit weights are copied to the cache as float32" if needs.is_copied else ""
+    is_written = needs.is_copied and needs.is_large and config.prepare
+    copied = "; 16-bit weights are copied to the cache as float32" if is_written else ""
     return f"needs about {told} for {gib(needs.weights)} of weights: {verdict}{copied}"
 
 
@@ -67,14 +68,14 @@ def profile_key(
     plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
 ) -> ProfileKey:
     """Return what a profile is valid for: models of the same layers, on CPUs of this kind."""
-    from embedlib.engines.openvino.float32_copy import stores_16_bits
+    from embedlib.engines.openvino.memory import stores_16_bits
 
     encoder = files.spec.encoder
     names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
     more = ("intermediate_size", "is_gated", "is_causal")
     shape = {name: getattr(encoder, name) for name in (*names, *more)}
-    stored = plan.precision.folder or files.transformer_dir
-    is_narrow = stores_16_bits(stored) and not needs_of(plan, files, config).is_copied
+    is_narrow = stores_16_bits(files, plan.precision.folder)
+    is_narrow = is_narrow and not needs_of(plan, files, config).is_copied
     return ProfileKey(
         engine=plan.engine,
         precision=plan.precision.name,

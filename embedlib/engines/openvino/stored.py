@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from embedlib.config import Config
-from embedlib.engines.openvino.float32_copy import float32_copy
+from embedlib.engines.openvino.float32_copy import copied_weights, widened_weights
+from embedlib.engines.openvino.memory import MemoryNeeds
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
@@ -25,20 +26,24 @@ from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.models.weights.weight_files import weights_digest
 
 
-def own_weights(files: ModelFiles, copies: Path | None, config: Config) -> Mapping[str, Any]:
-    """Map the weights of a model, or their copy in float32.
+def own_weights(
+    files: ModelFiles, needs: MemoryNeeds, place: Path, config: Config
+) -> Mapping[str, Any]:
+    """Map the weights of a model, as they are stored or in float32.
 
     Args:
         files: the model.
-        copies: where copies are; None: the weights themselves are wanted.
+        needs: whether it is large, and whether float32 is wanted in place of 16 bits.
+        place: the folder of the copies of all models.
         config: the options.
     """
     own = load_weights(files)
-    copy = float32_copy(files, own, copies, config) if copies is not None else None
-    if copy is None:
+    if not (needs.is_copied and multiplies_16_bits(own, files.spec.encoder)):
         return own
-    # What is computed when the weights are loaded is not in the copy.
-    return copy if own.keys() <= copy.keys() else ChainMap(cast(Any, copy), cast(Any, own))
+    if not needs.is_large:
+        return widened_weights(own)
+    copy = copied_weights(files, own, place, config)
+    return own if copy is None else copy
 
 
 def compiled_weights(files: ModelFiles, folder: Path) -> Mapping[str, Any]:
