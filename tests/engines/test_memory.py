@@ -268,6 +268,14 @@ def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
             plan_engine(long, Config(threads=2), machine=machine)
 
 
+def test_a_limit_of_addresses_is_compared_with_addresses(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    machine = replace(fake_machine(files=MEMINFO), address_limit=lambda: 3 * GIB)
+    message = r"about [4-9]\.\d GiB of address space in float32, and .* 3\.0 GiB \(limit set by ul"
+    with pytest.raises(EngineUnavailableError, match=message):
+        plan_engine(big, Config(threads=2, precision="float32"), machine=machine)
+
+
 def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {5 * GIB // 4096} kB\n"})

@@ -119,15 +119,18 @@ def check_memory(
     limit = room(plan).too_small(needed.shared, needed.files)
     if limit is None:
         return needed
+    amount = f"{gib(needed.shared)} of memory"
+    if limit is room(plan).address_room:
+        amount = f"{gib(needed.shared + needed.files)} of address space"
     if plan.is_by_layer:
         raise EngineUnavailableError(
-            f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
-            f"float32 with one layer at a time, and this process can have {limit}; use a machine "
-            "with more memory, or shorter texts"
+            f"engine openvino: {files.folder} needs about {amount} in float32 with one layer at a "
+            f"time, and this process can have {limit}; use a machine with more memory, or shorter "
+            "texts"
         )
     raise EngineUnavailableError(
-        f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
-        f"{plan.precision}, and this process can have {limit}; "
+        f"engine openvino: {files.folder} needs about {amount} in {plan.precision}, and this "
+        f"process can have {limit}; "
         f"{remedy(files, config, plan.precision, room(plan))}"
     )
 
