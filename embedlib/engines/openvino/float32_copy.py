@@ -116,6 +116,8 @@ def copied_weights(
     Returns:
         None: there is none, and it may not be written, or cannot be, as the log says.
     """
+    if not config.prepare and not any(place.glob("float32-*")):
+        return None  # before the files are hashed
     stored = tensors_to_store(weights)
     folder = place / f"float32-{_key(files, stored, config)}"
     name = files.hub_name or files.folder.resolve().name
