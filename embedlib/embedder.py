@@ -32,7 +32,7 @@ from embedlib.session.call import (
 )
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
-from embedlib.session.late_interaction import check_output
+from embedlib.session.late_interaction import check_can_calibrate, check_output
 from embedlib.session.result_types import as_encode
 from embedlib.session.running import aconvert
 from embedlib.session.sparse_outputs import QueryTable, SpladeCall, table_call
@@ -358,9 +358,11 @@ class Embedder(EmbeddingSession):
             texts: some hundreds or thousands of texts like your own.
 
         Raises:
-            ConfigError: a dimension has only one value; there are too few texts.
+            ConfigError: a dimension has only one value; there are too few texts; the model has a
+                vector per token, or is sparse.
             InputError: `texts` is a single str.
         """
+        check_can_calibrate(self.spec)
         arguments.check_many("texts", texts, "calibrate takes some hundreds")
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges

@@ -56,6 +56,19 @@ def check_call(role: Role | None, truncate_dim: int | None, precision: str) -> N
         )
 
 
+def check_can_calibrate(spec: ModelSpec) -> None:
+    """Refuse ranges for a late-interaction model, whose vectors have float32 alone.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if spec.late_interaction is not None:
+        raise ConfigError(
+            "calibrate is for models with one vector per text, and this one has a vector per "
+            "token, in float32 alone; leave it out"
+        )
+
+
 def check_output(output_value: str, chunks: object) -> None:
     """Check that a late-interaction model has an output.
 
