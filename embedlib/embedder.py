@@ -111,7 +111,7 @@ class Embedder(EmbeddingSession):
                 docs/outputs.md; `normalize_embeddings` and `truncate_dim` change only the first.
             precision: "float32" or None, "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
-            convert_to_tensor: True returns one torch tensor; needs torch.
+            convert_to_tensor: True returns one torch tensor; needs torch. Neither with "sparse".
             device: None or "cpu", or a list of it.
             normalize_embeddings: scale to unit length even if the model does not.
             truncate_dim: keep this many dimensions; vectors of unit length are scaled to it again.
@@ -145,7 +145,7 @@ class Embedder(EmbeddingSession):
             ClosedError: the Embedder was closed.
         """
         if convert_to_tensor or not convert_to_numpy:
-            arguments.import_torch()  # before the work: it may be missing
+            arguments.check_tensors(output_value)
         call = self._make_call(
             arguments.one_of(inputs, sentences),
             PromptArguments(prompt_name, prompt, role, task, examples),

@@ -198,7 +198,7 @@ class CallFactory:
         normalizes = self._normalizes(vectors, dim)
         precision = vectors.precision or "float32"
         if self._is_late:
-            check_call(prompt.role, vectors.truncate_dim, precision)
+            check_call(prompt.role, vectors.truncate_dim, precision, vectors.max_active_dims)
         self._check_precision(precision, dim, normalizes)
         tokenizer = self.tokenizer_for(prompt.role, tokenizer)
         resolved = self.prompts.resolve(*prompt)

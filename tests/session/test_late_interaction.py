@@ -122,6 +122,7 @@ def test_a_role_is_needed(load: Callable[[str], Embedder]) -> None:
         ({"truncate_dim": 8}, "truncate_dim = 8 is for models with one vector"),
         ({"precision": "int8"}, "precision = 'int8' is for models with one vector"),
         ({"precision": "binary"}, "precision = 'binary' is for models with one vector"),
+        ({"max_active_dims": 5}, "max_active_dims = 5 is for weights of tokens"),
         ({"output_value": "sparse"}, "'sparse': a late-interaction model has multi_vector"),
         ({"chunks": [(0, 2)]}, "chunks get one vector each"),
     ],
@@ -143,6 +144,7 @@ def test_there_are_no_ranges_to_calibrate(load: Callable[[str], Embedder]) -> No
     [
         {"precision": "int8"},
         {"truncate_dim": 8},
+        {"max_active_dims": 5},
         {"similarity_fn_name": "dot"},
         {"on_truncate": "chunk"},
     ],
