@@ -32,7 +32,7 @@ from embedlib.session.call import (
 )
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
-from embedlib.session.late_interaction import check_output
+from embedlib.session.late_interaction import check_can_calibrate, check_output
 from embedlib.session.result_types import as_encode
 from embedlib.session.running import aconvert
 from embedlib.session.sparse_outputs import QueryTable, SpladeCall, table_call
@@ -111,7 +111,7 @@ class Embedder(EmbeddingSession):
                 docs/outputs.md; `normalize_embeddings` and `truncate_dim` change only the first.
             precision: "float32" or None, "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
-            convert_to_tensor: True returns one torch tensor; needs torch.
+            convert_to_tensor: True returns one torch tensor; needs torch. Neither with "sparse".
             device: None or "cpu", or a list of it.
             normalize_embeddings: scale to unit length even if the model does not.
             truncate_dim: keep this many dimensions; vectors of unit length are scaled to it again.
@@ -145,7 +145,7 @@ class Embedder(EmbeddingSession):
             ClosedError: the Embedder was closed.
         """
         if convert_to_tensor or not convert_to_numpy:
-            arguments.import_torch()  # before the work: it may be missing
+            arguments.check_tensors(output_value)
         call = self._make_call(
             arguments.one_of(inputs, sentences),
             PromptArguments(prompt_name, prompt, role, task, examples),
@@ -358,9 +358,11 @@ class Embedder(EmbeddingSession):
             texts: some hundreds or thousands of texts like your own.
 
         Raises:
-            ConfigError: a dimension has only one value; there are too few texts.
+            ConfigError: a dimension has only one value; there are too few texts; the model has a
+                vector per token, or is sparse.
             InputError: `texts` is a single str.
         """
+        check_can_calibrate(self.spec)
         arguments.check_many("texts", texts, "calibrate takes some hundreds")
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges

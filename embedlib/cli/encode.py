@@ -126,6 +126,12 @@ def encode(
         Embedder(model, config=config) as embedder,
     ):
         check_one_vector(embedder.spec, "embedlib encode")
+        if embedder.spec.is_sparse:
+            raise ConfigError(
+                f"{model} is sparse, it makes weights of tokens: embedlib index --sparse writes "
+                "them beside the vectors of another model, and Embedder returns them in Python "
+                "(output_value='sparse')"
+            )
         dim = embedder.get_embedding_dimension()
         if output_precision in ("binary", "ubinary"):
             dim = -(-dim // 8)

@@ -142,15 +142,11 @@ class OpenedModel:
 
         Raises:
             ConfigError: it is an engine directory, or `max_seq_tokens` is out of range.
-            ModelError: the files are not supported.
+            ModelError: the files are not supported, or the model has float32 alone.
         """
         check_not_compiled(self.folder)
         files = self.read_files(with_head=self.has_head)
-        if files.spec.late_interaction is not None:
-            raise ModelUnsupportedError(
-                f"{self.name} is a late-interaction model, which is computed in float32 alone: "
-                "there is nothing to compile, to verify or to tune"
-            )
+        check_has_precisions(files.spec, self.name)
         if self.config.max_seq_tokens is None:
             return files  # saves the time to load the tokenizer
         return self.limit_length(files, load_tokenizer(files))
@@ -163,6 +159,25 @@ class OpenedModel:
             ModelUnsupportedError: the limit of the model's files leaves no room for text.
         """
         return replace(files, spec=limit_length(files.spec, tokenizer, self.config))
+
+
+def check_has_precisions(spec: ModelSpec, name: str) -> None:
+    """Refuse a model of a kind that is computed in one precision, and so in one way.
+
+    Raises:
+        ModelUnsupportedError: it is a late-interaction, a sparse or a static model.
+    """
+    kinds = {
+        "late-interaction": spec.late_interaction is not None,
+        "sparse": spec.is_sparse,
+        "static": spec.encoder.is_table,
+    }
+    for kind, is_kind in kinds.items():
+        if is_kind:
+            raise ModelUnsupportedError(
+                f"{name} is a {kind} model, which is computed in float32 alone: there is nothing "
+                "to compile, to verify or to tune"
+            )
 
 
 def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Config) -> ModelSpec:

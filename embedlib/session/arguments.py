@@ -129,16 +129,29 @@ def with_role(options: Mapping[str, Any], role: Role) -> dict[str, Any]:
 
 
 def as_tensors(vectors: Any, *, is_one: bool) -> Any:
-    """Convert an array to a tensor, or with `is_one` false to a list of tensors; keep dicts.
+    """Convert an array to a tensor, or with `is_one` false to a list of tensors.
 
     Raises:
         ConfigError: torch is not installed.
     """
-    if isinstance(vectors, dict):
-        return vectors
     if is_one and isinstance(vectors, np.ndarray):
         return import_torch().from_numpy(vectors)
     return [as_tensors(item, is_one=True) for item in vectors]
+
+
+def check_tensors(output_value: str) -> None:
+    """Check, before the work, that an output can be tensors.
+
+    Raises:
+        ConfigError: it is weights by token id, or torch is not installed.
+    """
+    if output_value == "sparse":
+        raise ConfigError(
+            "convert_to_tensor=True and convert_to_numpy=False are for vectors, and "
+            "output_value='sparse' returns a dict of token id to weight for each text; leave them "
+            "out"
+        )
+    import_torch()
 
 
 def import_torch() -> Any:

@@ -197,9 +197,9 @@ class CallFactory:
         dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
         normalizes = self._normalizes(vectors, dim)
         precision = vectors.precision or "float32"
-        self._check_precision(precision, dim, normalizes)
         if self._is_late:
-            check_call(prompt.role, vectors.truncate_dim, precision)
+            check_call(prompt.role, vectors.truncate_dim, precision, vectors.max_active_dims)
+        self._check_precision(precision, dim, normalizes)
         tokenizer = self.tokenizer_for(prompt.role, tokenizer)
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(

@@ -34,7 +34,9 @@ def check_one_vector(spec: ModelSpec, what: str) -> None:
         )
 
 
-def check_call(role: Role | None, truncate_dim: int | None, precision: str) -> None:
+def check_call(
+    role: Role | None, truncate_dim: int | None, precision: str, max_active_dims: int | None
+) -> None:
     """Check what a call asks of a late-interaction model.
 
     PyLate takes a text without a role for a query, sentence-transformers for neither a query nor a
@@ -53,6 +55,28 @@ def check_call(role: Role | None, truncate_dim: int | None, precision: str) -> N
         raise ConfigError(
             f"{given} is for models with one vector per text, and this one has a vector per token; "
             "leave it out"
+        )
+    _check_active_dims(max_active_dims)
+
+
+def _check_active_dims(max_active_dims: int | None) -> None:
+    if max_active_dims is not None:
+        raise ConfigError(
+            f"max_active_dims = {max_active_dims} is for weights of tokens, and this model has a "
+            "vector per token; leave it out"
+        )
+
+
+def check_can_calibrate(spec: ModelSpec) -> None:
+    """Refuse ranges for a late-interaction model, whose vectors have float32 alone.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if spec.late_interaction is not None:
+        raise ConfigError(
+            "calibrate is for models with one vector per text, and this one has a vector per "
+            "token, in float32 alone; leave it out"
         )
 
 
@@ -88,6 +112,7 @@ def without_choice(config: Config) -> Config:
                 f"{name} = {value!r} is for models with one vector per text, and this one has a "
                 "vector per token; leave it out"
             )
+    _check_active_dims(config.max_active_dims)
     if config.on_truncate == "chunk":
         raise ConfigError(
             "on_truncate = 'chunk' makes one vector of several windows, and a late-interaction "

@@ -19,7 +19,7 @@ from embedlib.engines.profile import Profile, ProfileKey, check_writable, write_
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, EngineUnsupportedError
 from embedlib.measuring.texts import docstrings, read_lines, texts_of_about
-from embedlib.models.opening import OpenedModel
+from embedlib.models.opening import OpenedModel, check_has_precisions
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.tuning.runners import EmbeddingRunners, Planned
@@ -102,6 +102,7 @@ def tune(
 
     Raises:
         ConfigError: the model has a head, or an option is out of range.
+        ModelUnsupportedError: a model of this kind has float32 alone.
         EngineUnsupportedError: the engine has nothing to vary.
         EngineBuildError: the profile cannot be written.
     """
@@ -115,6 +116,7 @@ def tune(
             "is used for both"
         )
     files = opened.read_files(with_head=False)
+    check_has_precisions(files.spec, opened.name)
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
     plan = plan_engine(files, config, opened.manifest, machine=machine)

@@ -188,6 +188,7 @@ class ServerSink(CollectionSink):
         options = self.require_begin().options
         waits = options.shards > 1
         bad_rows, in_flight = list[BadRow](), deque[tuple[bytes, Any]]()
+        has_sent = False
         if self._encoder is None:
             self._encoder = PointEncoder(
                 self.require_begin().dim, options.vector, is_named=weights is not None
@@ -196,10 +197,10 @@ class ServerSink(CollectionSink):
             if len(in_flight) == _IN_FLIGHT:
                 self._await(*in_flight.popleft(), waits)
             in_flight.append((request, self._connection.start_upsert(request, waits=waits)))
-            self._last_request = request
+            self._last_request, has_sent = request, True
         while in_flight:
             self._await(*in_flight.popleft(), waits)
-        if not waits:
+        if has_sent and not waits:  # or `settle` would repeat a request from before, or none
             self._unapplied.update(row.id for row in rows)
             if len(self._unapplied) >= _CHECKPOINT_ROWS:
                 self.settle()

@@ -22,6 +22,11 @@ BATCH = 256
 MAX_BYTES = 4 << 20
 """Bytes of a request with a vector per token, at which it is sent; one point may have more."""
 
+MAX_NUMBERS = 1 << 20
+"""Numbers of a multi-vector, T x D, from which a server refuses it. The engines of `edge:` and
+`qdrant+local:` have no such limit.
+Source: MAX_MULTIVECTOR_FLATTENED_LEN in Qdrant's lib/common/common/src/validation.rs."""
+
 _NO_ID = "0" * 36
 _INT64 = range(-(1 << 63), 1 << 63)
 """Source: `integer_value` of Qdrant's json_with_int.proto is an int64."""
@@ -108,6 +113,9 @@ class PointEncoder:
         """Yield the requests of rows with a vector per token, as `requests` does."""
         parts, num_bytes = [head], 0
         for row, vector in zip(rows, vectors, strict=True):
+            if vector.size >= MAX_NUMBERS:
+                bad_rows.append(_describe_long_row(row, vector))
+                continue
             try:
                 payload = self._write_payload(row)
             except (ValueError, TypeError, OverflowError) as error:
@@ -169,6 +177,21 @@ def describe_bad_row(row: Row, error: Exception) -> BadRow:
             f"has the number {number} in metadata {path!r}, and Qdrant stores whole numbers of "
             "64 bits; make it a string"
         )
+    return _bad_row(row, reason)
+
+
+def _describe_long_row(row: Row, vector: Vectors) -> BadRow:
+    """Return that a row has more tokens than a server stores vectors of."""
+    num_tokens, dim = vector.shape
+    return _bad_row(
+        row,
+        f"has {num_tokens} vectors of {dim} numbers, {num_tokens * dim} in all, and a Qdrant "
+        f"server stores less than {MAX_NUMBERS}, here up to {(MAX_NUMBERS - 1) // dim} vectors; "
+        "make shorter chunks, or pass a lower max_seq_tokens",
+    )
+
+
+def _bad_row(row: Row, reason: str) -> BadRow:
     return BadRow(place=f"{row.source_id!r}, chunk {row.chunk}", reason=reason, id=row.source_id)
 
 

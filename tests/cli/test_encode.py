@@ -25,6 +25,7 @@ from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError, SourceError
 from embedlib.indexing.sources.input_files import check_not_input
+from embedlib.testing.models.sparse import write_sparse_model
 from embedlib.vectors.files import open_writer
 
 Run = Callable[..., Result]
@@ -560,6 +561,14 @@ def test_vectors_in_fewer_bytes(
             numbers = [record["embedding"] for record in records(path.read_text())]
             found = np.array(numbers).astype(expected.dtype)
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_sparse_model_has_a_command_of_its_own(run: Run, tmp_path: Path) -> None:
+    done = run("encode", write_sparse_model(tmp_path / "model"), stdin="a text\n")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: {tmp_path / 'model'} is sparse, it makes weights of")
+    assert ": embedlib index --sparse writes them beside" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_ranges_are_asked_for(run: Run, tiny_folder: Folder) -> None:

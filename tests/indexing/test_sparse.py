@@ -99,12 +99,16 @@ def test_rows_belong_to_both_models(models: tuple[Embedder, Embedder], tmp_path:
     with pytest.raises(SinkError, match=r"holds sparse vectors of .*; pass the same model"):
         index(SOURCE, url, embedder=embedder, chunk=False)
     with Embedder(sparse.model_name, threads=1, max_active_dims=3) as other:
-        with pytest.raises(SinkError, match="use the same model and options"):
+        with pytest.raises(SinkError, match=r"use the same model and options \(max_active"):
             index(SOURCE, url, embedder=embedder, sparse=other, chunk=False)
         with pytest.raises(SinkError, match="search with the same model and options"):
             Search(url, embedder, hybrid=True, sparse=other)
         report = index(SOURCE, url, embedder=embedder, sparse=other, chunk=False, recreate=True)
         assert report.num_embedded == len(TEXTS)
+        with pytest.raises(SinkError, match=r"such as sparse=Embedder\(MODEL, max_active_dims=N\)"):
+            Search(url, embedder, hybrid=True)  # by the stored name, without the option
+        with Search(url, embedder, hybrid=True, sparse=other) as search:
+            assert search.search(TEXTS[7], 1)[0].source_id == "7"
 
 
 def test_what_cannot_be_asked_for(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:

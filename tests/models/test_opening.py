@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.opening import OpenedModel, longest_sequence
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.testing.models.sparse import write_sparse_model, write_token_weights
+from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
+from embedlib.tuning import tune
 
 Folder = Callable[[str], Path]
 PutOnHub = Callable[[str, Path], dict[str, Any]]
@@ -86,6 +90,25 @@ def test_an_engine_directory_has_the_name_of_its_model(
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
     with pytest.raises(EngineBuildError, match="is damaged"):
         opened.check_bytes()
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (partial(write_tiny_model, variant="late-bert"), "late-interaction"),
+        (write_sparse_model, "sparse"),
+        (write_token_weights, "sparse"),
+        (write_static_model, "static"),
+    ],
+)
+def test_a_model_of_one_precision_is_not_measured(
+    write: Callable[[Path], Path], kind: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model")
+    message = f"^{folder} is a {kind} model, which is computed in float32 alone: .* to verify or"
+    for measure in (OpenedModel.find(folder, Config()).read_source, partial(tune, folder)):
+        with pytest.raises(ModelUnsupportedError, match=message):
+            measure()
 
 
 def test_a_length_limit_of_the_options(tiny_folder: Folder) -> None:

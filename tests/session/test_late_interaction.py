@@ -120,8 +120,9 @@ def test_a_role_is_needed(load: Callable[[str], Embedder]) -> None:
     ("options", "message"),
     [
         ({"truncate_dim": 8}, "truncate_dim = 8 is for models with one vector"),
-        ({"precision": "int8"}, "ranges|precision = 'int8' is for"),
+        ({"precision": "int8"}, "precision = 'int8' is for models with one vector"),
         ({"precision": "binary"}, "precision = 'binary' is for models with one vector"),
+        ({"max_active_dims": 5}, "max_active_dims = 5 is for weights of tokens"),
         ({"output_value": "sparse"}, "'sparse': a late-interaction model has multi_vector"),
         ({"chunks": [(0, 2)]}, "chunks get one vector each"),
     ],
@@ -133,11 +134,17 @@ def test_what_a_call_cannot_have(
         load("late-bert").encode_document("a text", **options)
 
 
+def test_there_are_no_ranges_to_calibrate(load: Callable[[str], Embedder]) -> None:
+    with pytest.raises(ConfigError, match=r"^calibrate is for models with one vector per text"):
+        load("late-bert").calibrate(TEXTS)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"precision": "int8"},
         {"truncate_dim": 8},
+        {"max_active_dims": 5},
         {"similarity_fn_name": "dot"},
         {"on_truncate": "chunk"},
     ],

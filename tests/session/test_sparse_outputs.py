@@ -155,6 +155,9 @@ def test_what_a_sparse_model_does_not_do(router: Embedder, tmp_path: Path) -> No
             call("a")
     with pytest.raises(ConfigError, match="this model is sparse"):
         router.encode("a", output_value="token_embeddings")
+    for option in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
+        with pytest.raises(ConfigError, match=r"^convert_to_tensor=True and .* a dict of token id"):
+            router.encode_query("a", output_value="sparse", **option)
     for option in ({"precision": "binary"}, {"truncate_dim": 3}, {"normalize_embeddings": True}):
         for encode in (router.encode_query, router.encode_document):
             with pytest.raises(

@@ -296,7 +296,7 @@ def _check_sparse(
         raise SinkError(
             f"{name} holds sparse vectors of {stored.model!r} with fingerprint "
             f"{stored.fingerprint}, this is {wanted.model!r} with {wanted.fingerprint}; use the "
-            f"same model and options, {ways}"
+            f"same model and options (max_active_dims is one), {ways}"
         )
 
 

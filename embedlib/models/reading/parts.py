@@ -127,8 +127,17 @@ def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
             said = f"model_type = {quote(general.values['model_type'])}"
         raise ModelUnsupportedError(
             f"{folder} makes embeddings, not scores ({general.name} has {said}); "
-            "use Embedder, or embedlib encode"
+            f"use {_way_of(general)}"
         )
+
+
+def _way_of(general: JsonObject) -> str:
+    """Return what takes a model that makes embeddings, in Python and on the command line."""
+    if is_late(general):
+        return "embedlib search --rerank, or encode_query and encode_document of Embedder"
+    if general.text("model_type") == "SparseEncoder":
+        return "embedlib index --sparse, or output_value='sparse' of Embedder"
+    return "Embedder, or embedlib encode"
 
 
 def is_no_embedder(file: JsonObject, key: str) -> ModelUnsupportedError:

@@ -105,3 +105,17 @@ def test_requests_hold_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
             found = [list(token.data) for token in held.multi_dense.vectors]
             np.testing.assert_array_equal(np.array(found, np.float32), wanted)
             assert point.payload["page_content"].string_value
+
+
+def test_a_row_beyond_the_limit_of_a_server_is_one_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upserts, "MAX_NUMBERS", 12)
+    rows = make_rows(3)
+    vectors = [np.ones((size, 3), np.float32) for size in (3, 4, 2)]
+    bad_rows: list[BadRow] = []
+    (request,) = PointEncoder(3, "").requests("docs", rows, vectors, bad_rows)
+    points = grpc.UpsertPoints.FromString(request).points
+    assert [point.id.uuid for point in points] == [str(row.id) for row in (rows[0], rows[2])]
+    (bad,) = bad_rows
+    assert bad.id == rows[1].source_id
+    assert "4 vectors of 3 numbers, 12 in all" in bad.reason
+    assert "less than 12, here up to 3 vectors; make shorter chunks, or pass a lower" in bad.reason

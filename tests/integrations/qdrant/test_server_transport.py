@@ -507,11 +507,14 @@ def test_a_load_counts_it_and_goes_on(make_sink: Callable[..., Any], stub: Any) 
     documents[7] = replace(documents[7], metadata={"n": 12345678901234567890})
     told: list[str] = []
     with fake_embedder() as embedder:
-        report = embedlib.index(
-            documents, make_sink(), embedder=embedder, chunk=False, tell=told.append
+        report, again = (
+            embedlib.index(documents, make_sink(), embedder=embedder, chunk=False, tell=told.append)
+            for _ in range(2)
         )
     assert (report.num_bad, report.num_embedded, report.num_rows) == (1, 49, 49)
-    (line,) = told
+    assert (again.num_bad, again.num_embedded, again.num_rows) == (1, 0, 49)  # it alone is tried
+    line, same = told
+    assert line == same
     assert line.startswith("skipped: 'd7', chunk 0: has the number 12345678901234567890 in")
     assert len(stored_ids(stub)) == 49
 

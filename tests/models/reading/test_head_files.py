@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from embedlib.models.reading.files import ModelFiles, load_spec, read_model_file
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, Head, Pooling
 from embedlib.models.weights.load import load_weights
+from embedlib.testing.models.sparse import write_sparse_model
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
@@ -389,6 +391,21 @@ def test_a_reranker_takes_no_model_that_makes_embeddings(
         f"{folder} makes embeddings, not scores (config_sentence_transformers.json has {said}); "
         "use Embedder, or embedlib encode"
     )
+
+
+@pytest.mark.parametrize(
+    ("write", "way"),
+    [
+        (partial(write_tiny_model, variant="late-bert"), "embedlib search --rerank, or encode_qu"),
+        (partial(write_tiny_model, variant="late-pylate"), "embedlib search --rerank, or encode_"),
+        (write_sparse_model, "embedlib index --sparse, or output_value='sparse' of Embedder"),
+    ],
+)
+def test_the_way_of_a_model_without_one_vector_per_text(
+    write: Callable[[Path], Path], way: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelUnsupportedError, match=rf"makes embeddings, not scores .*; use {way}"):
+        read_model_files(write(tmp_path / "model"), with_head=True)
 
 
 def test_a_bare_decoder_says_what_is_missing(tiny_folder: Callable[[str], Path]) -> None:
