@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from embedlib.errors import CloseTimeoutError
+from embedlib.starting import starting_threads
 
 CLOSE_SECONDS = 30.0
 """Default time limit of `close`. A batch takes milliseconds on a GPU and at most seconds on a CPU,
@@ -25,6 +26,15 @@ class WorkerThread(threading.Thread):
     def __init__(self, work: Callable[[], object], name: str) -> None:
         """Create a thread; `name` is only for messages and debuggers."""
         super().__init__(target=work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            EngineBuildError: no thread can be started.
+        """
+        with starting_threads():
+            super().start()
 
 
 def is_worker(thread: threading.Thread) -> bool:

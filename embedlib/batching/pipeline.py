@@ -49,6 +49,9 @@ class Pipeline:
             callers: counts the calls; None: a counter of its own.
             max_queued_texts: limit of each queue.
             policy: how texts are divided into batches.
+
+        Raises:
+            EngineBuildError: a thread cannot be started; none is left.
         """
         self.callers = callers or Callers()
         self._engine = engine
@@ -69,7 +72,12 @@ class Pipeline:
         self._micro_batch = policy.instant_texts if is_instant else policy.micro_batch_texts
         """Bulk texts that are queued together."""
         send = self._instant or self._manager.add_bulk
-        self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
+        try:
+            self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
+        except BaseException:  # no more threads can be started
+            self._manager.stop()
+            join([self._manager.thread], Deadline(CLOSE_SECONDS))
+            raise
 
     @counted
     def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
