@@ -59,6 +59,8 @@ class Pipeline:
         self._policy = policy
         self._pid = os.getpid()
         self._is_closed = False
+        self._was_ending = False
+        """Whether it was closed when the program had ended; as `is_left_behind` knows it."""
         self._open_jobs: dict[int, Job] = {}
         """Jobs that are not over, by id. Any thread adds and removes; both are atomic."""
         self._lone_queries = LoneQueries(engine, meter)
@@ -242,6 +244,11 @@ class Pipeline:
                 f"this model was loaded in process {self._pid} and this is its forked child "
                 f"{os.getpid()}; load it there, or start the child with 'spawn'"
             )
+        if self._was_ending:
+            raise ClosedError(
+                "this model was closed because the program ends; register a function with atexit "
+                "that needs it after loading it"
+            )
         if self._is_closed:
             raise ClosedError("this model is closed; load it again")
 
@@ -254,6 +261,8 @@ class Pipeline:
         """
         if os.getpid() != self._pid:
             return  # a forked child has neither the threads nor the engine
+        if not self._is_closed:
+            self._was_ending = not threading.main_thread().is_alive()
         self._is_closed = True
         deadline = Deadline(timeout)
         self._lone_queries.stop()
