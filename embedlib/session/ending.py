@@ -14,7 +14,7 @@ from embedlib.errors import CloseTimeoutError
 from embedlib.session.call_stack import is_in_a_future
 
 INTERRUPTED_SECONDS: Final = 2.0
-"""What a second Ctrl-C leaves of the time to close: the batch in flight of most models ends in it."""
+"""What a second Ctrl-C leaves of the time to close: most batches in flight end in it."""
 
 Close = Callable[[float | None], None]
 """Closes one part; takes the time limit in seconds, None: no limit."""
