@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from embedlib.errors import CloseTimeoutError
+from embedlib.interrupts import SafeCondition
+from embedlib.starting import starting_threads
 
 CLOSE_SECONDS = 30.0
 """Default time limit of `close`. A batch takes milliseconds on a GPU and at most seconds on a CPU,
@@ -25,6 +27,38 @@ class WorkerThread(threading.Thread):
     def __init__(self, work: Callable[[], object], name: str) -> None:
         """Create a thread; `name` is only for messages and debuggers."""
         super().__init__(target=work, name=name, daemon=True)
+        self._changed = SafeCondition()
+        self._has_ended = False
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            EngineBuildError: no thread can be started.
+        """
+        with starting_threads():
+            super().start()
+
+    def run(self) -> None:
+        """Do the work."""
+        try:
+            super().run()
+        finally:
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for at most `timeout` seconds.
+
+        Python before 3.13 takes a thread for ended when Ctrl-C interrupts its `join`. This waits
+        for the work itself, so that it can be called again.
+        """
+        deadline = Deadline(timeout)
+        if self.is_alive():
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_ended, timeout)
+        super().join(deadline.seconds_left())
 
 
 def is_worker(thread: threading.Thread) -> bool:

@@ -18,7 +18,8 @@ PACKAGE = ROOT / "embedlib"
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
 LOW = {
-    *("version", "errors", "installing", "checks", "config", "closing", "interrupts"),
+    *("version", "errors", "installing", "checks", "config", "starting", "closing"),
+    "interrupts",
     *("memory", "progress"),
     "settings",
 }
@@ -31,7 +32,8 @@ MAY_IMPORT = {
     "installing": {"errors"},
     "checks": {"errors"},
     "config": {"errors", "checks"},
-    "closing": {"errors"},
+    "starting": {"errors"},
+    "closing": {"errors", "starting", "interrupts"},
     "interrupts": set(),
     "settings": {"errors", "checks", "config"},
     "memory": set(),

@@ -49,6 +49,9 @@ class Pipeline:
             callers: counts the calls; None: a counter of its own.
             max_queued_texts: limit of each queue.
             policy: how texts are divided into batches.
+
+        Raises:
+            EngineBuildError: a thread cannot be started; none is left.
         """
         self.callers = callers or Callers()
         self._engine = engine
@@ -56,6 +59,8 @@ class Pipeline:
         self._policy = policy
         self._pid = os.getpid()
         self._is_closed = False
+        self._was_ending = False
+        """Whether it was closed when the program had ended; as `is_left_behind` knows it."""
         self._open_jobs: dict[int, Job] = {}
         """Jobs that are not over, by id. Any thread adds and removes; both are atomic."""
         self._lone_queries = LoneQueries(engine, meter)
@@ -69,7 +74,12 @@ class Pipeline:
         self._micro_batch = policy.instant_texts if is_instant else policy.micro_batch_texts
         """Bulk texts that are queued together."""
         send = self._instant or self._manager.add_bulk
-        self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
+        try:
+            self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
+        except BaseException:  # no more threads can be started
+            self._manager.stop()
+            join([self._manager.thread], Deadline(CLOSE_SECONDS))
+            raise
 
     @counted
     def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
@@ -234,6 +244,11 @@ class Pipeline:
                 f"this model was loaded in process {self._pid} and this is its forked child "
                 f"{os.getpid()}; load it there, or start the child with 'spawn'"
             )
+        if self._was_ending:
+            raise ClosedError(
+                "this model was closed because the program ends; register a function with atexit "
+                "that needs it after loading it"
+            )
         if self._is_closed:
             raise ClosedError("this model is closed; load it again")
 
@@ -246,6 +261,8 @@ class Pipeline:
         """
         if os.getpid() != self._pid:
             return  # a forked child has neither the threads nor the engine
+        if not self._is_closed:
+            self._was_ending = not threading.main_thread().is_alive()
         self._is_closed = True
         deadline = Deadline(timeout)
         self._lone_queries.stop()

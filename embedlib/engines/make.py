@@ -32,8 +32,8 @@ def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             one = replace(plan, devices=(device,), gpus=plan.gpus[place : place + 1])
             engine = plan.kind.make(one, files, config)
             engines.append((device, engine))
+        return engines[0][1] if len(engines) == 1 else ManyEngines(engines)
     except BaseException:
         for _, engine in engines:
             engine.close()
         raise
-    return engines[0][1] if len(engines) == 1 else ManyEngines(engines)

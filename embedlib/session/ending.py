@@ -6,11 +6,15 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Final
 
 from embedlib.batching.callers import Callers
 from embedlib.closing import Deadline, is_worker
 from embedlib.errors import CloseTimeoutError
 from embedlib.session.call_stack import is_in_a_future
+
+INTERRUPTED_SECONDS: Final = 2.0
+"""What a second Ctrl-C leaves of the time to close: most batches in flight end in it."""
 
 Close = Callable[[float | None], None]
 """Closes one part; takes the time limit in seconds, None: no limit."""
@@ -67,8 +71,21 @@ class Ending:
             with suppress(RuntimeError):  # the program ends: no thread can be started
                 self._close_elsewhere(timeout, daemon=True)
         else:
-            with suppress(KeyboardInterrupt):  # a second Ctrl-C while the program ends
+            try:
                 self.close_or_log(timeout)
+            except KeyboardInterrupt:  # a second one, while the program ends
+                self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Go on closing for a short time, through more of Ctrl-C.
+
+        The interpreter aborts the process if it ends while a thread is inside the engine's library.
+        """
+        deadline = Deadline(INTERRUPTED_SECONDS)
+        while deadline.seconds_left():
+            with suppress(KeyboardInterrupt, CloseTimeoutError):
+                self.close(deadline.seconds_left())
+                return
 
     def close_or_log(self, timeout: float | None) -> None:
         """Close; log a timeout."""

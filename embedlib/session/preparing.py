@@ -174,7 +174,11 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
     logging.getLogger(__name__).info(
         "%s is measured in %s at low priority, for later loads", opened.name, ", ".join(precisions)
     )
-    giving_way = GivingWay(process, opened.config.num_threads)
+    try:
+        giving_way = GivingWay(process, opened.config.num_threads)
+    except BaseException:  # no more threads can be started
+        _end(process)
+        raise
 
     def close(timeout: float | None) -> None:
         giving_way.close()

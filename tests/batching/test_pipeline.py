@@ -18,7 +18,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.engines.base import Lane
-from embedlib.errors import ClosedError, InputError, QueueFullError
+from embedlib.errors import ClosedError, EngineBuildError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
@@ -256,6 +256,25 @@ def test_closed_twice_and_used_after() -> None:
     for num_texts in (0, 1):
         with pytest.raises(ClosedError, match="closed; load it again"):
             pipeline.open_job(num_texts, Lane.QUERY)
+
+
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_a_thread_that_cannot_be_started_leaves_none(
+    num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_thread, started = threading.Thread.start, list[str]()
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == num_threads:
+            raise RuntimeError("can't start new thread")
+        started.append(thread.name)
+        start_thread(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    engine = FakeEngine()
+    with pytest.raises(EngineBuildError, match=r"^no more threads can be started .*ulimit -u"):
+        start(engine)
+    assert len(started) == num_threads  # and `no_thread_is_left`
 
 
 def test_a_forked_child_is_refused_and_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

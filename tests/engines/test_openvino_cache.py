@@ -21,6 +21,7 @@ from embedlib.engines.openvino.compiling import trial_batch
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import MAX_DEATHS, UNUSED_SECONDS, ModelCache
+from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import fake_spec, make_batch
@@ -184,6 +185,32 @@ def test_a_damaged_entry_is_compiled_again(
     assert "compile" in calls
     calls.clear()
     vectors(files, tmp_path)
+    assert calls == WARM
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
+    num_threads: int,
+    files: ModelFiles,
+    cached: tuple[Path, NDArray[np.float32]],
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, _ = cached
+    start, started = threading.Thread.start, list[str]()
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == num_threads:
+            raise RuntimeError("can't start new thread")
+        started.append(thread.name)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(EngineBuildError, match="no more threads can be started"):
+            vectors(files, folder)
+    calls.clear()
+    vectors(files, folder)
     assert calls == WARM
 
 

@@ -396,3 +396,23 @@ thread.join()
 """
     )
     assert "ClosedError: this model is closed; load it again" in done.stderr
+
+
+def test_a_function_at_exit_is_told_that_the_end_closed_the_model(run: Run) -> None:
+    before = """
+    import atexit
+    def ask():
+        try:
+            embedder.encode("a")
+        except Exception as error:
+            print(error)
+    """
+    program = """
+    import weakref
+    from embedlib.testing import fake_embedder
+    embedder = fake_embedder()
+    atexit._clear()
+    atexit.register(ask)
+    atexit.register(weakref.finalize._exitfunc)
+    """
+    assert "closed because the program ends" in run(before, program).stdout

@@ -235,6 +235,38 @@ def test_ctrl_c_ends_a_long_encode_of_a_real_model(run: Run, model: Path) -> Non
     assert result.stderr.strip().endswith("KeyboardInterrupt")
 
 
+def test_the_second_ctrl_c_does_not_give_up_a_batch_that_soon_ends(run: Run) -> None:
+    program = """
+    import time, traceback
+    def waits_for_the_batch():  # as the end of the program does
+        stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+        return any(
+            frame.filename.endswith("closing.py") and frame.line.startswith("thread.join(")
+            for frame in stack
+        )
+    def interrupt():
+        engine.wait_submitted(2)
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):
+            while not waits_for_the_batch():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        engine.release()
+    close = engine.close
+    def tell():
+        close()
+        os.write(1, b"closed")
+    engine.close = tell
+    engine.hold()
+    threading.Thread(target=interrupt, daemon=True).start()
+    embedder.encode(["a" * 30] * 200_000)
+    """
+    result = run(SIGNALS, FAKE, program)
+    assert result.returncode == -signal.SIGINT
+    assert result.stdout == "closed"
+
+
 def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
     program = """
     import time, traceback
@@ -250,7 +282,7 @@ def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
         while not waits_for_the_batch():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
-    engine.hold()  # for ever: nothing but the second Ctrl-C ends that
+    engine.hold()  # for ever: nothing but the second Ctrl-C ends that, some seconds later
     threading.Thread(target=interrupt, daemon=True).start()
     embedder.encode(["a" * 30] * 200_000)
     """

@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from embedlib.engines.openvino.stages import Request, Stages
 from embedlib.engines.openvino.weightless import WITHOUT_WEIGHTS, refer
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.mapped import mapped_files
+from embedlib.starting import WorkerPool
 from embedlib.version import __version__
 
 Settings = Mapping[str, Any]
@@ -179,8 +179,8 @@ def _compiled(core: ov.Core, settings: Settings, graph: ov.Model) -> ov.Compiled
     return core.compile_model(graph, "CPU", dict(settings))
 
 
-def _loading_threads(mark: Callable[[], None] | None) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile", initializer=mark)
+def _loading_threads(mark: Callable[[], None] | None) -> WorkerPool:
+    return WorkerPool(COMPILING_THREADS, "embedlib-compile", initializer=mark)
 
 
 def _keep(
@@ -266,7 +266,7 @@ def _import_stages(
     parts: Sequence[ov.Tensor],
     settings: Settings,
     file: WeightsFile | None,
-    threads: ThreadPoolExecutor,
+    threads: WorkerPool,
 ) -> tuple[Stages, list[MappedFile]]:
     """Return the stages of a compiled model, and where the library has mapped the weights' file."""
     known = dict(settings)

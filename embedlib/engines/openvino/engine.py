@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
@@ -41,6 +40,7 @@ from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.starting import WorkerPool
 
 CALLERS_REQUEST: Final = 0
 """The request of queries that are computed on their callers' threads; then those of our threads."""
@@ -259,6 +259,6 @@ def loaded_core() -> ov.Core:
     reused memory.
     """
     core = ov.Core()
-    with ThreadPoolExecutor(1, "embedlib-openvino-load") as passing:
+    with WorkerPool(1, "embedlib-openvino-load") as passing:
         passing.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
     return core

@@ -32,8 +32,11 @@ def forms_of(path: str, id_root: str | os.PathLike[str] | None) -> tuple[str, ..
         if inner is None:
             raise SourceError(f"{path!r} is not in the folder id_root = {os.fspath(id_root)!r}")
         return (inner,)
-    below = _path_below(absolute, os.curdir)
-    known = (below or absolute, absolute, os.path.normpath(path), os.path.relpath(absolute))
+    try:
+        below, relative = _path_below(absolute, os.curdir), os.path.relpath(absolute)
+    except FileNotFoundError:  # the current folder was removed
+        below = relative = None
+    known = (below or absolute, absolute, os.path.normpath(path), relative or absolute)
     return tuple(dict.fromkeys(known))
 
 

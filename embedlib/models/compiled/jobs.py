@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, wait
 from typing import Final
 
 from embedlib.models.weights.file_hashes import ReportBytes
+from embedlib.starting import WorkerPool
 
 CompileJob = Callable[[ReportBytes], object]
 
@@ -37,7 +38,7 @@ def run_jobs(jobs: Iterable[CompileJob], num_threads: int, report: ReportBytes) 
         with lock:
             report(num_bytes)
 
-    with ThreadPoolExecutor(min(num_threads, MAX_THREADS), "embedlib-compile") as pool:
+    with WorkerPool(min(num_threads, MAX_THREADS), "embedlib-compile") as pool:
         try:
             running = {pool.submit(job, forward) for job in jobs}
             while running:

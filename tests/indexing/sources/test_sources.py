@@ -22,6 +22,7 @@ from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources import file_formats
 from embedlib.indexing.sources.file_bytes import BrokenFileError
 from embedlib.indexing.sources.file_formats import read_rows, read_text
+from embedlib.indexing.sources.file_ids import forms_of
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
@@ -782,3 +783,14 @@ def test_a_url_named_as_a_file_keeps_its_password() -> None:
     with pytest.raises(SourceError, match="a database URL needs --sql") as caught:
         open_source(["postgresql://me:secret@host/db"], SourceOptions(), [].append)
     assert "secret" not in str(caught.value)
+
+
+def test_an_absolute_path_needs_no_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    path = str(tmp_path / "a.txt")
+    assert forms_of(path, None) == (path,)

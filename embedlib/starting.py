@@ -1,0 +1,47 @@
+"""Starts threads, or says in one line why none can be started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from embedlib.errors import EngineBuildError
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def starting_threads() -> Iterator[None]:
+    """Put what embedlib says in place of what Python says when a thread cannot be started.
+
+    Raises:
+        EngineBuildError: no thread can be started.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "interpreter shutdown" in str(error):
+            raise EngineBuildError(
+                "a model cannot be loaded while the program ends; load it before"
+            ) from error
+        if "start new thread" in str(error):
+            raise EngineBuildError(
+                "no more threads can be started (ulimit -u, or the pids limit of the container); "
+                "raise the limit, or run fewer processes"
+            ) from error
+        raise
+
+
+class WorkerPool(ThreadPoolExecutor):
+    """A thread pool that works for a model while it is loaded."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Run a function on a thread; `map` does so too.
+
+        Raises:
+            EngineBuildError: no thread can be started.
+        """
+        with starting_threads():
+            return super().submit(fn, *args, **kwargs)
