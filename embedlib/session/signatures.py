@@ -59,7 +59,8 @@ class ConfigOptions(TypedDict, total=False):
     prepare: bool
     """With precision="auto": whether the first load of a model on a machine measures the faster
     precisions, for some seconds, and another process goes on with it (docs/fidelity.md). Where
-    float32 does not fit into memory the load waits for minutes, an hour at most."""
+    float32 does not fit into memory the load waits for minutes, an hour at most. Also whether
+    weights in 16 bits are copied as float32 where that is faster (docs/engines.md)."""
     prepare_seconds: float
     """How long a load waits for that at most, where float32 fits into memory; 0: not at all. More
     is worth it for a program that embeds for long, as `embedlib index` and `embedlib serve` do
