@@ -72,8 +72,13 @@ def is_left_behind() -> bool:
     The end of a program closes its models and leaves daemons running, whose next call fails. Nobody
     reads what it raises, and Python would print a traceback of each thread.
     """
-    # The interpreter marks the main thread as ended before it calls the functions of `atexit`.
-    return threading.current_thread().daemon and not threading.main_thread().is_alive()
+    return threading.current_thread().daemon and program_has_ended()
+
+
+def program_has_ended() -> bool:
+    """Return whether the program has ended, and functions of `atexit` at most still run."""
+    # The interpreter marks the main thread as ended before it calls them.
+    return not threading.main_thread().is_alive()
 
 
 def end_left_behind() -> None:

@@ -24,7 +24,7 @@ from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
-from embedlib.closing import CLOSE_SECONDS, Deadline, join, timeout_error
+from embedlib.closing import CLOSE_SECONDS, Deadline, join, program_has_ended, timeout_error
 from embedlib.engines.base import CallerEngine, Engine, Lane
 from embedlib.errors import ClosedError
 
@@ -60,7 +60,7 @@ class Pipeline:
         self._pid = os.getpid()
         self._is_closed = False
         self._was_ending = False
-        """Whether it was closed when the program had ended; as `is_left_behind` knows it."""
+        """Whether it was closed when the program had ended."""
         self._open_jobs: dict[int, Job] = {}
         """Jobs that are not over, by id. Any thread adds and removes; both are atomic."""
         self._lone_queries = LoneQueries(engine, meter)
@@ -262,7 +262,7 @@ class Pipeline:
         if os.getpid() != self._pid:
             return  # a forked child has neither the threads nor the engine
         if not self._is_closed:
-            self._was_ending = not threading.main_thread().is_alive()
+            self._was_ending = program_has_ended()
         self._is_closed = True
         deadline = Deadline(timeout)
         self._lone_queries.stop()

@@ -76,7 +76,7 @@ def check_can_calibrate(spec: ModelSpec) -> None:
     if spec.late_interaction is not None:
         raise ConfigError(
             "calibrate is for models with one vector per text, and this one has a vector per "
-            "token, in float32 alone; leave it out"
+            "token, in float32 alone: there is nothing to calibrate"
         )
 
 

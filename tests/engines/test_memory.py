@@ -319,10 +319,10 @@ def test_a_load_asks_once_how_much_memory_a_model_needs(
     asked: list[str] = []
 
     def note(
-        files: ModelFiles, precision: ChosenPrecision, config: Config, *, is_copied: bool
+        files: ModelFiles, precision: ChosenPrecision, config: Config, *, is_widened: bool
     ) -> MemoryNeeds:
         asked.append(precision.name)
-        return memory_needs(files, precision, config, is_copied=is_copied)
+        return memory_needs(files, precision, config, is_widened=is_widened)
 
     monkeypatch.setattr(memory, "memory_needs", note)
     config = Config(threads=2, precision="float32", engine_cache_dir=tmp_path)

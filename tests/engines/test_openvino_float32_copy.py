@@ -57,7 +57,7 @@ def stored(
     monkeypatch.setattr(memory, "SMALL_BYTES", 0)
 
     def weights(files: ModelFiles) -> Mapping[str, Any]:
-        needs = memory_needs(files, FLOAT32, CONFIG, is_copied=True)
+        needs = memory_needs(files, FLOAT32, CONFIG, is_widened=True)
         config = replace(CONFIG, engine_cache_dir=tmp_path)
         return own_weights(files, needs, tmp_path / "openvino", config)
 
@@ -205,14 +205,14 @@ def test_the_plan_counts_what_the_copy_needs(
     monkeypatch.setattr(memory, "SMALL_BYTES", 0)
     files = read_model_files(tiny_folder("qwen2"))
     config = Config(threads=2)
-    found = [memory_needs(files, FLOAT32, config, is_copied=way) for way in (False, True)]
-    assert [needs.is_copied for needs in found] == [False, True]
+    found = [memory_needs(files, FLOAT32, config, is_widened=way) for way in (False, True)]
+    assert [needs.is_widened for needs in found] == [False, True]
     assert found[0].shared < found[1].shared
     plan = plan_engine(files, replace(config, precision="float32"))
     told = KIND.describe_memory(plan, files, config)  # type: ignore[misc]
     assert told.endswith("; 16-bit weights are copied to the cache as float32")
-    exact = memory_needs(read_model_files(tiny_folder("bert")), FLOAT32, config, is_copied=True)
-    assert not exact.is_copied, "its file has float32"
+    exact = memory_needs(read_model_files(tiny_folder("bert")), FLOAT32, config, is_widened=True)
+    assert not exact.is_widened, "its file has float32"
 
 
 def test_a_disk_without_room_costs_speed_alone(

@@ -24,6 +24,15 @@ SIGNALS = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
 """
+WAITING = """
+import time, traceback
+def waits_for_the_batch():  # as the end of the program does
+    stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+    return any(
+        frame.filename.endswith("closing.py") and frame.line.startswith("thread.join(")
+        for frame in stack
+    )
+"""
 FAKE = """
 import os, signal, sys, threading
 import numpy as np
@@ -237,13 +246,6 @@ def test_ctrl_c_ends_a_long_encode_of_a_real_model(run: Run, model: Path) -> Non
 
 def test_the_second_ctrl_c_does_not_give_up_a_batch_that_soon_ends(run: Run) -> None:
     program = """
-    import time, traceback
-    def waits_for_the_batch():  # as the end of the program does
-        stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
-        return any(
-            frame.filename.endswith("closing.py") and frame.line.startswith("thread.join(")
-            for frame in stack
-        )
     def interrupt():
         engine.wait_submitted(2)
         os.kill(os.getpid(), signal.SIGINT)
@@ -262,20 +264,13 @@ def test_the_second_ctrl_c_does_not_give_up_a_batch_that_soon_ends(run: Run) -> 
     threading.Thread(target=interrupt, daemon=True).start()
     embedder.encode(["a" * 30] * 200_000)
     """
-    result = run(SIGNALS, FAKE, program)
+    result = run(SIGNALS, FAKE, WAITING, program)
     assert result.returncode == -signal.SIGINT
     assert result.stdout == "closed"
 
 
 def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
     program = """
-    import time, traceback
-    def waits_for_the_batch():  # as the end of the program does
-        stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
-        return any(
-            frame.filename.endswith("closing.py") and frame.line.startswith("thread.join(")
-            for frame in stack
-        )
     def interrupt():
         engine.wait_submitted(2)
         os.kill(os.getpid(), signal.SIGINT)
@@ -286,7 +281,7 @@ def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     embedder.encode(["a" * 30] * 200_000)
     """
-    result = run(SIGNALS, FAKE, program)
+    result = run(SIGNALS, FAKE, WAITING, program)
     assert result.returncode == -signal.SIGINT
     assert result.stderr.strip().endswith("KeyboardInterrupt")
     assert result.stderr.count("Traceback") == 1

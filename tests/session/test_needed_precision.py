@@ -49,8 +49,8 @@ class OtherProcess:
 def float32_does_not_fit(prepares: None, monkeypatch: pytest.MonkeyPatch) -> None:
     memory_needs = memory.memory_needs
 
-    def needs(files: Any, precision: Any, config: Any, *, is_copied: bool = False) -> Any:
-        found = memory_needs(files, precision, config, is_copied=is_copied)
+    def needs(files: Any, precision: Any, config: Any, *, is_widened: bool = False) -> Any:
+        found = memory_needs(files, precision, config, is_widened=is_widened)
         is_too_large = precision.name == "float32"
         return replace(found, shared=TOO_MUCH, separate=TOO_MUCH) if is_too_large else found
 

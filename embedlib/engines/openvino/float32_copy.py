@@ -37,7 +37,6 @@ from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock
 from embedlib.models.compiled.role_file import RoleFile, tensors_to_store
 from embedlib.models.compiled.tensor_blocks import (
-    ITEM_BYTES,
     WrittenTensor,
     as_numbers,
     create_file,
@@ -200,10 +199,7 @@ def _write(
             nonlocal done
             done += num_read
 
-        total = sum(
-            int(np.prod(tensor.shape, dtype=np.int64)) * ITEM_BYTES[tensor.dtype]
-            for tensor in stored.values()
-        )
+        total = sum(tensor.num_bytes() for tensor in stored.values())
         line = f"Preparing {name} for this machine, once"
         with telling(line, "B", lambda: Reading(done=done, total=total)):
             jobs = [

@@ -106,8 +106,8 @@ class MemoryNeeds:
     """Packed copies of the matrices in a compiled model, at most."""
     second: int
     """Of a second compiled model, beside its matrices."""
-    is_copied: bool = False
-    """Whether weights in 16 bits are to be float32 first, see `float32_copy`."""
+    is_widened: bool = False
+    """Whether weights in 16 bits are to be widened to float32 first, see `float32_copy`."""
 
     @property
     def is_large(self) -> bool:
@@ -122,7 +122,7 @@ class MemoryNeeds:
 
 
 def memory_needs(
-    files: ModelFiles, precision: ChosenPrecision, config: Config, *, is_copied: bool = False
+    files: ModelFiles, precision: ChosenPrecision, config: Config, *, is_widened: bool = False
 ) -> MemoryNeeds:
     """Return an estimate of the memory a model takes on one device, an upper bound.
 
@@ -132,13 +132,13 @@ def memory_needs(
             float32 four.
         config: says how many batches are computed at the same time, and their size. A text longer
             than that is a batch of its own, so the longest one counts.
-        is_copied: whether weights in 16 bits are to be float32 first.
+        is_widened: whether weights in 16 bits are to be widened to float32 first.
     """
     encoder = files.spec.encoder
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_stored_narrow = stores_16_bits(files, precision.folder)
-    is_narrow = is_stored_narrow and not is_copied
+    is_narrow = is_stored_narrow and not is_widened
     is_bf16 = number_type(precision.name) == "bf16"
     group = INT8_GROUPS.get(precision.name)
     weights = by_mlas = by_onednn = 0
@@ -189,7 +189,7 @@ def memory_needs(
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
         second=second,
-        is_copied=is_copied and is_stored_narrow,
+        is_widened=is_widened and is_stored_narrow,
     )
 
 

@@ -27,7 +27,7 @@ def room(plan: EnginePlan) -> Memory:
 
 
 def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
-    """Return what a plan needs; weights are not copied where there is memory only without that."""
+    """Return what a plan needs; nothing is widened where there is memory only without that."""
     from embedlib.engines.openvino.float32_copy import pays
     from embedlib.engines.openvino.memory import MemoryNeeds, layerwise_needs, memory_needs
 
@@ -35,8 +35,8 @@ def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds
         return layerwise_needs(files, config)
     if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
         return plan.needs
-    needs = memory_needs(files, plan.precision, config, is_copied=pays(plan.precision))
-    if needs.is_copied and room(plan).too_small(needs.shared, needs.files) is not None:
+    needs = memory_needs(files, plan.precision, config, is_widened=pays(plan.precision))
+    if needs.is_widened and room(plan).too_small(needs.shared, needs.files) is not None:
         return memory_needs(files, plan.precision, config)
     return needs
 
@@ -59,7 +59,7 @@ def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
         verdict = "yes, both lanes share a compiled model"
     else:
         verdict = f"yes, with a compiled model for each lane; {gib(needs.shared)} with one for both"
-    is_written = needs.is_copied and needs.is_large and config.prepare
+    is_written = needs.is_widened and needs.is_large and config.prepare
     copied = "; 16-bit weights are copied to the cache as float32" if is_written else ""
     return f"needs about {told} for {gib(needs.weights)} of weights: {verdict}{copied}"
 
@@ -75,7 +75,7 @@ def profile_key(
     more = ("intermediate_size", "is_gated", "is_causal")
     shape = {name: getattr(encoder, name) for name in (*names, *more)}
     is_narrow = stores_16_bits(files, plan.precision.folder)
-    is_narrow = is_narrow and not needs_of(plan, files, config).is_copied
+    is_narrow = is_narrow and not needs_of(plan, files, config).is_widened
     return ProfileKey(
         engine=plan.engine,
         precision=plan.precision.name,

@@ -38,7 +38,7 @@ def own_weights(
         config: the options.
     """
     own = load_weights(files)
-    if not (needs.is_copied and multiplies_16_bits(own, files.spec.encoder)):
+    if not (needs.is_widened and multiplies_16_bits(own, files.spec.encoder)):
         return own
     if not needs.is_large:
         return widened_weights(own)

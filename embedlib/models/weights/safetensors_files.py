@@ -55,7 +55,7 @@ class StoredTensor:
     def block(self, index: int, count: int) -> StoredTensor:
         """Return one of `count` equal blocks of rows."""
         rows = self.shape[0] // count
-        num_bytes = self._num_bytes() // count
+        num_bytes = self.num_bytes() // count
         return replace(self, shape=(rows, *self.shape[1:]), start=self.start + index * num_bytes)
 
     def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -65,7 +65,7 @@ class StoredTensor:
             data: uint8[file size], the mapped file.
         """
         kind = np.dtype(STORED_DTYPES[self.dtype])
-        end = self.start + self._num_bytes()
+        end = self.start + self.num_bytes()
         stored = data[self.start : end].view(kind).reshape(self.shape)
         if self.dtype == "BF16":
             # bfloat16 is the upper half of a float32.
@@ -82,11 +82,12 @@ class StoredTensor:
         """
         if self.added or self.dtype not in ("F16", "BF16"):
             return None
-        stored = data[self.start : self.start + self._num_bytes()]
+        stored = data[self.start : self.start + self.num_bytes()]
         dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
         return StoredBits(dtype, stored.view("<u2").reshape(self.shape))
 
-    def _num_bytes(self) -> int:
+    def num_bytes(self) -> int:
+        """Return how many bytes it takes in the file."""
         itemsize = np.dtype(STORED_DTYPES[self.dtype]).itemsize
         return int(np.prod(self.shape, dtype=np.int64)) * itemsize
 
