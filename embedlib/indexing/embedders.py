@@ -41,7 +41,7 @@ class ModelIdentity(Protocol):
     def fingerprint(self) -> str:
         """A digest of everything that decides a vector: weights, prompts, length limit, precision.
 
-        Stored with the rows. Rows are embedded again when it differs, and only then; the part
+        Stored with the rows. A load or search whose fingerprint differs is refused; the part
         before the last colon is not compared.
         """
 

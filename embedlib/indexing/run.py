@@ -127,8 +127,9 @@ class Run:
             why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
             raise SinkError(
                 f"{why}, choose another destination, or recreate=True (--recreate) to "
-                "drop these rows and embed everything again, or in Postgres or on a Qdrant server "
-                "replace=True (--replace) to keep them for searches until that is done"
+                "drop these rows and embed everything again, or in Postgres, on a Qdrant server or "
+                "in jsonl:, npy: and parquet: files replace=True (--replace) to keep them for "
+                "searches until that is done"
             ) from None
 
     def _join_stored(self) -> None:

@@ -158,7 +158,7 @@ class Metrics:
 
     def _gauges(self) -> Iterator[str]:
         for unit, what in (
-            ("texts", "Texts at the door or in the model."),
+            ("texts", "Texts that wait or that the model works on."),
             ("tokens", "Tokens of these texts, estimated from their characters."),
         ):
             yield from head(f"embedlib_queued_{unit}", "gauge", what)

@@ -33,7 +33,7 @@ class ServeOptions:
     """Bulk requests that wait for their turn, per model; then 429. It is the most that Baseten's
     client sends at once."""
     max_bulk_texts: int = 8192
-    """Bulk texts that a model works on; more requests wait at the door."""
+    """Bulk texts that a model works on; more requests wait for their turn."""
     max_queued_tokens: int = 1 << 21
     """Of the texts of a lane that a model works on, as estimated from their characters: that of
     8,192 texts of 256 tokens."""

@@ -110,8 +110,8 @@ def test_below_the_gate_a_precision_is_alone(folder: Path, caches: Path, open_mo
     told = "fake: was made in float32, this is int8; pass precision='float32' (--precision float32)"
     ways = (
         ", choose another destination, or recreate=True (--recreate) to drop these rows and embed "
-        "everything again, or in Postgres or on a Qdrant server replace=True (--replace) to keep "
-        "them for searches until that is done"
+        "everything again, or in Postgres, on a Qdrant server or in jsonl:, npy: and parquet: "
+        "files replace=True (--replace) to keep them for searches until that is done"
     )
     with open_model(precision="int8") as embedder:
         assert refusals(store, embedder) == [told, told + ways, told + ways]

@@ -15,7 +15,7 @@ import pytest
 from embedlib.cli.index import index as index_command
 from embedlib.cli.serve import serve
 from embedlib.serve.routes import ROUTES
-from tests.serve.conftest import Client
+from tests.serve.conftest import Client, MakeClient
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 OPTIONS = {flag for option in serve.params for flag in (*option.opts, *option.secondary_opts)}
@@ -41,10 +41,10 @@ def exported(client: Client) -> set[str]:
 @pytest.mark.parametrize(
     "name", ["grafana.json", "keda.yaml", "alerts.yaml", "../../docs/deploy.md"]
 )
-def test_every_metric_is_exported(name: str, client: Client) -> None:
+def test_every_metric_is_exported(name: str, make_client: MakeClient, tmp_path: Path) -> None:
     named = metrics_in(read(name))
     assert named
-    assert named <= exported(client)
+    assert named <= exported(make_client(data_dir=str(tmp_path / "data")))
 
 
 def test_the_dashboard_reads_labels_that_metrics_have(client: Client) -> None:

@@ -261,8 +261,8 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
         return
     ways = (
         "choose another destination, recreate=True (--recreate) to drop these rows and start over, "
-        "or in Postgres or on a Qdrant server replace=True (--replace) to keep them for searches "
-        "until the others are loaded"
+        "or in Postgres, on a Qdrant server or in jsonl:, npy: and parquet: files replace=True "
+        "(--replace) to keep them for searches until the others are loaded"
     )
     if state.dim != target.dim:
         raise SinkError(
