@@ -30,7 +30,7 @@ from embedlib.fidelity.choices import (
     layer_units,
     most_units,
 )
-from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
+from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
@@ -46,6 +46,7 @@ from embedlib.models.weights.tensor_roles import FUSED_LAYERS
 from embedlib.testing import fake_spec
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, TRTLLM, fake_machine, gpu
+from tests.reference_engine import reference_engine
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 needs_torch = pytest.mark.skipif(
@@ -275,7 +276,7 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     model = open_model(tiny_folder("bert"), config)
     weights = int8_weights(compile_model(model.files, "int8", (), config))
     texts = FidelityTexts(FEW.queries, FEW.documents * 4)
-    found = [model.embed(cpu_engine(model, weights), texts).all for _ in range(2)]
+    found = [model.embed(reference_engine(model, weights), texts).all for _ in range(2)]
     # Without VNNI activations stay in float32, and a rounding depends on what a thread did before.
     most = 0 if rounds_activations() else 1e-6
     assert np.abs(found[0] - found[1]).max() <= most
@@ -490,7 +491,7 @@ def test_known_prompts_are_those_of_an_embedder(
 ) -> None:
     config = replace(config, **put_on_hub(name, tiny_folder("mistral")))
     model = open_model(name, config)
-    found = model.embed(cpu_engine(model, load_weights(model.files)), FEW)
+    found = model.embed(reference_engine(model, load_weights(model.files)), FEW)
     config = replace(config, precision="float32", on_truncate="ignore")
     with Embedder(name, config=config) as embedder:
         queries = embedder.encode_query(list(FEW.queries))
