@@ -27,7 +27,7 @@ from embedlib.fidelity.choices import layer_units
 from embedlib.fidelity.compare import cosines, mean_and_p1
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.search import OutOfReachError, Search, Target, Unit
+from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.fidelity.to_gate import SEARCH_STEP
 from embedlib.measuring.texts import QUERIES, docstrings
@@ -164,7 +164,7 @@ def measure(name: str, config: Config) -> None:
     layers = best
     for layers.kept_in in ("float32", "int8"):
         try:
-            kept = Search(layers, whole, few).find(Gate())
+            kept = LayerSearch(layers, whole, few).find(Gate())
         except OutOfReachError as error:
             say(f"{layers.form}: {error}")
             break

@@ -34,7 +34,7 @@ from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.search import OutOfReachError, Search, Target, Unit, max_measurements
+from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit, max_measurements
 from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
@@ -110,7 +110,7 @@ def test_the_shortest_beginning_of_the_order_is_kept() -> None:
     search = Angles(angles, {})
     calls: list[None] = []
     gate = Gate(mean=float(np.cos(0.05)), p1=0)
-    found = Search(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
+    found = LayerSearch(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
     assert found == ("b", "d")
     assert search.asked[0] == (8, ())
     assert search.asked[1] == (2, ())  # on fewer texts
@@ -129,7 +129,7 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
     model = Angles(dict(zip(names, angles, strict=True)), dict(zip(names, sizes, strict=False)))
     gate = Gate(mean=float(np.cos(share * sum(angles))), p1=0)
     try:
-        kept = Search(model, EIGHT, TWO).find(gate)
+        kept = LayerSearch(model, EIGHT, TWO).find(gate)
     except OutOfReachError:
         half = sum(unit.num_weights for unit in model.units) / 2
         last = [asked for num_texts, asked in model.asked if num_texts == 8][-1]
@@ -143,22 +143,22 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
 
 def test_a_unit_of_more_than_half_of_the_weights_is_out_of_reach() -> None:
     with pytest.raises(OutOfReachError, match=r"with half of their weights kept 0\.99500"):
-        Search(Angles({"a": 0.1}, {}), EIGHT, TWO).find(Gate())
+        LayerSearch(Angles({"a": 0.1}, {}), EIGHT, TWO).find(Gate())
 
 
 def test_a_large_layer_is_kept_only_for_a_large_gain() -> None:
     angles = {"large": 0.2, "small": 0.15, "c": 0.0, "d": 0.0, "e": 0.0}
     gate = Gate(mean=float(np.cos(0.21)), p1=0)
-    assert Search(Angles(angles, {}), EIGHT, TWO).find(gate) == ("large",)
-    assert Search(Angles(angles, {"large": 3}), EIGHT, TWO).find(gate) == ("small",)
+    assert LayerSearch(Angles(angles, {}), EIGHT, TWO).find(gate) == ("large",)
+    assert LayerSearch(Angles(angles, {"large": 3}), EIGHT, TWO).find(gate) == ("small",)
 
 
 def test_nothing_is_searched_where_all_in_8_bits_passes_or_half_kept_fails() -> None:
     search = Angles({"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1}, {})
-    assert Search(search, EIGHT, TWO).find(Gate(mean=0.9, p1=0.9)) == ()
+    assert LayerSearch(search, EIGHT, TWO).find(Gate(mean=0.9, p1=0.9)) == ()
     assert search.asked == [(8, ())]
     with pytest.raises(EngineBuildError) as caught:
-        Search(search, EIGHT, TWO).find(Gate(mean=0.99, p1=0.98))
+        LayerSearch(search, EIGHT, TWO).find(Gate(mean=0.99, p1=0.98))
     assert str(caught.value) == (
         "fp8 does not reach a mean cosine of 0.99 and 0.98 for 99 of 100 texts: with all linear "
         "layers in fp8 it has 0.92106 and 0.92106, with half of their weights kept 0.98007 "
@@ -176,7 +176,7 @@ def test_the_worst_texts_count_too(p1: float) -> None:
             return found
 
     angles = {"a": 0.1, "b": 0.0, "c": 0.0}
-    found = Search(OneText(angles, {}), EIGHT, TWO).find(Gate(mean=0.9, p1=p1))
+    found = LayerSearch(OneText(angles, {}), EIGHT, TWO).find(Gate(mean=0.9, p1=p1))
     assert found == (() if p1 == 0.5 else ("a",))
 
 
