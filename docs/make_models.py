@@ -30,7 +30,7 @@ from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import known_model, read_entries
 from embedlib.models.known_rerankers import known_reranker, template_names
 from embedlib.models.prompts import Prompts
-from embedlib.models.reading.files import load_spec
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import ModelSpec
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import write_tiny_model
@@ -194,7 +194,7 @@ def tiny_specs() -> tuple[ModelSpec, ...]:
     specs = []
     for name in VARIANTS:
         with TemporaryDirectory() as folder:
-            specs.append(load_spec(write_tiny_model(Path(folder), name)))
+            specs.append(read_model_files(write_tiny_model(Path(folder), name)).spec)
     return tuple(specs)
 
 
@@ -254,7 +254,7 @@ def model_rows() -> Iterator[tuple[str, ...]]:
                 file = Path(temporary) / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(content), encoding="utf-8")
-            spec = load_spec(Path(temporary))
+            spec = read_model_files(Path(temporary)).spec
         prompts = Prompts(spec, Config(), known_model(model["name"]))
         query = prompts.resolve(role="query")
         yield (

@@ -122,10 +122,6 @@ class ClosedError(EmbedlibError):
     """The model was closed, or was loaded in another process."""
 
 
-EmbedderClosedError = ClosedError
-"""The name of `ClosedError` before it was also raised by rerankers and classifiers."""
-
-
 class SourceError(EmbedlibError):
     """Texts could not be read."""
 

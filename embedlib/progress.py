@@ -297,20 +297,17 @@ class _Phase:
         )
 
 
-def open_screen(
-    stream: TextIO | None, clock: Callable[[], float] = time.monotonic, delay: float = 0.0
-) -> Screen | None:
+def open_screen(stream: TextIO | None, delay: float = 0.0) -> Screen | None:
     """Return the screen for a stream; None: the stream is closed.
 
     Args:
         stream: usually standard error.
-        clock: returns seconds.
         delay: a bar appears only after so many seconds of a phase.
     """
     if stream is None:
         return None
     columns = terminal_columns(stream)
-    return Bar(stream, columns, delay) if columns else Log(stream, clock)
+    return Bar(stream, columns, delay) if columns else Log(stream, time.monotonic)
 
 
 def terminal_columns(stream: TextIO | None) -> int:

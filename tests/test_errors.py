@@ -1,4 +1,4 @@
-"""Names of errors that programs written for earlier versions use, and messages as one line."""
+"""Errors in other processes, and messages as one line."""
 
 from __future__ import annotations
 
@@ -66,10 +66,6 @@ def test_an_error_reaches_another_process_with_its_attributes(
         assert str(other) == str(error)
         assert other.args == error.args
         assert vars(other) == vars(error)
-
-
-def test_the_former_name_of_closed_error_catches_it() -> None:
-    assert errors.EmbedderClosedError is errors.ClosedError
 
 
 def test_the_message_of_another_library_becomes_one_line() -> None:

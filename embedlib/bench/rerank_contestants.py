@@ -82,10 +82,6 @@ class Int8RerankerContestant(RerankerContestant):
         compile_int8(folder, cache_dir, threads)
         super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
 
-    def precision(self) -> str:
-        """Return int8."""
-        return "int8"
-
 
 class CrossEncoderContestant(SentenceTransformersContestant):
     """sentence-transformers' CrossEncoder with its torch backend."""

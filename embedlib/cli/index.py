@@ -280,11 +280,11 @@ def _open_embedder(
     workers are given.
     """
     from embedlib.indexing.stored_model import open_embedder
-    from embedlib.indexing.workers import find_workers, stored_state
+    from embedlib.indexing.workers import find_workers, state_to_fit
 
     state = None
     if model is None or not settings["recreate"]:
-        state = stored_state(sink, replace=settings["replace"])
+        state = state_to_fit(sink, replace=settings["replace"])
     name = model or (state.model if state else model_setting())
     if name is None:
         raise click.UsageError(

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from embedlib.models.spec import ModelSpec
 
 DeviceType: TypeAlias = Literal["cpu", "cuda"]
-ChooseProfile: TypeAlias = (
-    "Callable[[EnginePlan, ModelFiles, Config, Profile | None], Profile]"  # the last: as measured
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
@@ -28,8 +27,6 @@ from embedlib.models.reading.files import ModelFiles
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.cache import Compiled
-
-ListCompiled: TypeAlias = "Callable[[ModelFiles, Config], list[Compiled]]"
 
 REFERENCE: Final = "float32"
 """The precision that others are compared with: what the model's own files say."""
@@ -71,7 +68,6 @@ def choose_precision(
     files: ModelFiles,
     config: Config,
     manifest: Manifest | None = None,
-    list_compiled: ListCompiled | None = None,
     tried: Sequence[str] | None = None,
 ) -> ChosenPrecision:
     """Return the precision to compute a model in; compiles nothing.
@@ -82,8 +78,6 @@ def choose_precision(
         files: the model, or an engine directory.
         config: the options, with the precision and the cache folder.
         manifest: embedlib.json of the engine directory; None: a model.
-        list_compiled: returns the engine directories of a model, and its own files in the other
-            computed precisions that were measured; None: reads the cache.
         tried: what `auto` may take, best first; None: every precision of the engine.
 
     Raises:
@@ -99,9 +93,7 @@ def choose_precision(
     tried = kind.precisions if tried is None else tried
     if wanted == REFERENCE or (wanted == "auto" and tuple(tried) == (REFERENCE,)):
         return ChosenPrecision(name=REFERENCE)
-    if list_compiled is None:
-        list_compiled = partial(known_versions, kind, hardware)
-    versions = _usable(kind, list_compiled(files, config))
+    versions = _usable(kind, known_versions(kind, hardware, files, config))
     if wanted == "auto":
         return _fastest_faithful(kind, hardware, files, versions, tried)
     versions = [version for version in versions if version.precision == wanted]

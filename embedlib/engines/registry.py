@@ -26,16 +26,13 @@ OWN_KINDS: Final[tuple[EngineKind, ...]] = (TENSORRT_LLM, CUDA, OPENVINO)
 """In the order of `auto`, fastest first."""
 
 
-def available_engines(
-    config: Config | None = None, machine: Machine | None = None
-) -> list[EngineChoice]:
+def available_engines(machine: Machine | None = None) -> list[EngineChoice]:
     """Return every engine, fastest first, and whether it can run here; imports no engine.
 
     Args:
-        config: the options, of which the devices count; None: the default options.
         machine: what the machine has; None: this machine.
     """
-    config, machine = config or Config(), machine or Machine()
+    config, machine = Config(), machine or Machine()
     own = [find_devices(kind, config, machine) for kind in OWN_KINDS]
     names = dict.fromkeys(point.name for point in machine.plugins)
     return [*own, *(_plugin_choice(name, config, machine) for name in names)]

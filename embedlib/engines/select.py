@@ -10,7 +10,6 @@ from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, Eng
 from embedlib.engines.machine import Machine, package_of
 from embedlib.engines.precision import (
     REFERENCE,
-    ListCompiled,
     NeedsReportError,
     check_precision,
     choose_precision,
@@ -52,7 +51,6 @@ def plan_engine(
     manifest: Manifest | None = None,
     *,
     machine: Machine | None = None,
-    list_compiled: ListCompiled | None = None,
 ) -> EnginePlan:
     """Return the engine, devices and precision for a model.
 
@@ -63,7 +61,6 @@ def plan_engine(
         config: the options.
         manifest: embedlib.json of the engine directory; None: a model.
         machine: what the machine has; None: this machine.
-        list_compiled: returns the engine directories of a model; None: reads the cache.
 
     Raises:
         ConfigError: there is no such engine, or it lacks the precision of the options.
@@ -71,7 +68,7 @@ def plan_engine(
         EngineUnsupportedError: the engine of the options cannot run this model.
     """
     try:
-        return find_plan(files, config, manifest, machine or Machine(), list_compiled)
+        return find_plan(files, config, manifest, machine or Machine())
     except NeedsReportError as error:
         raise EngineUnavailableError(str(error)) from error
 
@@ -81,7 +78,6 @@ def find_plan(
     config: Config,
     manifest: Manifest | None,
     machine: Machine,
-    list_compiled: ListCompiled | None = None,
 ) -> EnginePlan:
     """Return what `plan_engine` does.
 
@@ -101,7 +97,7 @@ def find_plan(
             check_sparse(kind, files, config)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
             precision = choose_precision(
-                kind, choice.hardware, files, config, manifest, list_compiled, tried or None
+                kind, choice.hardware, files, config, manifest, tried or None
             )
             plan = _checked(_plan(kind, choice, precision, tried), choice, files, config)
             plan = _with_profile(plan, files, config, machine)

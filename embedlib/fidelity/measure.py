@@ -112,9 +112,7 @@ def reference_kind() -> EngineKind:
     raise AssertionError("no engine computes in float32 on the CPU; this is a bug in embedlib")
 
 
-def cpu_engine(
-    model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan | None = None
-) -> Engine:
+def cpu_engine(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:
     """Return the reference engine with these weights.
 
     It computes texts in batches: in float32 they change a vector by 2e-7 at most. A model that does
@@ -123,13 +121,12 @@ def cpu_engine(
     Args:
         model: the model.
         weights: the weights by role.
-        plan: as `plan_cpu_reference` returned it; None: for this machine.
+        plan: as `plan_cpu_reference` returned it.
 
     Raises:
         EngineUnavailableError: this process lacks the memory.
     """
     config = replace(model.config, device=None, precision=REFERENCE)
-    plan = plan or plan_cpu_reference(model, Machine())
     assert plan.kind.lower is not None, "`reference_kind` asks for it"
     return plan.kind.lower(model.files.spec, weights, plan, config)
 

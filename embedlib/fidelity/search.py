@@ -57,7 +57,7 @@ class Target:
     right: Embedded
 
 
-class Search:
+class LayerSearch:
     """Searches for the layers to keep, by measuring choices of layers on two sets of texts.
 
     Keeps no layer if the gate passes with all linear layers in 8 bits. Otherwise measures the gain
@@ -145,7 +145,7 @@ class Search:
 
 
 def max_measurements(choices: Choices) -> int:
-    """Return the maximum number of times that `Search` embeds texts."""
+    """Return the maximum number of times that `LayerSearch` embeds texts."""
     num_units = len(choices.units)
     return 3 + num_units + 2 * math.ceil(math.log2(num_units + 1))
 

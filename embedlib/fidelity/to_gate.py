@@ -24,8 +24,8 @@ from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.remembered import RememberedChoices
 from embedlib.fidelity.search import (
     Choices,
+    LayerSearch,
     OutOfReachError,
-    Search,
     Target,
     max_measurements,
 )
@@ -65,8 +65,8 @@ def compile_to_gate(
 ) -> tuple[Path, Comparison]:
     """Compile a model to 8 bits so that it passes a gate; return its engine directory and figures.
 
-    `search.Search` chooses the layers to keep. The same texts on the same kind of machine give the
-    same layers; in FP8, whose batches vary, layers whose gains agree to six digits may change
+    `search.LayerSearch` chooses the layers to keep. The same texts on the same kind of machine give
+    the same layers; in FP8, whose batches vary, layers whose gains agree to six digits may change
     places. The report is stored in the directory. An Embedder with the precision "auto" uses it,
     unless it is the report of an emulation (FP8 without a GPU).
 
@@ -150,4 +150,4 @@ def _find(
         num_done += 1
         report(num_done, num_all)
 
-    return Search(choices, whole, few, count).find(gate)
+    return LayerSearch(choices, whole, few, count).find(gate)

@@ -214,7 +214,7 @@ def open_on_ray(
         )
     opened = open_sink(sink) if isinstance(sink, str) else sink
     try:
-        state = None if options.recreate else stored_state(opened, replace=options.replace)
+        state = None if options.recreate else state_to_fit(opened, replace=options.replace)
     finally:
         if isinstance(sink, str):
             opened.close()
@@ -229,7 +229,7 @@ def open_on_ray(
     )
 
 
-def stored_state(sink: Sink, *, replace: bool) -> SinkState | None:
+def state_to_fit(sink: Sink, *, replace: bool) -> SinkState | None:
     """Return what the vectors of a load must fit: what is stored, or is being loaded beside it."""
     return built_state(sink) if replace else sink.inspect()
 

@@ -64,14 +64,14 @@ def match(
     apart: tuple[str, ...] = ()
     if dim != embedder.get_embedding_dimension():
         apart = ("no truncate_dim" if dim == own_dim else f"truncate_dim={dim}",)
-    search = Search(maker, theirs, asked, gate)
+    search = SettingSearch(maker, theirs, asked, gate)
     try:
         return search.run(apart)
     finally:
         embedder.max_seq_length = asked.max_tokens
 
 
-class Search:
+class SettingSearch:
     """Tries settings, from the one that was asked for to those that are less likely."""
 
     def __init__(self, maker: Maker, theirs: Theirs, asked: Setting, gate: Gate) -> None:

@@ -182,7 +182,7 @@ class Prompts:
             "default_task": self.default_task,
             "examples": [dict(example) for example in self._examples],
         }
-        # Left out when empty: most models have none, and older fingerprints must stay valid.
+        # A setting without effect must not change the fingerprint.
         return found | {name: value for name, value in more.items() if value}
 
     def _of_task(self, task: str, role: Role | None, examples: Examples) -> Prompt:

@@ -28,8 +28,6 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid", "id
 PoolingMode = Literal["cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last_token"]
 ScoreActivation = Literal["sigmoid", "softmax", "identity"]
 
-ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
-POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 
 

@@ -19,7 +19,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON = "application/json"
-TEXT = "text/plain; charset=utf-8"
 Headers = Iterable[tuple[bytes, bytes]]
 DIRECT = "embedlib.direct"
 """The extension of a scope whose `connection` is a `Direct`."""

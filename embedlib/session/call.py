@@ -231,7 +231,7 @@ class CallFactory:
     def settings(self) -> dict[str, object]:
         """Return all settings, besides the model, that the vectors depend on, as JSON values."""
         found = {**self.prompts.settings(), "truncate_dim": self.truncate_dim}
-        # Only where they have an effect: most stored fingerprints are older than these settings.
+        # A setting without effect must not change the fingerprint.
         if self._adds_windows:
             found["on_truncate"] = "chunk"
         if self._sets_active_dims:

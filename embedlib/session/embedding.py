@@ -147,7 +147,8 @@ class EmbeddingSession(Session):
     def fingerprints(self) -> tuple[str, ...]:
         """`fingerprint`, and others of stored vectors that those of this object may stand beside.
 
-        These are fingerprints that earlier versions stored for precisions that passed the gate.
+        These are of precisions that passed the gate, each by its own name: so vectors are stored in
+        a precision that was forced before its report was made.
         """
         return self._model.fingerprints(self._settings())
 

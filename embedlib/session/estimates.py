@@ -16,7 +16,7 @@ SIDE: Final = 512
 a core hold."""
 SHARE_OF_PRODUCTS: Final = 0.7
 """Of the rate of products alone that a model in float32 reaches. Source: docs/benchmarks.md, share
-of the limit; rounded down."""
+of the machine's products; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
 """Of float32 weights that are hashed, rounded and written. Source: docs/compile.md, time."""
 

@@ -95,8 +95,8 @@ class ModelFromFiles:
     def fingerprints(self, settings: Mapping[str, object]) -> tuple[str, ...]:
         """Return `fingerprint`, and others of stored vectors that may stand beside this model's.
 
-        Those are of precisions that passed the gate, each by its own name: embedlib stored them so
-        before such precisions shared a fingerprint.
+        Those are of precisions that passed the gate, each by its own name: so vectors are stored in
+        a precision that was forced before its report was made.
         """
         kind, config = self.plan.kind, self.opened.config
         versions = known_versions(kind, self.plan.hardware, self.files, config)

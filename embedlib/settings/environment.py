@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import get_args, get_type_hints
 
@@ -23,19 +23,16 @@ def variable_of(name: str) -> str:
     return f"{PREFIX}{name.upper()}"
 
 
-def read_environment(
-    names: Iterable[str] = SETTINGS, environ: Mapping[str, str] | None = None
-) -> dict[str, Setting]:
+def read_environment(names: Iterable[str] = SETTINGS) -> dict[str, Setting]:
     """Return the settings of the environment, by name; an empty variable sets nothing.
 
     Raises:
         ConfigError: a value is out of range; the message names the variable.
     """
-    environ = os.environ if environ is None else environ
     found = {}
     for name in names:
         variable = variable_of(name)
-        if text := environ.get(variable):
+        if text := os.environ.get(variable):
             found[name] = check_setting(name, _value(name, text), variable, variable)
     return found
 
@@ -50,15 +47,14 @@ def environment_options(given: Iterable[str] = ()) -> dict[str, object]:
     return {name: setting.value for name, setting in read_environment(names).items()}
 
 
-def mistyped_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def mistyped_variables() -> dict[str, str]:
     """Return variables that nothing reads and that look like a setting's, with that one's name.
 
     Others are left alone: Kubernetes sets `EMBEDLIB_PORT` and its like beside a service "embedlib".
     """
-    environ = os.environ if environ is None else environ
     known = [variable_of(name) for name in SETTINGS]
     found = {}
-    for variable in sorted(environ):
+    for variable in sorted(os.environ):
         near = get_close_matches(variable, known, n=1, cutoff=0.85)
         if variable.startswith(PREFIX) and variable not in known and near:
             found[variable] = near[0]

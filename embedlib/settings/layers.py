@@ -14,16 +14,13 @@ from embedlib.settings.files import (
 from embedlib.settings.names import Setting
 
 
-def read_settings(folder: Path | None = None) -> dict[str, Setting]:
-    """Return what holds for a command that is started in a folder, by name.
-
-    Args:
-        folder: where it is started; None: the current folder.
+def read_settings() -> dict[str, Setting]:
+    """Return what holds for a command that is started in the current folder, by name.
 
     Raises:
         ConfigError: a variable or a file has a wrong value; the message names it.
     """
-    project = project_file() if folder is None else find_project_file(folder)
+    project = project_file()
     return {
         **read_user_file(user_file()),
         **(read_project_file(project) if project is not None else {}),

@@ -17,6 +17,7 @@ from embedlib.indexing import AllOf, AnyOf, Exists, Filter, Not, OneOf, Order
 METADATA = "langchain_metadata"
 
 _OPERATORS = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
+"""A filter's and those of a path, into which they are written: another one is a KeyError."""
 
 
 def where_clause(where: Filter) -> tuple[sql.Composable, list[Any]]:

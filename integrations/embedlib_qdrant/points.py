@@ -118,11 +118,7 @@ class Mark:
 
     def to_json(self) -> dict[str, Any]:
         """Return the mark as JSON values."""
-        content = asdict(self)
-        for name in ("sparse", "full_text"):  # as earlier versions wrote it
-            if content[name] is None:
-                del content[name]
-        return {"format": FORMAT, **content}
+        return {"format": FORMAT, **asdict(self)}
 
     def to_state(self, num_rows: int, index: str) -> SinkState:
         """Return the state: the mark, and values that only the engine knows."""

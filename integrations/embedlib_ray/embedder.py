@@ -229,7 +229,7 @@ class RayEmbedder:
 
     def _end_writing(self) -> None:
         self._target = None
-        self._pool.each("close_sink")
+        self._pool.close_sinks()
 
     def _open(self, worker: Any, number: int) -> Any:
         """Open a worker; Ray makes its calls in their order."""

@@ -142,8 +142,8 @@ class WorkerPool:
         self._put(lambda: self._reopen(first))
         first.result()
 
-    def each(self, method: str) -> None:
-        """Call a method of every worker, and wait for all; those that restart now are ended.
+    def close_sinks(self) -> None:
+        """Close the sink of every worker, and wait for all; those that restart now are ended.
 
         Raises:
             EmbedlibError: one of them failed.
@@ -151,7 +151,7 @@ class WorkerPool:
         for place in self._places:
             if not place.is_ready:
                 self._end(place)
-        refs = [getattr(place.handle, method).remote() for place in self._places if place.is_ready]
+        refs = [place.handle.close_sink.remote() for place in self._places if place.is_ready]
         for ref in refs:
             try:
                 ray.get(ref)

@@ -49,6 +49,7 @@ class Fleet:
     replica_cpus: float = 1.0
     """Cores of a replica, which are its threads; Ray sets them aside."""
     replica_gpus: float = 0.0
+    """GPUs of a replica, which Ray sets aside; with 0 it computes on the CPU: Ray hides them."""
     models_per_replica: int | None = None
     """Models that a replica holds, of many small ones; None: each model has replicas of its own."""
     num_gateways: int = 1

@@ -25,16 +25,16 @@ from embedlib.config import Config
 from embedlib.errors import EmbedlibError
 from embedlib.fidelity.choices import layer_units
 from embedlib.fidelity.compare import cosines, mean_and_p1
-from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.search import OutOfReachError, Search, Target, Unit
+from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.fidelity.to_gate import SEARCH_STEP
 from embedlib.measuring.texts import QUERIES, docstrings
 from embedlib.models.compiled.fidelity_report import Gate
 from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, quantize_groups
 from embedlib.models.weights.load import load_weights
+from tests.reference_engine import reference_engine
 
 Floats = NDArray[np.float32]
 NUM_UNSEEN = 200
@@ -130,7 +130,7 @@ class RoundedLayers:
         if self.kept_in == "int8":
             whole = {role: _in_int8(weight) for role, weight in whole.items()}
         sources: tuple[Any, ...] = (whole, self._int4, self._own)
-        return self._model.embed(cpu_engine(self._model, ChainMap(*sources)), texts)
+        return self._model.embed(reference_engine(self._model, ChainMap(*sources)), texts)
 
     def share(self, kept: Collection[str]) -> float:
         """Return which share of the linear layers' weights is kept."""
@@ -147,7 +147,7 @@ def measure(name: str, config: Config) -> None:
     model = open_model(name, config)
     texts = built_in_texts(model.files.spec.max_seq_tokens)
     whole, few, unseen = (
-        Target(some, model.embed(cpu_engine(model, load_weights(model.files)), some))
+        Target(some, model.embed(reference_engine(model, load_weights(model.files)), some))
         for some in (
             texts,
             texts.thinned(SEARCH_STEP),
@@ -164,7 +164,7 @@ def measure(name: str, config: Config) -> None:
     layers = best
     for layers.kept_in in ("float32", "int8"):
         try:
-            kept = Search(layers, whole, few).find(Gate())
+            kept = LayerSearch(layers, whole, few).find(Gate())
         except OutOfReachError as error:
             say(f"{layers.form}: {error}")
             break

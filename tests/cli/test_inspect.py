@@ -11,7 +11,7 @@ from click.testing import Result
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.reading.files import load_spec, read_model_files
+from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
@@ -34,7 +34,7 @@ def table(output: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_kind_of_model(variant: str, run: Run, tmp_path: Path) -> None:
-    spec = load_spec(write_tiny_model(tmp_path, variant))
+    spec = read_model_files(write_tiny_model(tmp_path, variant)).spec
     done = run("inspect", tmp_path)
     assert done.exit_code == 0, done.output
 
@@ -109,7 +109,7 @@ def test_a_document_does_not_get_the_prompt_of_queries(run: Run, tmp_path: Path)
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_json_holds_the_whole_spec(variant: str, run: Run, tmp_path: Path) -> None:
-    spec = load_spec(write_tiny_model(tmp_path, variant))
+    spec = read_model_files(write_tiny_model(tmp_path, variant)).spec
     done = run("inspect", tmp_path, "--json")
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)
@@ -215,7 +215,7 @@ def test_what_is_not_understood_is_one_line(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["late-bert", "late-stanford"])
 def test_a_late_interaction_model(variant: str, run: Run, tmp_path: Path) -> None:
-    spec = load_spec(write_tiny_model(tmp_path, variant))
+    spec = read_model_files(write_tiny_model(tmp_path, variant)).spec
     done = run("inspect", tmp_path)
     assert done.exit_code == 0, done.output
     said = table(done.stdout)["for each token"]

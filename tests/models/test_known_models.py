@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from embedlib.models.encoder_parts import Experts, PositionBias, Rope
-from embedlib.models.reading.files import load_spec
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Dense, ModelSpec, Normalize
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
@@ -118,7 +118,7 @@ def _load(folder: Path, files: Files, **changes: Any) -> ModelSpec:
         if name == "config.json":
             content = content | changes
         path.write_text(json.dumps(content))
-    return load_spec(folder)
+    return read_model_files(folder).spec
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompts
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
-from embedlib.models.reading.files import load_spec
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes
@@ -54,7 +54,7 @@ def load(folder: Path, files: dict[str, Any]) -> ModelSpec:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content))
-    return load_spec(folder)
+    return read_model_files(folder).spec
 
 
 def test_all_of_them_are_here() -> None:

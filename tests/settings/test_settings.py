@@ -64,8 +64,11 @@ def test_every_setting_but_the_model_is_a_field() -> None:
         ("EMBEDLIB_ON_TRUNCATE", "error", "error"),
     ],
 )
-def test_a_variable_has_the_type_of_its_field(variable: str, text: str, value: object) -> None:
-    [setting] = read_environment(environ={variable: text}).values()
+def test_a_variable_has_the_type_of_its_field(
+    variable: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, text)
+    [setting] = read_environment().values()
     assert setting.value == value
     assert type(setting.value) is type(value)
     assert setting.origin == variable
@@ -83,20 +86,26 @@ def test_a_variable_has_the_type_of_its_field(variable: str, text: str, value: o
         ("EMBEDLIB_MODEL", " ", "it must be a folder, a hub name or package:NAME"),
     ],
 )
-def test_a_wrong_variable_is_named(variable: str, text: str, message: str) -> None:
+def test_a_wrong_variable_is_named(
+    variable: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, text)
     with pytest.raises(ConfigError) as caught:
-        read_environment(environ={variable: text})
+        read_environment()
     assert str(caught.value).startswith(variable)
     assert message in str(caught.value)
 
 
-def test_an_empty_variable_sets_nothing() -> None:
-    assert read_environment(environ={"EMBEDLIB_THREADS": "", "EMBEDLIB_PORT": "tcp://x"}) == {}
+def test_an_empty_variable_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLIB_THREADS", "")
+    monkeypatch.setenv("EMBEDLIB_PORT", "tcp://x")
+    assert read_environment() == {}
 
 
-def test_only_variables_near_to_a_setting_look_mistyped() -> None:
-    environ = {"EMBEDLIB_THREDS": "", "EMBEDLIB_PORT": "", "EMBEDLIB_THREADS": "", "XTHREADS": ""}
-    assert mistyped_variables(environ) == {"EMBEDLIB_THREDS": "EMBEDLIB_THREADS"}
+def test_only_variables_near_to_a_setting_look_mistyped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("EMBEDLIB_THREDS", "EMBEDLIB_PORT", "EMBEDLIB_THREADS", "XTHREADS"):
+        monkeypatch.setenv(variable, "")
+    assert mistyped_variables() == {"EMBEDLIB_THREDS": "EMBEDLIB_THREADS"}
 
 
 def test_python_takes_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +128,8 @@ def test_the_environment_is_above_the_project_above_the_user(
     (home / "config.toml").write_text('threads = 1\ndevice = "cpu"\ncache_folder = "hub"\n')
     (project / "embedlib.toml").write_text('threads = 2\nprecision = "bf16"\nmodel = "./m"\n')
     monkeypatch.setenv("EMBEDLIB_PRECISION", "int8")
-    found = read_settings(project / "inner")
+    monkeypatch.chdir(project / "inner")
+    found = read_settings()
     assert values(found) == {
         "threads": 2,
         "device": "cpu",

@@ -62,18 +62,6 @@ from embedlib.models.spec import (
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
-def build_graph(spec: ModelSpec, weights: ArraysByRole, multiplier: Multiplier = "any") -> ov.Model:
-    """Return the graph of a model.
-
-    Args:
-        spec: the model.
-        weights: its weights by role.
-        multiplier: the library that multiplies; the vectors are equal up to rounding.
-    """
-    (graph,) = build_stages(spec, weights, multiplier, 1)
-    return graph
-
-
 def build_stages(
     spec: ModelSpec,
     weights: ArraysByRole,
@@ -87,7 +75,7 @@ def build_stages(
     Args:
         spec: the model.
         weights: its weights by role.
-        multiplier: as in `build_graph`.
+        multiplier: the library that multiplies; the vectors are equal up to rounding.
         max_stages: into how many graphs it is cut at most.
         is_bf16: whether it is for a compiled model in bf16.
     """

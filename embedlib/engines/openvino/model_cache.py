@@ -272,13 +272,11 @@ class _Sink(io.BytesIO):
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove what nobody used for long, and files of the cache of earlier versions of embedlib."""
+    """Remove what nobody used for long."""
     now = time.time()
     for path in folder.iterdir():
         with suppress(OSError):
-            if path.suffix == ".blob":
-                path.unlink()
-            elif path.is_dir() and now - _last_used(path) > UNUSED_SECONDS:
+            if path.is_dir() and now - _last_used(path) > UNUSED_SECONDS:
                 _remove_unless_held(path)
 
 

@@ -52,7 +52,7 @@ def lock_folder() -> Path:
     """Return the user's folder for locks of destinations on other machines; it may not exist yet.
 
     Two writers exclude each other only if both compute the same path, so this folder does not
-    depend on any option and must not move: earlier versions of embedlib lock here too.
+    depend on any option and must not move.
 
     Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
     """

@@ -27,13 +27,13 @@ def _codes_by_upper_half() -> NDArray[np.uint8]:
 
 
 _CODES: Final = _codes_by_upper_half()
-_VALUES: Final[Floats] = (
-    np.arange(1 << 8, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-)
 
 
 def encode_e4m3(values: Floats) -> NDArray[np.uint8]:
     """Return the codes of the nearest e4m3 numbers, ties to even; beyond 448 it is 448.
+
+    It overwrites its argument: memory for another array would take longer to get than the array to
+    compute.
 
     The same as the cast of ml_dtypes, bit for bit, at five times its speed: a table holds the
     codes of all 16-bit upper halves. The lower half only matters for being zero or not, which is
@@ -43,11 +43,6 @@ def encode_e4m3(values: Floats) -> NDArray[np.uint8]:
     algorithms using rounding to odd", IEEE Transactions on Computers 57(4), 2008: rounding to odd
     and then to nearest is rounding to nearest, where the first keeps two bits more or better.
     """
-    return _encode_and_overwrite(values.copy())
-
-
-def _encode_and_overwrite(values: Floats) -> NDArray[np.uint8]:
-    # In place: memory for another array would take longer to get than the array to compute.
     bits = values.view(np.uint32)
     is_inexact = bits.astype(np.uint16) != 0
     bits >>= 16
@@ -56,16 +51,11 @@ def _encode_and_overwrite(values: Floats) -> NDArray[np.uint8]:
     return _CODES.take(upper)  # more than twice as fast as _CODES[upper]
 
 
-def decode_e4m3(codes: NDArray[np.uint8]) -> Floats:
-    """Return the numbers that codes stand for."""
-    return _VALUES[codes]
-
-
 def quantize_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
     """Return the codes of a linear layer's weight and the scale of every row.
 
-    Row r is `decode_e4m3(codes[r]) * scales[r]`, nearly. Every row is an output channel; its
-    largest number becomes 448, and a row of zeros gets the scale 1.
+    Row r is what `codes[r]` stand for, times `scales[r]`, nearly. Every row is an output channel;
+    its largest number becomes 448, and a row of zeros gets the scale 1.
 
     Source: `get_scaling_factor` in nvidia-modelopt 0.47, torch/export/quant_utils.py, and
     `_sanitize_export_amax` in torch/quantization/nn/modules/tensor_quantizer.py.
@@ -79,7 +69,7 @@ def quantize_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
     """
     scales = row_scales(weight, E4M3_MAX)
     with np.errstate(invalid="ignore"):  # NaN and infinity: the caller rejects the row
-        return _encode_and_overwrite(weight / scales[:, None]), scales
+        return encode_e4m3(weight / scales[:, None]), scales
 
 
 def round_bfloat16(values: Floats) -> NDArray[np.uint16]:

@@ -88,16 +88,6 @@ def is_scoring_model(folder: Path) -> bool:
     return is_scoring(JsonObject.load(folder / "config.json", folder))
 
 
-def load_spec(folder: Path) -> ModelSpec:
-    """Return the spec of the embedding model in a folder.
-
-    Raises:
-        ModelNotFoundError: if the folder holds no model.
-        ModelUnsupportedError: if a file contains something that is not implemented.
-    """
-    return read_model_files(folder).spec
-
-
 def read_model_files(
     folder: Path,
     *,

@@ -180,7 +180,7 @@ def _read_pylate(
         expansion = QueryExpansion(min_tokens=query, token=token, is_attended=attends)
     words = PUNCTUATION
     if "skiplist_words" in general:
-        words = _words(general, "skiplist_words")
+        words = _skipped_words(general)
     late = LateInteraction(
         query_tokens=in_positions(query, encoder),
         document_tokens=length_limit(general, "document_length", encoder, limit),
@@ -216,16 +216,16 @@ def _read_mask(mask: JsonObject) -> dict[str, Any]:
     if not isinstance(tasks, list) or not all(task in ("query", "document") for task in tasks):
         raise mask.refuse("skiplist_tasks", "a list of query and document")
     return {
-        "skipped_words": _words(mask, "skiplist_words") if "skiplist_words" in mask else (),
+        "skipped_words": _skipped_words(mask) if "skiplist_words" in mask else (),
         "skips_in_queries": "query" in tasks,
         "skips_in_documents": "document" in tasks,
     }
 
 
-def _words(file: JsonObject, key: str) -> tuple[str, ...]:
-    words = file.values[key]
+def _skipped_words(file: JsonObject) -> tuple[str, ...]:
+    words = file.values["skiplist_words"]
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise file.refuse(key, "a list of words")
+        raise file.refuse("skiplist_words", "a list of words")
     return tuple(words)
 
 

@@ -18,7 +18,7 @@ from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_sc
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_top, ranked
+from embedlib.serve.exchange import Exchange, check_top_n, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
 
@@ -73,7 +73,7 @@ async def rerank(exchange: Exchange) -> Response:
     is_voyage = body.top_k is not msgspec.UNSET
     is_v1 = exchange.request.path.endswith("/v1/rerank")
     top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
-    check_top(top_k, "top_n")
+    check_top_n(top_k)
     take_pooling_fields(exchange, body)
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     scores = await rank_scores(

@@ -20,7 +20,7 @@ from embedlib.serve.exchange import (
     Common,
     Exchange,
     check_positive,
-    check_top,
+    check_top_n,
     labelled,
     ranked,
 )
@@ -216,7 +216,7 @@ async def rerank_texts(exchange: Exchange) -> Response:
     body = await exchange.read(RerankBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
-    check_top(body.top_n, "top_n")
+    check_top_n(body.top_n)
     scores = await rank_scores(
         exchange, body.model, body.query, body.texts, raw_scores=bool(body.raw_scores)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
 from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.engines.cuda.reference_pooling import MASKED
-from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
+from embedlib.models.spec import Activation, PoolingMode
 from embedlib.testing import fake_spec
 
 # In the interpreter, numpy warns about operations that a GPU computes silently.
@@ -38,6 +38,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 HALF_A_STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 """Relative difference allowed between two summation orders after rounding."""
+
+POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 
 def numbers(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -180,7 +182,7 @@ def test_norm_of_some_columns_leaves_the_others(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("is_gated", [False, True])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", get_args(Activation))
 def test_activate(activation: Any, is_gated: bool, device: torch.device) -> None:
     source = 3 * numbers(device, 3, 80 if is_gated else 40)
     source[0, :4] = torch.tensor([0.0, -20.0, 20.0, 1e-4])

@@ -12,7 +12,7 @@ import pytest
 
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.reading.files import load_spec
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Pooling
 from embedlib.testing import TINY_VARIANTS
 
@@ -46,12 +46,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("variant", sorted(RUNS))
 def test_what_it_runs(variant: str, tiny_folder: Callable[[str], Path]) -> None:
-    check_supported(load_spec(tiny_folder(variant)))
+    check_supported(read_model_files(tiny_folder(variant)).spec)
 
 
 @pytest.mark.parametrize("variant", REFUSED)
 def test_what_it_refuses(variant: str, tiny_folder: Callable[[str], Path]) -> None:
-    spec = load_spec(tiny_folder(variant))
+    spec = read_model_files(tiny_folder(variant)).spec
     told = (
         rf"^engine tensorrt_llm cannot run this {spec.encoder.family} model: .*{REFUSED[variant]}"
         r".*; leave engine out$"
@@ -61,7 +61,7 @@ def test_what_it_refuses(variant: str, tiny_folder: Callable[[str], Path]) -> No
 
 
 def test_windows_as_long_as_the_texts_are_no_windows(tiny_folder: Callable[[str], Path]) -> None:
-    spec = load_spec(tiny_folder("mistral"))
+    spec = read_model_files(tiny_folder("mistral")).spec
     check_supported(replace(spec, max_seq_tokens=6))
     with pytest.raises(EngineUnsupportedError, match="texts of up to 7"):
         check_supported(replace(spec, max_seq_tokens=7))
@@ -81,13 +81,13 @@ def test_windows_as_long_as_the_texts_are_no_windows(tiny_folder: Callable[[str]
 def test_single_traits(
     changes: dict[str, Any], told: str, tiny_folder: Callable[[str], Path]
 ) -> None:
-    spec = load_spec(tiny_folder("bert"))
+    spec = read_model_files(tiny_folder("bert")).spec
     with pytest.raises(EngineUnsupportedError, match=f"bert model: {told}; leave"):
         check_supported(replace(spec, encoder=replace(spec.encoder, **changes)))
 
 
 def test_other_pooling(tiny_folder: Callable[[str], Path]) -> None:
-    spec = load_spec(tiny_folder("bert"))
+    spec = read_model_files(tiny_folder("bert")).spec
     with pytest.raises(EngineUnsupportedError, match="pooling max;"):
         check_supported(replace(spec, modules=(Pooling(modes=("max",)), *spec.modules[1:])))
 
@@ -96,11 +96,11 @@ def test_no_variant_is_left_to_chance(tiny_folder: Callable[[str], Path]) -> Non
     """Every tiny model either runs or is rejected; no other error occurs."""
     for variant in TINY_VARIANTS:
         with suppress(EngineUnsupportedError):
-            check_supported(load_spec(tiny_folder(variant)))
+            check_supported(read_model_files(tiny_folder(variant)).spec)
 
 
 def test_a_batch_has_room_for_the_longest_sequence(tiny_folder: Callable[[str], Path]) -> None:
-    spec = replace(load_spec(tiny_folder("bert")), max_seq_tokens=32768)
+    spec = replace(read_model_files(tiny_folder("bert")).spec, max_seq_tokens=32768)
     assert batch_tokens(spec, None) == 32768
     assert batch_tokens(spec, 100) == 32768
     assert batch_tokens(replace(spec, max_seq_tokens=64), 100) == 100

@@ -23,7 +23,7 @@ from embedlib.models.converting.merge import Merged, merge_adapter
 from embedlib.models.folders import read_folder
 from embedlib.models.reading.adapted import find_adapted
 from embedlib.models.reading.config_file import read_encoder
-from embedlib.models.reading.files import load_spec
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.testing.models.adapted import ADAPTED, write_adapted
@@ -80,7 +80,7 @@ def test_every_task_is_a_model_of_its_own(tmp_path: Path) -> None:
 def test_instructions_of_v3_are_prompts(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v3-hf")
     merge(folder, "retrieval.query", tmp_path / "out")
-    spec = load_spec(tmp_path / "out")
+    spec = read_model_files(tmp_path / "out").spec
     assert spec.prompts == {"query": "the query: "}
     assert spec.default_prompt_name == "query"
 
@@ -92,7 +92,7 @@ def test_tasks_are_names(names: object, tmp_path: Path) -> None:
     with pytest.raises(ModelUnsupportedError, match=r"task_names = .* a list of names"):
         merge(folder, "../retrieval", tmp_path / "out")
     with pytest.raises(ModelUnsupportedError, match=r"task_names = .* a list of names"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 def test_a_model_without_adapters(tmp_path: Path) -> None:

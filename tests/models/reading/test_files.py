@@ -12,7 +12,7 @@ import pytest
 from embedlib.config import Config
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.hub import find_model
-from embedlib.models.reading.files import load_spec, read_model_files
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
@@ -67,7 +67,7 @@ WITHOUT_PROMPT = Pooling(modes=("mean", "weighted_mean"), include_prompt=False)
 def test_modules(
     variant: str, modules: tuple[Module, ...], dim: int, tiny_folder: Callable[[str], Path]
 ) -> None:
-    spec = load_spec(tiny_folder(variant))
+    spec = read_model_files(tiny_folder(variant)).spec
     assert spec.modules == modules
     assert spec.pooling == modules[0]
     assert spec.is_normalized == (Normalize() in modules)
@@ -84,22 +84,22 @@ def test_parts_lie_where_modules_json_says(tiny_folder: Callable[[str], Path]) -
 
 
 def test_prompts_and_what_else_is_general(tiny_folder: Callable[[str], Path]) -> None:
-    spec = load_spec(tiny_folder("bert-cls-dense"))
+    spec = read_model_files(tiny_folder("bert-cls-dense")).spec
     assert spec.prompts == {"query": "query: ", "document": ""}
     assert (spec.default_prompt_name, spec.similarity, spec.truncate_dim) == (None, "dot", 16)
-    spec = load_spec(tiny_folder("bert-prompt"))
+    spec = read_model_files(tiny_folder("bert-prompt")).spec
     assert (spec.default_prompt_name, spec.similarity) == ("passage", "cosine")
-    spec = load_spec(tiny_folder("bert"))
+    spec = read_model_files(tiny_folder("bert")).spec
     assert (spec.prompts, spec.default_prompt_name, spec.similarity) == ({}, None, "cosine")
     assert not spec.lowercase
-    assert load_spec(tiny_folder("bert-concat")).lowercase
+    assert read_model_files(tiny_folder("bert-concat")).spec.lowercase
 
 
 def test_a_truncate_dim_above_the_dimension_cuts_nothing(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-prompt")
     file = folder / "config_sentence_transformers.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": 10_000}))
-    assert load_spec(folder).truncate_dim is None
+    assert read_model_files(folder).spec.truncate_dim is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_truncate_dim_above_the_dimension_cuts_nothing(tmp_path: Path) -> None
 def test_length_limit_of_the_variants(
     variant: str, limit: int, source: str, tiny_folder: Callable[[str], Path]
 ) -> None:
-    spec = load_spec(tiny_folder(variant))
+    spec = read_model_files(tiny_folder(variant)).spec
     assert (spec.max_seq_tokens, spec.max_seq_tokens_source) == (limit, source)
 
 
@@ -149,17 +149,17 @@ def test_length_limit(
     _change(folder / "sentence_bert_config.json", max_seq_length=max_seq_length)
     _change(folder / "tokenizer_config.json", model_max_length=tokenizer_limit)
     _change(folder / "config.json", max_position_embeddings=positions)
-    assert load_spec(folder).max_seq_tokens == limit
+    assert read_model_files(folder).spec.max_seq_tokens == limit
 
 
 def test_roberta_loses_the_positions_up_to_the_padding_id(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "roberta")
     _change(folder / "tokenizer_config.json", model_max_length=MISSING)
-    spec = load_spec(folder)
+    spec = read_model_files(folder).spec
     assert (spec.encoder.num_positions, spec.max_seq_tokens) == (48, 46)
     _change(folder / "config.json", max_position_embeddings=2)
     with pytest.raises(ModelUnsupportedError, match=r"^config.json: max_position_embeddings = 2 "):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 def test_a_length_limit_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_length_limit_that_is_no_number_is_refused(tmp_path: Path) -> None:
     _change(folder / "tokenizer_config.json", model_max_length="512")
     message = '^tokenizer_config.json: model_max_length = "512"'
     with pytest.raises(ModelUnsupportedError, match=message):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
@@ -197,7 +197,7 @@ def test_pooling_in_both_spellings(
 ) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({dim_key: 32} | config))
-    assert load_spec(folder).pooling == Pooling(modes=modes)
+    assert read_model_files(folder).spec.pooling == Pooling(modes=modes)
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,14 @@ def test_a_folder_without_modules_is_pooled_by_its_class(
 ) -> None:
     folder = write_tiny_model(tmp_path, "llama-bare")
     _change(folder / "config.json", **changes)
-    assert load_spec(folder).modules == (Pooling(modes=modes),)
+    assert read_model_files(folder).spec.modules == (Pooling(modes=modes),)
 
 
 def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-bare")
     _change(folder / "sentence_bert_config.json", max_seq_length=3)
     _change(folder / "config_sentence_transformers.json", prompts={"query": "query: "})
-    spec = load_spec(folder)
+    spec = read_model_files(folder).spec
     assert (spec.max_seq_tokens, spec.prompts) == (40, {})
 
 
@@ -244,7 +244,7 @@ def test_a_model_of_another_kind_is_told_what_it_is(
     entries[1]["type"] = kind
     (folder / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelUnsupportedError, match=rf"^modules.json: \[1\]: type = .*{message}"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_folder_without_a_model_is_told_what_it_holds(
 ) -> None:
     (tmp_path / name).write_text('{"base_model_name_or_path": "a/b"}')
     with pytest.raises(ModelNotFoundError, match=message):
-        load_spec(tmp_path)
+        read_model_files(tmp_path)
     named = message if name != "README.md" else "holds neither config.json nor modules.json"
     with pytest.raises(ModelNotFoundError, match=named):
         find_model(str(tmp_path), Config())
@@ -274,7 +274,7 @@ def test_a_folder_without_a_model_is_told_what_it_holds(
 def test_an_adapter_that_does_not_say_what_it_changes(content: str, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(content)
     with pytest.raises(ModelNotFoundError, match="is an adapter without its model; merge"):
-        load_spec(tmp_path)
+        read_model_files(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
@@ -288,9 +288,9 @@ def test_texts_that_would_go_through_a_chat_template_are_refused(
             _change(folder / place, chat_template="{{ messages }}")
         else:
             (folder / place).write_text("{{ messages }}")
-    assert load_spec(tmp_path / "llama") is not None
+    assert read_model_files(tmp_path / "llama").spec is not None
     with pytest.raises(ModelUnsupportedError, match=r"has a chat template and no modules\.json: "):
-        load_spec(tmp_path / "llama-bare")
+        read_model_files(tmp_path / "llama-bare")
 
 
 def test_the_types_of_all_releases_are_known(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_the_types_of_all_releases_are_known(tmp_path: Path) -> None:
         )
     ):
         _change_modules(folder, position, type=kind)
-    assert load_spec(folder).modules == (MEAN, Normalize())
+    assert read_model_files(folder).spec.modules == (MEAN, Normalize())
 
 
 def test_the_order_of_modules_is_that_of_the_list(tmp_path: Path) -> None:
@@ -312,13 +312,13 @@ def test_the_order_of_modules_is_that_of_the_list(tmp_path: Path) -> None:
     entries = json.loads(path.read_text())
     entries[2:] = [entries[4], entries[2], entries[3]]
     path.write_text(json.dumps(entries))
-    kinds = [type(module) for module in load_spec(folder).modules]
+    kinds = [type(module) for module in read_model_files(folder).spec.modules]
     assert kinds == [Pooling, Normalize, Dense, LayerNorm]
 
 
 def test_a_folder_without_a_model_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"there is no config.json"):
-        load_spec(tmp_path)
+        read_model_files(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -
     raw = content if isinstance(content, bytes) else content.encode()
     (folder / name).write_bytes(raw)
     with pytest.raises(ModelUnsupportedError, match=f"^{name}: ") as caught:
-        load_spec(folder)
+        read_model_files(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -413,7 +413,7 @@ def test_refusals_name_file_key_and_value(
     folder = write_tiny_model(tmp_path, "bert")
     _change(folder / name, **changes)
     with pytest.raises(ModelUnsupportedError, match=f"^{name}: {message}"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_refusals_of_modules(
     folder = write_tiny_model(tmp_path, "bert-cls-dense")
     _change(folder / name, **changes)
     with pytest.raises(ModelUnsupportedError, match=f"^{name}: {message}"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_refusals_of_modules_json(
     folder = write_tiny_model(tmp_path, "bert")
     _change_modules(folder, position, **changes)
     with pytest.raises(ModelUnsupportedError, match=rf"^modules.json: \[{position}\]: {message}"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 def test_a_dropout_is_read_over(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_a_dropout_is_read_over(tmp_path: Path) -> None:
     assert load_weights(after).keys() == load_weights(before).keys()
     _change(folder / "9_Dropout2" / "config.json", axis=1)
     with pytest.raises(ModelUnsupportedError, match=r"^9_Dropout2/config.json: axis = 1 is not"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,7 @@ def test_a_dropout_is_read_over(tmp_path: Path) -> None:
 def test_short_names_of_activations_of_a_dense(name: str, activation: str, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-cls-dense")
     _change(folder / "2_Dense/config.json", activation_function=f"torch.nn.{name}")
-    dense = load_spec(folder).modules[1]
+    dense = read_model_files(folder).spec.modules[1]
     assert isinstance(dense, Dense)
     assert dense.activation == activation
 
@@ -504,4 +504,4 @@ def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     path = folder / "modules.json"
     path.write_text(json.dumps(json.loads(path.read_text())[:1]))
     with pytest.raises(ModelUnsupportedError, match=r"^modules.json: has 1 modules"):
-        load_spec(folder)
+        read_model_files(folder)

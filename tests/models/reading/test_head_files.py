@@ -19,7 +19,7 @@ from embedlib.errors import ConfigError, ModelError, ModelUnsupportedError, Mode
 from embedlib.models.families.row import Key
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import known_reranker, template_of
-from embedlib.models.reading.files import ModelFiles, load_spec, read_model_files
+from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, Head, Pooling
 from embedlib.models.weights.load import load_weights
@@ -370,7 +370,7 @@ def test_an_embedder_takes_no_model_that_makes_scores(
 ) -> None:
     message = "is a reranker or classifier; use Reranker or Classifier$"
     with pytest.raises(ModelUnsupportedError, match=message):
-        load_spec(tiny_folder(variant))
+        read_model_files(tiny_folder(variant))
 
 
 @pytest.mark.parametrize("variant", ["bert", "qwen3"])

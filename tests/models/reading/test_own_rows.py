@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.reading.files import load_spec, read_model_files
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import Dense, Normalize, Pooling, RoundTanh
 from embedlib.models.weights.load import load_weights
@@ -77,13 +77,13 @@ def test_what_stands_beside_the_text_half_is_checked(
     _nest(folder)
     _change(folder / "config.json", **changes)
     with pytest.raises(ModelUnsupportedError, match=f"^config.json: {message}"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 def test_a_matrix_of_the_class_comes_behind_the_pooling(
     tmp_path: Path, tiny_folder: Callable[[str], Path]
 ) -> None:
-    modules = load_spec(tiny_folder("qwen3-voyage")).modules
+    modules = read_model_files(tiny_folder("qwen3-voyage")).spec.modules
     matrix = Dense(in_features=32, out_features=40, has_bias=False, activation="identity")
     assert modules == (Pooling(modes=("mean",)), matrix, Normalize())
     folder = write_tiny_model(tmp_path, "qwen3-voyage")
@@ -91,16 +91,16 @@ def test_a_matrix_of_the_class_comes_behind_the_pooling(
     flags = {"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}
     _change(folder / "1_Pooling" / "config.json", **flags)
     with pytest.raises(ModelUnsupportedError, match=r"a matrix for every token, .* max; accepted"):
-        load_spec(folder)
+        read_model_files(folder)
     _change(folder / "1_Pooling" / "config.json", **pooling | {"word_embedding_dimension": 32})
     with pytest.raises(ModelUnsupportedError, match="word_embedding_dimension = 32"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 def test_gritlm_ends_as_in_its_own_library(
     tmp_path: Path, tiny_folder: Callable[[str], Path]
 ) -> None:
-    spec = load_spec(tiny_folder("mistral-gritlm"))
+    spec = read_model_files(tiny_folder("mistral-gritlm")).spec
     assert spec.modules == (Pooling(modes=("mean",), include_prompt=False), Normalize())
     assert set(spec.encoder.windows) == {None}
     folder = write_tiny_model(tmp_path, "mistral-gritlm")
@@ -109,23 +109,23 @@ def test_gritlm_ends_as_in_its_own_library(
     shutil.copy(saved / "modules.json", folder)
     shutil.copytree(saved / "1_Pooling", folder / "1_Pooling")
     with pytest.raises(ModelUnsupportedError, match=r"^modules.json: .* delete modules.json"):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 @pytest.mark.parametrize("name", ["st_quantize.Other", "other.FlexibleQuantizer"])
 def test_whole_numbers_come_from_the_known_module_alone(
     tmp_path: Path, tiny_folder: Callable[[str], Path], name: str
 ) -> None:
-    assert load_spec(tiny_folder("pplx")).modules[1:] == (RoundTanh(),)
+    assert read_model_files(tiny_folder("pplx")).spec.modules[1:] == (RoundTanh(),)
     folder = write_tiny_model(tmp_path, "pplx")
     entries = json.loads((folder / "modules.json").read_text())
     entries[2]["kwargs"] = ["quantization"]
     (folder / "modules.json").write_text(json.dumps(entries))
-    assert load_spec(folder).modules[1:] == (RoundTanh(),)
+    assert read_model_files(folder).spec.modules[1:] == (RoundTanh(),)
     entries[2]["type"] = name
     (folder / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelUnsupportedError, match=r"modules.json: \[2\]: (kwargs|type) = "):
-        load_spec(folder)
+        read_model_files(folder)
 
 
 @pytest.mark.parametrize(("flag", "ends"), [(True, 1), (False, 0)])
