@@ -28,6 +28,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.settings.environment import variable_of
+from embedlib.settings.names import TEXT_SETTINGS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -57,7 +58,7 @@ class Share(click.FloatRange):
 
 MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
 """Options that determine which files are read."""
-TEXT_OPTIONS = ("truncate_dim", "max_seq_tokens", "on_truncate")
+TEXT_OPTIONS = TEXT_SETTINGS
 """Options that determine the vector of a text."""
 PATIENT_SECONDS = 60.0
 """`prepare_seconds` of commands that embed for long: a minute in half the speed costs more."""
