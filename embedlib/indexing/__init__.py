@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         row_id,
     )
     from embedlib.indexing.searching import search, stored_state
+    from embedlib.indexing.sinks.checks import check_target, check_vectors, check_weights
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
     from embedlib.indexing.sinks.positions import PositionSink
     from embedlib.indexing.sinks.protocol import (
@@ -61,9 +62,6 @@ if TYPE_CHECKING:
         Tell,
         UnreachableSinkError,
         UnstorableRowsError,
-        check_target,
-        check_vectors,
-        check_weights,
     )
     from embedlib.indexing.sinks.replaceable import (
         ReplaceableSink,
@@ -191,12 +189,12 @@ _MODULES = {
         *("has_same_content", "model_digest", "row_digest", "row_id"),
     ),
     ".searching": ("search", "stored_state"),
+    ".sinks.checks": ("check_target", "check_vectors", "check_weights"),
     ".sinks.file_lock": ("FileLock", "lock_folder"),
     ".sinks.positions": ("PositionSink",),
     ".sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
         *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
-        *("check_target", "check_vectors", "check_weights"),
     ),
     ".sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
     ".sinks.second_rankings": ("SparseSink", "TextSink"),

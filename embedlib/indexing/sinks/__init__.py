@@ -7,7 +7,7 @@ imports them from `embedlib.indexing`.
 from __future__ import annotations
 
 from embedlib.indexing import rows
-from embedlib.indexing.sinks import protocol, urls
+from embedlib.indexing.sinks import checks, protocol, urls
 from embedlib.vectors import arrays
 
 ENTRY_POINT_GROUP = urls.ENTRY_POINT_GROUP
@@ -21,8 +21,8 @@ SinkUrl = urls.SinkUrl
 Target = protocol.Target
 Tell = protocol.Tell
 Vectors = arrays.Vectors
-check_target = protocol.check_target
-check_vectors = protocol.check_vectors
+check_target = checks.check_target
+check_vectors = checks.check_vectors
 host_of = urls.host_of
 is_true = urls.is_true
 open_sink = urls.open_sink
