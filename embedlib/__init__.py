@@ -8,11 +8,11 @@ with Embedder("sentence-transformers/all-MiniLM-L6-v2") as embedder:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embedlib import errors
 from embedlib.config import Config
+from embedlib.lazy import importer
 from embedlib.version import __version__
 
 if TYPE_CHECKING:
@@ -47,24 +47,19 @@ __all__ = [
     "search",
 ]
 
-_LAZY = {
-    "Classifier": "embedlib.classifier",
-    "Document": "embedlib.indexing.rows",
-    "Embedder": "embedlib.embedder",
-    "Reranker": "embedlib.reranker",
-    "Search": "embedlib.indexing.retrieval",
-    "SourceOptions": "embedlib.indexing.sources.protocol",
-    "Usage": "embedlib.batching.usage",
-    "aindex": "embedlib.indexing.asynchronous",
-    "drop_old": "embedlib.indexing.replacing",
-    "index": "embedlib.indexing.pipeline",
-    "maxsim": "embedlib.vectors.maxsim",
-    "search": "embedlib.indexing.searching",
+# They import numpy and the tokenizers.
+_MODULES = {
+    ".batching.usage": ("Usage",),
+    ".classifier": ("Classifier",),
+    ".embedder": ("Embedder",),
+    ".indexing.asynchronous": ("aindex",),
+    ".indexing.pipeline": ("index",),
+    ".indexing.replacing": ("drop_old",),
+    ".indexing.retrieval": ("Search",),
+    ".indexing.rows": ("Document",),
+    ".indexing.searching": ("search",),
+    ".indexing.sources.protocol": ("SourceOptions",),
+    ".reranker": ("Reranker",),
+    ".vectors.maxsim": ("maxsim",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, because its module imports numpy and the tokenizers."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'embedlib' has no attribute {name!r}")
+__getattr__ = importer(__name__, _MODULES)

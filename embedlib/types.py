@@ -9,8 +9,9 @@ Importing this module loads nothing else: each name is imported from its module 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from embedlib.lazy import importer
 
 if TYPE_CHECKING:
     from embedlib.batching.policy import BatchingPolicy
@@ -61,13 +62,10 @@ if TYPE_CHECKING:
     from embedlib.vectors.tokens import Span
 
 _MODULES = {
-    "batching.policy": ("BatchingPolicy",),
-    "batching.stats": ("Stats",),
-    "classifier": (
-        "LabelScore",
-        "LabelScores",
-    ),
-    "config": (
+    "embedlib.batching.policy": ("BatchingPolicy",),
+    "embedlib.batching.stats": ("Stats",),
+    "embedlib.classifier": ("LabelScore", "LabelScores"),
+    "embedlib.config": (
         "AnySimilarity",
         "LateSimilarity",
         "OnTruncate",
@@ -76,35 +74,22 @@ _MODULES = {
         "Similarity",
         "VectorPrecision",
     ),
-    "engines.kind": ("DeviceType",),
-    "engines.profile": (
-        "Profile",
-        "ProfileKey",
-    ),
-    "indexing.filters.expression": (
-        "FieldPath",
-        "Matches",
-        "Scalar",
-    ),
-    "indexing.hybrid": ("Hybrid",),
-    "indexing.options": ("Shard",),
-    "indexing.retrieval": ("Questions",),
-    "indexing.signatures": ("LoadOptions",),
-    "indexing.sources.files": ("FileSource",),
-    "indexing.sources.items": ("LangChainDocument", "LlamaIndexNode", "SourceItem"),
-    "indexing.sources.tables": ("ArrowTable",),
-    "indexing.templates": ("Prefix",),
-    "memory": ("Memory",),
-    "models.known_models": (
-        "KnownModel",
-        "Truncation",
-    ),
-    "models.prompts": (
-        "Examples",
-        "Role",
-    ),
-    "models.reading.head_modules": ("AnswerRows", "VocabularyRows"),
-    "models.spec": (
+    "embedlib.engines.kind": ("DeviceType",),
+    "embedlib.engines.profile": ("Profile", "ProfileKey"),
+    "embedlib.indexing.filters.expression": ("FieldPath", "Matches", "Scalar"),
+    "embedlib.indexing.hybrid": ("Hybrid",),
+    "embedlib.indexing.options": ("Shard",),
+    "embedlib.indexing.retrieval": ("Questions",),
+    "embedlib.indexing.signatures": ("LoadOptions",),
+    "embedlib.indexing.sources.files": ("FileSource",),
+    "embedlib.indexing.sources.items": ("LangChainDocument", "LlamaIndexNode", "SourceItem"),
+    "embedlib.indexing.sources.tables": ("ArrowTable",),
+    "embedlib.indexing.templates": ("Prefix",),
+    "embedlib.memory": ("Memory",),
+    "embedlib.models.known_models": ("KnownModel", "Truncation"),
+    "embedlib.models.prompts": ("Examples", "Role"),
+    "embedlib.models.reading.head_modules": ("AnswerRows", "VocabularyRows"),
+    "embedlib.models.spec": (
         "Encoder",
         "Head",
         "LateInteraction",
@@ -112,26 +97,15 @@ _MODULES = {
         "Module",
         "Pooling",
     ),
-    "models.weights.load": ("Weights",),
-    "reranker": ("Ranking",),
-    "session.async_types": (
-        "AsyncEncode",
-        "SubmitBatch",
-    ),
-    "session.model_card": ("ModelCardData",),
-    "session.result_types": ("Encode",),
-    "session.score_types": (
-        "AsyncPredict",
-        "PairScore",
-        "Predict",
-        "RankedDocument",
-    ),
-    "session.scoring": (
-        "Activation",
-        "Scores",
-    ),
-    "session.signatures": ("ConfigOptions",),
-    "vectors.arrays": (
+    "embedlib.models.weights.load": ("Weights",),
+    "embedlib.reranker": ("Ranking",),
+    "embedlib.session.async_types": ("AsyncEncode", "SubmitBatch"),
+    "embedlib.session.model_card": ("ModelCardData",),
+    "embedlib.session.result_types": ("Encode",),
+    "embedlib.session.score_types": ("AsyncPredict", "PairScore", "Predict", "RankedDocument"),
+    "embedlib.session.scoring": ("Activation", "Scores"),
+    "embedlib.session.signatures": ("ConfigOptions",),
+    "embedlib.vectors.arrays": (
         "AnyVectors",
         "ArrayOrTensor",
         "DenseVectors",
@@ -139,10 +113,10 @@ _MODULES = {
         "TensorLike",
         "Vectors",
     ),
-    "vectors.sparse": ("Comparable",),
-    "vectors.tokens": ("Span",),
+    "embedlib.vectors.sparse": ("Comparable",),
+    "embedlib.vectors.tokens": ("Span",),
 }
-_LAZY = {name: f"embedlib.{module}" for module, names in _MODULES.items() for name in names}
+__getattr__ = importer(__name__, _MODULES)
 
 __all__ = [
     "Activation",
@@ -207,10 +181,3 @@ __all__ = [
     "VocabularyRows",
     "Weights",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

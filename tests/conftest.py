@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,15 @@ def takes_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 def prepares(takes_int8: None, no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loads measure faster precisions."""
     monkeypatch.setattr(preparing, "_left", LEFT)
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """Fail a test that leaves a thread of the library behind."""
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
 
 
 @pytest.fixture

@@ -60,18 +60,12 @@ from embedlib.testing import (
     write_tiny_model,
 )
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 WAIT_SECONDS = 30
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "sts": "S: "}
 NORMALIZED = (Pooling(modes=("mean",)), Normalize())
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    left = set(threading.enumerate()) - before
-    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
 
 
 @pytest.fixture

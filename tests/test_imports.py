@@ -20,6 +20,7 @@ PACKAGE = ROOT / "embedlib"
 LOW = {
     *("version", "errors", "installing", "checks", "config", "starting", "closing"),
     "interrupts",
+    "lazy",
     *("memory", "progress"),
     "settings",
 }
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "starting": {"errors"},
     "closing": {"errors", "starting", "interrupts"},
     "interrupts": set(),
+    "lazy": set(),
     "settings": {"errors", "checks", "config"},
     "memory": set(),
     "progress": set(),

@@ -42,6 +42,8 @@ from embedlib.testing import (
 )
 from embedlib.testing.models.table import SCORING_VARIANTS
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 GOLDENS = Path(__file__).parent / "goldens" / "heads"
 ONE = Head(labels=("score",), activation="identity", reranker_activation="sigmoid")
 THREE = Head(labels=("no", "maybe", "yes"), activation="softmax", reranker_activation="identity")
@@ -70,13 +72,6 @@ def number(text: str) -> float:
 
 def sigmoid(x: float) -> float:
     return float(1 / (1 + np.exp(-np.float64(x))))
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    left = [each.name for each in threading.enumerate() if each.name.startswith("embedlib-")]
-    assert left == []
 
 
 @pytest.fixture

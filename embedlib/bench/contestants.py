@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8
 from embedlib.measuring.child import Memory, own_memory
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from embedlib.embedder import Embedder
     from embedlib.reranker import Reranker
 
+Model = TypeVar("Model", "Embedder", "Reranker")
 
 # The contestants of `--task rerank`.
 RERANKER = "embedlib-reranker"
@@ -60,34 +62,57 @@ class Contestant(Protocol):
         """Return the memory of the process that holds the model."""
 
 
-class EmbedlibContestant:
+class OwnContestant(ABC, Generic[Model]):
     """This library as it comes: the options are `threads`, and where this run keeps its cache."""
 
     packages: tuple[str, ...] = ("openvino", "tokenizers", "numpy")
 
     def __init__(self) -> None:
-        self._embedder: Embedder | None = None
+        self._model: Model | None = None
+
+    @abstractmethod
+    def _make(self, folder: Path, options: dict[str, Any]) -> Model:
+        """Load the model."""
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Load the model; the engine is compiled the first time and cached."""
+        own = {
+            "threads": threads,
+            "engine_cache_dir": cache_dir,
+            "on_truncate": "ignore",
+            "prepare": is_first_start(cache_dir),
+        }
+        self._model = self._make(folder, {**own, **options})
+
+    def fill_cache(self, cache_dir: Path) -> None:
+        """Wait for what the load measures beside the work."""
+        finish_preparing(self._loaded, cache_dir)
+
+    def precision(self) -> str:
+        """Return the precision that the model has chosen."""
+        return self._loaded.precision.split()[0]
+
+    def memory(self) -> Memory:
+        """Return the memory of this process."""
+        return own_memory()
+
+    @property
+    def _loaded(self) -> Model:
+        assert self._model is not None, "load comes first; this is a bug in embedlib"
+        return self._model
+
+
+class EmbedlibContestant(OwnContestant["Embedder"]):
+    """This library's Embedder."""
 
     def import_library(self) -> None:
         """Import it; the engine's library is imported by the constructor."""
         import embedlib.embedder  # noqa: F401
 
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Make an Embedder; the engine is compiled the first time and cached."""
+    def _make(self, folder: Path, options: dict[str, Any]) -> Embedder:
         from embedlib.embedder import Embedder
 
-        self._embedder = Embedder(
-            folder,
-            threads=threads,
-            engine_cache_dir=cache_dir,
-            on_truncate="ignore",
-            prepare=is_first_start(cache_dir),
-            **options,
-        )
-
-    def fill_cache(self, cache_dir: Path) -> None:
-        """Wait for what the load measures beside the work."""
-        finish_preparing(self._loaded, cache_dir)
+        return Embedder(folder, **options)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Encode on the bulk lane; batches are made by token budget."""
@@ -99,14 +124,6 @@ class EmbedlibContestant:
         vector: Vectors = self._loaded.encode(text, show_progress_bar=False)
         return vector
 
-    def precision(self) -> str:
-        """Return the precision that the Embedder has chosen."""
-        return self._loaded.precision.split()[0]
-
-    def memory(self) -> Memory:
-        """Return the memory of this process."""
-        return own_memory()
-
     def stats(self) -> dict[str, float]:
         """Return the counts of `Embedder.stats` that tell where time went."""
         stats = self._loaded.stats()
@@ -116,11 +133,6 @@ class EmbedlibContestant:
             "padding_share": stats.padding_share,
             "engine_idle_share": stats.engine_idle_share,
         }
-
-    @property
-    def _loaded(self) -> Embedder:
-        assert self._embedder is not None, "load comes first; this is a bug in embedlib"
-        return self._embedder
 
 
 class EmbedlibFloat32Contestant(EmbedlibContestant):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import compile_int8, finish_preparing, is_first_start
+from embedlib.bench.contestants import OwnContestant, compile_int8
 from embedlib.bench.sentence_transformers_contestants import SentenceTransformersContestant
-from embedlib.measuring.child import Memory, own_memory
 from embedlib.measuring.texts import RERANK_QUERY
 from embedlib.vectors.arrays import Vectors
 
@@ -18,34 +17,17 @@ if TYPE_CHECKING:
     from embedlib.reranker import Reranker
 
 
-class RerankerContestant:
+class RerankerContestant(OwnContestant["Reranker"]):
     """This library's Reranker."""
-
-    packages: tuple[str, ...] = ("openvino", "tokenizers", "numpy")
-
-    def __init__(self) -> None:
-        self._reranker: Reranker | None = None
 
     def import_library(self) -> None:
         """Import it; the engine's library is imported by the constructor."""
         import embedlib.reranker  # noqa: F401
 
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Make a Reranker; the engine is compiled the first time and cached."""
+    def _make(self, folder: Path, options: dict[str, Any]) -> Reranker:
         from embedlib.reranker import Reranker
 
-        self._reranker = Reranker(
-            folder,
-            threads=threads,
-            engine_cache_dir=cache_dir,
-            on_truncate="ignore",
-            prepare=is_first_start(cache_dir),
-            **options,
-        )
-
-    def fill_cache(self, cache_dir: Path) -> None:
-        """Wait for what the load measures beside the work."""
-        finish_preparing(self._loaded, cache_dir)
+        return Reranker(folder, **options)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Rank the texts and return their scores, float32[N], in the texts' order."""
@@ -55,23 +37,10 @@ class RerankerContestant:
         """Score one pair."""
         return np.array([self._loaded.predict((RERANK_QUERY, text))], np.float32)
 
-    def precision(self) -> str:
-        """Return the precision that the Reranker has chosen."""
-        return self._loaded.precision.split()[0]
-
-    def memory(self) -> Memory:
-        """Return the memory of this process."""
-        return own_memory()
-
     def stats(self) -> dict[str, float]:
         """Return the counts since the model was loaded."""
         stats = self._loaded.stats()
         return {"num_tokens": stats.num_tokens, "num_truncated": stats.num_truncated}
-
-    @property
-    def _loaded(self) -> Reranker:
-        assert self._reranker is not None, "load comes first; this is a bug in embedlib"
-        return self._reranker
 
 
 class Int8RerankerContestant(RerankerContestant):

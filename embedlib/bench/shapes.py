@@ -11,7 +11,6 @@ outliers: how much a precision loses on a trained model is for that model to say
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from embedlib.bench.shape_weights import write_weights
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.models.hub import ModelFolder, find_model
+from embedlib.testing.models.write import write_json
 
 SHAPE_PREFIX: Final = "shape:"
 
@@ -207,8 +207,8 @@ def write_shape(name: str, folder: Path) -> Path:
         "num_hidden_layers": num_layers,
         "vocab_size": VOCAB_SIZE,
     }
-    _write_json(folder / "tokenizer_config.json", settings | special)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "tokenizer_config.json", settings | special)
+    write_json(folder / "config.json", config)
     if shape.pooling is not None:
         _write_modules(folder, shape)
     write_weights(folder, seed=name, prefix=shape.prefix, dtype=shape.dtype)
@@ -242,16 +242,12 @@ def _write_modules(folder: Path, shape: Shape) -> None:
         }
         for position, (path, kind) in enumerate(modules)
     ]
-    _write_json(folder / "modules.json", listed)
+    write_json(folder / "modules.json", listed)
     names = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
     flags = {f"pooling_mode_{flag}": kind == shape.pooling for kind, flag in names.items()}
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "2_Normalize").mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": shape.config["hidden_size"], **flags}
-    _write_json(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
     settings = {"max_seq_length": shape.max_tokens, "do_lower_case": False}
-    _write_json(folder / "sentence_bert_config.json", settings)
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "sentence_bert_config.json", settings)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Final
 
 import click
 
+from embedlib.cli.options import decorated
 from embedlib.indexing.options import IndexOptions
 
-_DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
-_F = TypeVar("_F", bound=Callable[..., Any])
+INDEX_DEFAULTS: Final = {field.name: field.default for field in fields(IndexOptions)}
+"""The default of each option of a load."""
 
-_OPTIONS = (
+chunk_options = decorated(
     click.option(
         "--chunk-tokens",
         type=int,
@@ -22,7 +22,7 @@ _OPTIONS = (
     click.option(
         "--chunk-overlap",
         type=int,
-        default=_DEFAULTS["chunk_overlap"],
+        default=INDEX_DEFAULTS["chunk_overlap"],
         show_default=True,
         help="Maximum tokens that a chunk repeats from the previous one.",
     ),
@@ -45,10 +45,4 @@ _OPTIONS = (
         "of the model's room, unless --chunk-tokens says more.",
     ),
 )
-
-
-def chunk_options(function: _F) -> _F:
-    """Decorate a command with these options."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+"""Decorates a command with these options."""

@@ -7,14 +7,14 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.chunk_options import chunk_options
+from embedlib.cli.chunk_options import INDEX_DEFAULTS, chunk_options
 from embedlib.cli.index_lines import Watch, summary
 from embedlib.cli.index_watch import first_source, open_passes, run_passes
 from embedlib.cli.options import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from embedlib.indexing.sources.protocol import Source, SourceOptions
     from embedlib.indexing.workers import ClusterEmbedder
 
-_DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
 
 
@@ -61,7 +60,7 @@ _EXIT_BAD_ROWS = 3
 @source_options
 @click.option(
     "--chunk/--no-chunk",
-    default=_DEFAULTS["chunk"],
+    default=INDEX_DEFAULTS["chunk"],
     show_default=True,
     help="Divide long texts into chunks, each a row of its own.",
 )
@@ -72,7 +71,7 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--max-delete",
     type=float,
-    default=_DEFAULTS["max_delete"],
+    default=INDEX_DEFAULTS["max_delete"],
     show_default=True,
     help="Maximum share of the rows, 0 to 1, that --delete-missing deletes; more is an error.",
 )
@@ -110,14 +109,14 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--batch-rows",
     type=int,
-    default=_DEFAULTS["batch_rows"],
+    default=INDEX_DEFAULTS["batch_rows"],
     show_default=True,
     help="Maximum rows in flight, of each worker; a killed run re-embeds at most this many.",
 )
 @click.option(
     "--on-error",
     type=click.Choice(("skip", "stop")),
-    default=_DEFAULTS["on_error"],
+    default=INDEX_DEFAULTS["on_error"],
     show_default=True,
     help="What to do with a bad row. With skip, the exit code is 3 if any row was skipped.",
 )
@@ -186,7 +185,7 @@ def index(
       embedlib index tickets.csv -m BAAI/bge-m3 --to 'postgresql://localhost/shop?table=tickets'
       embedlib index sqlite:app.db --sql 'SELECT id, body FROM post' -m ./model --to jsonl:out.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
-    settings = {name: options.pop(name) for name in list(options) if name in _DEFAULTS}
+    settings = {name: options.pop(name) for name in list(options) if name in INDEX_DEFAULTS}
     how_read = take_source_options(options)
     config = Config(**options)
     if halfvec:

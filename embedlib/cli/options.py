@@ -9,7 +9,17 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import click
 from click.core import ParameterSource
@@ -18,6 +28,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.settings.environment import variable_of
+from embedlib.settings.names import TEXT_SETTINGS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -47,7 +58,7 @@ class Share(click.FloatRange):
 
 MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
 """Options that determine which files are read."""
-TEXT_OPTIONS = ("truncate_dim", "max_seq_tokens", "on_truncate")
+TEXT_OPTIONS = TEXT_SETTINGS
 """Options that determine the vector of a text."""
 PATIENT_SECONDS = 60.0
 """`prepare_seconds` of commands that embed for long: a minute in half the speed costs more."""
@@ -242,23 +253,35 @@ def _is_no_pack(path: str) -> bool:
     return not is_pack(Path(path))
 
 
-def config_options(*names: str, **defaults: Any) -> Callable[[_F], _F]:
-    """Decorate a command with the options of these `Config` fields.
+class Decorator(Protocol):
+    """Adds one option or several to a command."""
 
-    Args:
-        *names: the fields.
-        **defaults: those whose default is another one in this command.
-    """
+    def __call__(self, function: _F, /) -> _F:
+        """Return the command with them."""
+
+
+def decorated(*options: Decorator) -> Decorator:
+    """Return a decorator that adds all of these options, in their order."""
 
     def decorate(function: _F) -> _F:
-        for option in reversed([_option(name, defaults) for name in names]):
+        for option in reversed(options):
             function = option(function)
         return function
 
     return decorate
 
 
-def _option(name: str, defaults: Mapping[str, Any]) -> Callable[[_F], _F]:
+def config_options(*names: str, **defaults: Any) -> Decorator:
+    """Decorate a command with the options of these `Config` fields.
+
+    Args:
+        *names: the fields.
+        **defaults: those whose default is another one in this command.
+    """
+    return decorated(*(_option(name, defaults) for name in names))
+
+
+def _option(name: str, defaults: Mapping[str, Any]) -> Decorator:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"
     kind = EngineNameType() if name == "engine" else _kind(get_type_hints(Config)[name])

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.options import TitledOption
+from embedlib.cli.options import Decorator, TitledOption, decorated
 from embedlib.cli.paths import FilePath
 
 if TYPE_CHECKING:
     from embedlib.serve.options import ServeOptions
     from embedlib.serve.server import Listen
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 KEYS_VARIABLE: Final = "EMBEDLIB_API_KEYS"
 SECRETS_VARIABLE: Final = "EMBEDLIB_WEBHOOK_SECRETS"
@@ -30,13 +27,6 @@ class _PortOption(TitledOption):
         """Return the variable's value; None: there is none, or it is the address of a service."""
         value = super().resolve_envvar_value(ctx)
         return None if value is not None and re.match(r"(tcp|udp|sctp)://", value) else value
-
-
-def server_options(function: _F) -> _F:
-    """Decorate a command with the options that `take_listen` and `take_bounds` read."""
-    for option in reversed((*_listening(), *_bounds(), *_jobs())):
-        function = option(function)
-    return function
 
 
 def take_listen(options: dict[str, Any]) -> Listen:
@@ -96,11 +86,11 @@ def _secrets(path: Path | None, variable: str, what: str = "API key") -> tuple[s
     return tuple(key.strip() for key in given.split(",") if key.strip())
 
 
-def _option(title: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
+def _option(title: str, *names: str, **settings: Any) -> Decorator:
     return click.option(*names, cls=TitledOption, title=title, **settings)
 
 
-def _listening() -> list[Callable[[_F], _F]]:
+def _listening() -> list[Decorator]:
     title = "Where it listens"
     pem = FilePath(exists=True, dir_okay=False, path_type=Path)
     return [
@@ -127,7 +117,7 @@ def _listening() -> list[Callable[[_F], _F]]:
     ]
 
 
-def _bounds() -> list[Callable[[_F], _F]]:
+def _bounds() -> list[Decorator]:
     title = "Who may use it, and how much"
     return [
         _option(
@@ -178,7 +168,7 @@ def _bounds() -> list[Callable[[_F], _F]]:
     ]
 
 
-def _jobs() -> list[Callable[[_F], _F]]:
+def _jobs() -> list[Decorator]:
     title = "Jobs"
     return [
         _option(
@@ -229,3 +219,7 @@ def _jobs() -> list[Callable[[_F], _F]]:
             f"{SECRETS_VARIABLE} has them with commas.",
         ),
     ]
+
+
+server_options = decorated(*_listening(), *_bounds(), *_jobs())
+"""Decorates a command with the options that `take_listen` and `take_bounds` read."""

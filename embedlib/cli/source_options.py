@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.options import decorated
 from embedlib.cli.paths import FilePath
 
 if TYPE_CHECKING:
     from embedlib.indexing.sources.protocol import SourceOptions
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-_OPTIONS = (
+source_options = decorated(
     click.option(
         "--input-format",
         type=click.Choice(
@@ -79,17 +77,11 @@ _OPTIONS = (
         "transactions that commit late.",
     ),
 )
+"""Decorates a command with these options."""
 _NAMES = (
     *("input_format", "glob", "id_field", "id_prefix", "id_root"),
     *("since_field", "since_overlap"),
 )
-
-
-def source_options(function: _F) -> _F:
-    """Decorate a command with these options."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def take_source_options(options: dict[str, Any]) -> SourceOptions:

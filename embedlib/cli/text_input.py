@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+from embedlib.cli.options import decorated
 
 _TEXT_CHARACTERS = 72
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
@@ -15,19 +14,19 @@ _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 _ESCAPES: Final = {code: f"\\x{code:02x}" for code in _CONTROLS if chr(code) not in "\n\t"}
 
 
-def text_input_options(function: _F) -> _F:
-    """Decorate a command with `--input-format` and `--field`, for `records.read_records`."""
-    field = click.option(
-        "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
-    )
-    input_format = click.option(
+text_input_options = decorated(
+    click.option(
         "--input-format",
         type=click.Choice(("auto", "lines", "jsonl")),
         default="auto",
         show_default=True,
         help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines.",
-    )
-    return input_format(field(function))
+    ),
+    click.option(
+        "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
+    ),
+)
+"""Decorates a command with `--input-format` and `--field`, for `records.read_records`."""
 
 
 def one_line(text: str) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.options import TitledOption
+from embedlib.cli.options import Decorator, TitledOption, decorated
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
@@ -30,8 +29,6 @@ PRECISIONS: Final = ("float32", "bf16")
 """What `--against` compares with other than vectors made elsewhere."""
 NUM_WORST: Final = 3
 TITLE: Final = "Against a file or a URL"
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Against(FilePath):
@@ -88,26 +85,25 @@ class TheirsOptions:
         return Prompt(arguments=wanted, said=said or "the model's default prompt")
 
 
-def theirs_options(function: _F) -> _F:
-    """Decorate a command with the options of `TheirsOptions`."""
-    texts: dict[str, Mapping[str, Any]] = {
-        "--query": {"is_flag": True, "help": "Use the model's prompt for queries."},
-        "--document": {"is_flag": True, "help": "Use the model's prompt for documents."},
-        "--prompt-name": {"help": "Use the model's prompt with this name."},
-        "--prompt": {"help": "Put this prompt in front of every text."},
-        "--normalize": {"is_flag": True, "help": "Scale every vector to unit length."},
-        "--truncate-dim": {
-            "type": click.IntRange(1),
-            "help": "Keep only this many first dimensions, and ask a server for as many.",
-        },
-        "--served-model": {
-            "help": "The model's name at the server.  [default: MODEL]",
-        },
-        "--field": {"help": "Field of the file that holds the text.  [default: text]"},
-    }
-    for flag, settings in reversed(texts.items()):
-        function = click.option(flag, cls=TitledOption, title=TITLE, **settings)(function)
-    return function
+def _option(flag: str, **settings: Any) -> Decorator:
+    return click.option(flag, cls=TitledOption, title=TITLE, **settings)
+
+
+theirs_options = decorated(
+    _option("--query", is_flag=True, help="Use the model's prompt for queries."),
+    _option("--document", is_flag=True, help="Use the model's prompt for documents."),
+    _option("--prompt-name", help="Use the model's prompt with this name."),
+    _option("--prompt", help="Put this prompt in front of every text."),
+    _option("--normalize", is_flag=True, help="Scale every vector to unit length."),
+    _option(
+        "--truncate-dim",
+        type=click.IntRange(1),
+        help="Keep only this many first dimensions, and ask a server for as many.",
+    ),
+    _option("--served-model", help="The model's name at the server.  [default: MODEL]"),
+    _option("--field", help="Field of the file that holds the text.  [default: text]"),
+)
+"""Decorates a command with the options of `TheirsOptions`."""
 
 
 def is_url(value: str) -> bool:

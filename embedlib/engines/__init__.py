@@ -6,8 +6,9 @@ loads no engine and no engine's library.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from embedlib.lazy import importer
 
 if TYPE_CHECKING:
     from embedlib.engines.base import (
@@ -47,33 +48,16 @@ __all__ = [
     "load_weights",
 ]
 
-_LAZY = {
-    **dict.fromkeys(
-        (
-            "Batch",
-            "CallerEngine",
-            "CancellablePending",
-            "Engine",
-            "EngineLimits",
-            "Lane",
-            "LosableEngine",
-            "Pending",
-        ),
-        "embedlib.engines.base",
+_MODULES = {
+    ".base": (
+        *("Batch", "CallerEngine", "CancellablePending", "Engine", "EngineLimits"),
+        *("Lane", "LosableEngine", "Pending"),
     ),
-    **dict.fromkeys(
-        ("ChosenPrecision", "EngineChoice", "EngineKind", "EnginePlan"), "embedlib.engines.kind"
-    ),
-    "Gpu": "embedlib.engines.gpus",
-    "Machine": "embedlib.engines.machine",
-    "ModelFiles": "embedlib.models.reading.files",
-    "ModelSpec": "embedlib.models.spec",
-    "load_weights": "embedlib.models.weights.load",
+    ".gpus": ("Gpu",),
+    ".kind": ("ChosenPrecision", "EngineChoice", "EngineKind", "EnginePlan"),
+    ".machine": ("Machine",),
+    "embedlib.models.reading.files": ("ModelFiles",),
+    "embedlib.models.spec": ("ModelSpec",),
+    "embedlib.models.weights.load": ("load_weights",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'embedlib.engines' has no attribute {name!r}")
+__getattr__ = importer(__name__, _MODULES)

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.engines.gpus import GIB, Gpu, check_fp8
+from embedlib.engines.gpus import Gpu, check_fp8
 from embedlib.engines.kind import EngineChoice, EnginePlan
 from embedlib.errors import EngineUnavailableError
+from embedlib.memory import GIB
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles

@@ -19,7 +19,6 @@ LISTED_GPU: Final = re.compile(r"GPU \d+:.*\(UUID: (GPU-[^)]+)\)")
 LISTED_MIG: Final = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
 """Lines of `nvidia-smi -L`: a GPU, and below it the MIG devices that it is divided into."""
 MIB: Final = 1 << 20
-GIB: Final = 1 << 30
 
 MIN_CAPABILITY: Final = (8, 0)
 """Compute capability from which the matrix units compute in bfloat16: Ampere."""

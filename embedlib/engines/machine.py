@@ -133,15 +133,15 @@ class Machine:
 
     def cpu_features(self) -> frozenset[str]:
         """Return the CPU's features by the names that Linux gives them; empty elsewhere."""
-        fields = self._cpu_fields()
+        fields = self.cpu_fields()
         return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
     def cpu_identity(self) -> tuple[str, ...]:
         """Return what tells the kinds of CPUs apart: architecture, model, instructions."""
-        fields = self._cpu_fields()
+        fields = self.cpu_fields()
         return (self.architecture(), *(fields.get(name, "") for name in CPU_FIELDS))
 
-    def _cpu_fields(self) -> dict[str, str]:
+    def cpu_fields(self) -> dict[str, str]:
         """Return what Linux tells of the first core."""
         first_core = self.read("/proc/cpuinfo").split("\n\n", 1)[0]
         rows = (line.partition(":") for line in first_core.splitlines())

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError, ModelUnsupportedError
@@ -25,6 +25,8 @@ PROFILE_VERSION: Final = 1
 
 Library = Literal["auto", "any", "onednn", "mlas"]
 """What multiplies matrices; auto: by CPU and model, see `engines.openvino.layout`."""
+Layout: TypeAlias = tuple[int, bool, Library]
+"""Streams, whether the lanes share a compiled model, and the library."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,11 @@ class Profile:
     def __str__(self) -> str:
         """Return "tuned: 512 tokens, 2 streams, a model for each lane, auto"."""
         return f"{'tuned' if self.is_tuned else 'default'}: {self.settings}"
+
+    @property
+    def layout(self) -> Layout:
+        """What a model is compiled for; profiles that differ only in their budget share it."""
+        return self.num_streams, self.shares_lanes, self.library
 
     @property
     def settings(self) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 from embedlib.config import Config, PrecisionName
-from embedlib.engines.kind import ChosenPrecision, EnginePlan
+from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import faithful_versions, known_versions, to_prepare
 from embedlib.engines.registry import find_kind
@@ -41,6 +41,7 @@ from embedlib.fidelity.texts import (
     quick_texts,
 )
 from embedlib.fidelity.to_gate import compile_to_gate
+from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import CompiledPrecision, compiled_folder
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, write_report
@@ -67,6 +68,53 @@ about a minute in float32 on two cores. BERT-base takes texts of all lengths, BE
 256 tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
 
 
+@dataclass(frozen=True)
+class _Here:
+    """A model, this machine, and the engine that would run one on the other."""
+
+    measured: MeasuredModel
+    machine: Machine
+    float32: EnginePlan
+    """The plan of float32 as a load makes it; it does not say whether float32 fits."""
+
+    @classmethod
+    def find(cls, measured: MeasuredModel, machine: Machine) -> _Here:
+        """Choose the engine.
+
+        Raises:
+            EngineUnavailableError: none that the options allow can run here.
+        """
+        choice = choose_engine(replace(measured.config, precision="float32"), machine)
+        plan = EnginePlan(
+            kind=find_kind(choice.name, machine),
+            devices=choice.devices,
+            hardware=choice.hardware,
+            precision=ChosenPrecision(name="float32"),
+        )
+        return cls(measured, machine, plan)
+
+    @property
+    def kind(self) -> EngineKind:
+        """The engine."""
+        return self.float32.kind
+
+    def facts(self, precision: str) -> tuple[ModelFiles, str, str, str, Config]:
+        """Return what `report_cache` tells measurements apart by."""
+        plan = self.float32
+        return self.measured.files, precision, plan.engine, plan.hardware, self.measured.config
+
+    def known(self) -> list[Compiled]:
+        """Return what the cache has of the model."""
+        plan, measured = self.float32, self.measured
+        return known_versions(plan.kind, plan.hardware, measured.files, measured.config)
+
+    def lacks(self, precision: str, versions: Sequence[Compiled], *, with_search: bool) -> bool:
+        """Return whether a load would have a precision measured that has only these versions."""
+        plan = replace(self.float32, tried=(precision, "float32"))
+        facts = (plan.kind, plan.hardware, self.measured.files, versions, plan)
+        return bool(to_prepare(*facts, lambda _: False, with_search=with_search))
+
+
 def prepare(task: Task, machine: Machine | None = None) -> str:
     """Measure a model as far as the task asks; return what was found, in one line.
 
@@ -86,22 +134,23 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
         open_model(task.model, config),
         memory_share=1 if task.is_needed else SHARE_OF_MEMORY,
     )
+    here = _Here.find(measured, machine)
     place = model_place(measured.files, config)
     with place_lock(place):
-        found, searched = _measure(measured, task, machine)
+        found, searched = _measure(here, task)
     if task.is_background:
         for precision in searched:
-            if not _is_open(measured, precision, machine):
+            if not _is_open(here, precision):
                 continue
             with try_place_lock(place.with_name(f"{place.name}-search")) as is_mine:
                 if is_mine:
-                    found.append(_search(task, measured, precision, machine))
-                if not is_mine or not has_given_up(*_facts(measured, precision, machine)):
+                    found.append(_search(task, here, precision))
+                if not is_mine or not has_given_up(*here.facts(precision)):
                     break
     return "; ".join(found) or "all that can be measured is measured"
 
 
-def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[list[str], list[str]]:
+def _measure(here: _Here, task: Task) -> tuple[list[str], list[str]]:
     """Measure precisions until one passes.
 
     Returns:
@@ -111,7 +160,8 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     failed: list[str] = []
     has_passed = False
     right: Embedded | None = None
-    remembered = _remembered(measured, task, machine)
+    remembered = _remembered(here, task)
+    measured, machine = here.measured, here.machine
     if task.is_background:
         texts = texts_beside_work(measured)
     else:
@@ -120,9 +170,9 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     measured = measured.for_texts(texts)
     made: list[str] = []
     for precision in task.precisions:
-        if has_given_up(*_facts(measured, precision, machine)):  # since the task was written
+        if has_given_up(*here.facts(precision)):  # since the task was written
             continue
-        report = _known_report(measured, precision, machine)
+        report = _known_report(here, precision)
         if report is None:
             try:
                 plan = _plan(measured, precision, machine)
@@ -134,73 +184,55 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
             except EngineError as error:
                 found.append(f"{precision}: {error}")
                 if not task.is_needed:  # without a precision the model could never be loaded
-                    _remember_error(measured, precision, error, machine)
+                    _remember_error(here, precision, error)
                 continue
             found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
         if has_passed := report.passes(Gate()):
             break
         failed.append(precision)
-    searched = _to_search(measured, failed, made, task, machine)
+    searched = _to_search(here, failed, made)
     if (has_passed or failed) and not searched:
         remembered.forget()  # no search will read it
     return found, searched
 
 
-def _to_search(
-    measured: MeasuredModel,
-    failed: Sequence[str],
-    made: Sequence[str],
-    task: Task,
-    machine: Machine,
-) -> list[str]:
+def _to_search(here: _Here, failed: Sequence[str], made: Sequence[str]) -> list[str]:
     """Return for which failed precisions layers to keep are worth a search.
 
     A coarser form is given up where its closer form passes. Its weights are removed if they were
     compiled for this measurement: others are somebody's.
 
     Args:
-        measured: the model.
+        here: the model and the engine.
         failed: precisions that do not pass the gate.
         made: those compiled for this measurement.
-        task: names the precisions.
-        machine: reports hardware and packages.
     """
-    plan = _auto_plan(measured, task.precisions[0], machine)
-    kind, facts = plan.kind, (plan.kind, plan.hardware, measured.files)
-    versions = known_versions(*facts, measured.config)
-    passing = {version.name for version in faithful_versions(*facts, versions)}
+    kind, hardware, files = here.kind, here.float32.hardware, here.measured.files
+    faithful = faithful_versions(kind, hardware, files, here.known())
+    passing = {version.name for version in faithful}
     searched = []
     for precision in failed:
         closer = kind.coarser_forms.get(precision)
         if closer in passing:
             reason = f"it does not pass the gate, and {closer} does"
-            give_up(*_facts(measured, precision, machine), reason)
+            give_up(*here.facts(precision), reason)
             if precision in made:
-                _remove(_compiled(measured, precision))
+                _remove(_compiled(here.measured, precision))
         elif precision in kind.searched_precisions:
             searched.append(precision)
     return searched
 
 
-def _remembered(measured: MeasuredModel, task: Task, machine: Machine) -> RememberedVectors:
+def _remembered(here: _Here, task: Task) -> RememberedVectors:
     """Return the vectors that survive this process: for a search, or a load that cannot do without.
 
     What a load waits for otherwise takes seconds.
     """
-    plan = _auto_plan(measured, task.precisions[0], machine)
-    searched = [name for name in plan.kind.searched_precisions if name in task.precisions]
+    searched = [name for name in here.kind.searched_precisions if name in task.precisions]
     if not searched or not (task.is_needed or task.is_background):
         return NOTHING_REMEMBERED
-    place = search_place(*_facts(measured, searched[0], machine))
-    return remembered_vectors(place, measured, plan, machine)
-
-
-def _facts(
-    measured: MeasuredModel, precision: str, machine: Machine
-) -> tuple[ModelFiles, str, str, str, Config]:
-    """Return what `report_cache` tells measurements apart by."""
-    plan = _auto_plan(measured, precision, machine)
-    return measured.files, precision, plan.engine, plan.hardware, measured.config
+    place = search_place(*here.facts(searched[0]))
+    return remembered_vectors(place, here.measured, here.float32, here.machine)
 
 
 def texts_beside_work(measured: MeasuredModel) -> FidelityTexts:
@@ -257,13 +289,11 @@ def _remove(folder: Path | None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remember_error(
-    measured: MeasuredModel, precision: str, error: EngineError, machine: Machine
-) -> None:
+def _remember_error(here: _Here, precision: str, error: EngineError) -> None:
     """Remember an error that comes again at every load; not that of a disk or of the memory."""
     is_passing = isinstance(error, EngineUnavailableError | EngineOutOfMemoryError)
     if not is_passing and not isinstance(error.__cause__, OSError):
-        give_up(*_facts(measured, precision, machine), str(error))
+        give_up(*here.facts(precision), str(error))
 
 
 def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
@@ -283,60 +313,25 @@ def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePl
     return plan
 
 
-def _known_report(
-    measured: MeasuredModel, precision: str, machine: Machine
-) -> FidelityReport | None:
+def _known_report(here: _Here, precision: str) -> FidelityReport | None:
     """Return the report of a precision without kept layers that is valid here."""
-    plan = _auto_plan(measured, precision, machine)
-    for version in known_versions(plan.kind, plan.hardware, measured.files, measured.config):
-        is_left = to_prepare(
-            plan.kind,
-            plan.hardware,
-            measured.files,
-            [version],
-            plan,
-            lambda _: False,
-            with_search=False,
-        )
-        if version.precision == precision and not version.excluded and not is_left:
+    for version in here.known():
+        is_whole = version.precision == precision and not version.excluded
+        if is_whole and not here.lacks(precision, [version], with_search=False):
             return version.report
     return None
 
 
-def _is_open(measured: MeasuredModel, precision: str, machine: Machine) -> bool:
+def _is_open(here: _Here, precision: str) -> bool:
     """Return whether nobody has searched layers to keep in a precision here."""
-    plan = _auto_plan(measured, precision, machine)
-    kind, hardware, files, config = plan.kind, plan.hardware, measured.files, measured.config
-    known = known_versions(kind, hardware, files, config)
-    left = to_prepare(
-        kind,
-        hardware,
-        files,
-        known,
-        plan,
-        lambda name: has_given_up(files, name, kind.name, hardware, config),
-        with_search=True,
-    )
-    return precision in left
-
-
-def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
-    """Return the plan of float32 as a load makes it that could take this precision instead.
-
-    It does not say whether float32 fits.
-    """
-    choice = choose_engine(replace(measured.config, precision="float32"), machine)
-    return EnginePlan(
-        kind=find_kind(choice.name, machine),
-        devices=choice.devices,
-        hardware=choice.hardware,
-        precision=ChosenPrecision(name="float32"),
-        tried=(precision, "float32"),
+    return not has_given_up(*here.facts(precision)) and here.lacks(
+        precision, here.known(), with_search=True
     )
 
 
-def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
+def _search(task: Task, here: _Here, precision: str) -> str:
     """Search for the layers to keep, and remember it if there are none; return what was found."""
+    measured, machine = here.measured, here.machine
     texts = texts_beside_work(measured)
     try:
         _plan(measured.for_texts(texts), precision, machine)  # raises if memory is short
@@ -346,11 +341,11 @@ def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machin
             texts=texts,
             config=measured.config,
             machine=machine,
-            keep_in=search_place(*_facts(measured, precision, machine)),
+            keep_in=search_place(*here.facts(precision)),
             memory_share=SHARE_OF_MEMORY,
         )
     except OutOfReachError as error:
-        give_up(*_facts(measured, precision, machine), str(error))
+        give_up(*here.facts(precision), str(error))
         return str(error)
     except EngineError as error:
         return f"{precision}: {error}"

@@ -7,8 +7,9 @@ package loads nothing else. The names stay; the modules they come from may move.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from embedlib.lazy import importer
 
 if TYPE_CHECKING:
     from embedlib.indexing.asynchronous import aindex
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         row_id,
     )
     from embedlib.indexing.searching import search, stored_state
+    from embedlib.indexing.sinks.checks import check_target, check_vectors, check_weights
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
     from embedlib.indexing.sinks.positions import PositionSink
     from embedlib.indexing.sinks.protocol import (
@@ -60,9 +62,6 @@ if TYPE_CHECKING:
         Tell,
         UnreachableSinkError,
         UnstorableRowsError,
-        check_target,
-        check_vectors,
-        check_weights,
     )
     from embedlib.indexing.sinks.replaceable import (
         ReplaceableSink,
@@ -173,47 +172,40 @@ __all__ = [
 ]
 
 _MODULES = {
-    "asynchronous": ("aindex",),
-    "embedders": ("EmbeddingCounts", "QueryEmbedder", "SparseEmbedder", "TextEmbedder"),
-    "extras": ("import_extra",),
-    "filters.expression": (
+    ".asynchronous": ("aindex",),
+    ".embedders": ("EmbeddingCounts", "QueryEmbedder", "SparseEmbedder", "TextEmbedder"),
+    ".extras": ("import_extra",),
+    ".filters.expression": (
         *("AllOf", "AnyOf", "Exists", "Filter", "Not", "OneOf", "Order", "matcher"),
     ),
-    "filters.parser": ("parse_filter",),
-    "hits": ("SearchHit", "SearchResults", "SearchTimes"),
-    "options": ("IndexOptions",),
-    "pipeline": ("index",),
-    "report": ("IndexProgress", "IndexReport"),
-    "retrieval": ("RankingModel", "Search"),
-    "rows": (
+    ".filters.parser": ("parse_filter",),
+    ".hits": ("SearchHit", "SearchResults", "SearchTimes"),
+    ".options": ("IndexOptions",),
+    ".pipeline": ("index",),
+    ".report": ("IndexProgress", "IndexReport"),
+    ".retrieval": ("RankingModel", "Search"),
+    ".rows": (
         *("BadRow", "Chunk", "Document", "Row"),
         *("has_same_content", "model_digest", "row_digest", "row_id"),
     ),
-    "searching": ("search", "stored_state"),
-    "sinks.file_lock": ("FileLock", "lock_folder"),
-    "sinks.positions": ("PositionSink",),
-    "sinks.protocol": (
+    ".searching": ("search", "stored_state"),
+    ".sinks.checks": ("check_target", "check_vectors", "check_weights"),
+    ".sinks.file_lock": ("FileLock", "lock_folder"),
+    ".sinks.positions": ("PositionSink",),
+    ".sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
         *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
-        *("check_target", "check_vectors", "check_weights"),
     ),
-    "sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
-    "sinks.second_rankings": ("SparseSink", "TextSink"),
-    "sinks.urls": (
+    ".sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
+    ".sinks.second_rankings": ("SparseSink", "TextSink"),
+    ".sinks.urls": (
         *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
         *("open_sink", "parse_url", "without_password"),
     ),
-    "sources.files": ("open_source",),
-    "sources.protocol": ("InputFormat", "ResumableSource", "Source", "SourceOptions"),
-    "sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
+    ".sources.files": ("open_source",),
+    ".sources.protocol": ("InputFormat", "ResumableSource", "Source", "SourceOptions"),
+    ".sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
+    "embedlib.vectors.arrays": ("Vectors",),
+    "embedlib.vectors.sparse": ("SparseVector",),
 }
-_LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
-_LAZY["Vectors"] = "embedlib.vectors.arrays"
-_LAZY["SparseVector"] = "embedlib.vectors.sparse"
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = importer(__name__, _MODULES)

@@ -17,7 +17,8 @@ from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.rows import BadRow, CutDocuments, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, check_target
+from embedlib.indexing.sinks.checks import check_target
+from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sparse_rows import most_rows
 from embedlib.indexing.stored_model import describe_other_model, fingerprints_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 
-from embedlib.engines.gpus import GIB
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
+from embedlib.memory import gib
 
 _PACKAGES = (
     "embedlib",
@@ -32,13 +32,13 @@ _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_
 def describe_machine(machine: Machine | None = None) -> dict[str, str]:
     """Return names and values for display, without those that are unknown."""
     machine = machine or Machine()
-    cpuinfo = _cpuinfo(machine)
+    cpu = machine.cpu_fields()
     facts = {
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "cpu": cpuinfo.get("model name", platform.processor()),
+        "cpu": cpu.get("model name", platform.processor()),
         "cores": _cores(machine),
-        "instructions": _instructions(cpuinfo.get("flags", "")),
+        "instructions": _instructions(cpu.get("flags", "")),
         "memory": _memory(machine),
         "gpu": _gpus(machine),
     }
@@ -49,13 +49,6 @@ def describe_packages(machine: Machine | None = None) -> dict[str, str | None]:
     """Return the versions of embedlib and the packages it works with; imports none of them."""
     machine = machine or Machine()
     return {name: machine.version(name) for name in _PACKAGES}
-
-
-def _cpuinfo(machine: Machine) -> dict[str, str]:
-    """Return the first processor's entry."""
-    entry = machine.read("/proc/cpuinfo").split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in entry.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _instructions(flags: str) -> str:
@@ -74,16 +67,11 @@ def _cores(machine: Machine) -> str:
 
 
 def _memory(machine: Machine) -> str:
-    pairs = (line.partition(":") for line in machine.read("/proc/meminfo").splitlines())
-    kib = {name: int(value.split()[0]) for name, _, value in pairs if value.split()}
-    if not {"MemTotal", "MemAvailable"} <= kib.keys():
+    total_kib = machine.read("/proc/meminfo").partition("MemTotal:")[2].split()
+    room = machine.memory().room
+    if not total_kib or room is None:
         return ""
-    total, free = (kib[name] * 1024 / GIB for name in ("MemTotal", "MemAvailable"))
-    text = f"{total:.1f} GiB, {free:.1f} GiB free"
-    limit = machine.read("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit() and int(limit) / GIB < total:
-        text += f", limited to {int(limit) / GIB:.1f} GiB by the container"
-    return text
+    return f"{gib(int(total_kib[0]) * 1024)}, {gib(room.num_bytes)} free ({room.limit})"
 
 
 def _gpus(machine: Machine) -> str:
@@ -96,7 +84,7 @@ def _gpus(machine: Machine) -> str:
     for index, gpu in enumerate(gpus):
         memory = "memory unknown"
         if gpu.total_bytes is not None and gpu.free_bytes is not None:
-            memory = f"{gpu.total_bytes / GIB:.1f} GiB, {gpu.free_bytes / GIB:.1f} GiB free"
+            memory = f"{gib(gpu.total_bytes)}, {gib(gpu.free_bytes)} free"
         major, minor = gpu.compute_capability
         lines.append(
             f"cuda:{index}: {gpu.name}, {memory}, driver {gpu.driver}, compute capability "

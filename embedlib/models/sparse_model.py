@@ -25,11 +25,11 @@ from embedlib.models.reading.module_list import SPLADE, accepted_after, module_k
 from embedlib.models.spec import ModelSpec
 from embedlib.models.static_model import NO_LIMIT, table_encoder
 from embedlib.models.weights.table import find_token_weights
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 
 TOKEN_WEIGHTS: Final = "SparseStaticEmbedding"
 ROUTER: Final = "Router"
 ROUTER_NAME: Final = "router_config.json"
-WEIGHTS_NAME: Final = "model.safetensors"
 ROLES: Final[Mapping[str, Role]] = MappingProxyType({"query": "query", "document": "document"})
 """The routes of a Router."""
 

@@ -22,11 +22,11 @@ from embedlib.models.reading.module_list import read_module_list
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.spec import Encoder, ModelSpec, Module, Normalize, Pooling
 from embedlib.models.weights.table import find_table
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 
 MODEL2VEC: Final = "model2vec"
 NO_LIMIT: Final = 2**31 - 1
 """Tokens of a text: a batch counts them in 32 bits."""
-WEIGHTS_NAME: Final = "model.safetensors"
 MEAN: Final = Pooling(modes=("mean",))
 MAX_LENGTH: Final = 512
 """Tokens of a text, if model2vec's file does not say."""

@@ -240,7 +240,7 @@ class Application:
                 block.end_without_client(exchange.request.direct, receive)
                 limit = seconds_left(exchange.request.headers, time())
                 if limit is not None:
-                    block.end_after(limit, partial(_too_late, limit))
+                    block.end_after(limit, partial(HTTPError.too_late, limit))
                 return await route.handle(exchange)
             finally:
                 self._bodies.release(body)
@@ -273,12 +273,6 @@ class Application:
         if self._log is not None:
             message = "" if error is None else error.message
             self._log.write(line_of(exchange, status, seconds, num_bytes, message))
-
-
-def _too_late(limit: float) -> HTTPError:
-    return HTTPError(
-        504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
-    )
 
 
 def _request_id(request: Request) -> str:

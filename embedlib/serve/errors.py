@@ -79,6 +79,12 @@ class HTTPError(Exception):
         )
 
     @classmethod
+    def too_late(cls, limit: float) -> HTTPError:
+        """Return the error of a request that was not answered within `limit` seconds."""
+        message = f"the deadline of the request, {limit:.3f} seconds, has passed"
+        return cls(HTTPStatus.GATEWAY_TIMEOUT, message, "timeout")
+
+    @classmethod
     def wrong_method(cls, what: str, allowed: Sequence[str]) -> HTTPError:
         """Return the error of a path that takes other methods. Source: RFC 9110, 15.5.6."""
         methods = ", ".join(allowed)

@@ -51,8 +51,9 @@ from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.session.ending import Close
 from embedlib.session.late_interaction import without_choice
-from embedlib.session.preparing import Close, prepare_needed, prepare_now, start_later
+from embedlib.session.preparing import prepare_needed, prepare_now, start_later
 
 
 @dataclass(frozen=True, kw_only=True)

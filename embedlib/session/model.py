@@ -16,7 +16,7 @@ from embedlib.models.opening import limit_length
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
-from embedlib.session.preparing import Close
+from embedlib.session.ending import Close
 
 
 class RunningModel(Protocol):

@@ -15,12 +15,12 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.precision import known_versions, to_prepare
@@ -29,6 +29,7 @@ from embedlib.models.compiled.report_cache import has_given_up, waited_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.progress import telling
+from embedlib.session.ending import Close
 from embedlib.session.estimates import (
     QUICK,
     QUICK_PAIRS,
@@ -59,8 +60,6 @@ SENT_OPTIONS: Final = (
     *("threads", "cache_folder", "engine_cache_dir"),
 )
 """Options that decide what is measured, or where it is stored."""
-
-Close: TypeAlias = Callable[["float | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 from embedlib.errors import SinkError
 from embedlib.indexing.filters.expression import Filter, matcher
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import (
-    Hit,
-    RowKey,
-    SinkState,
-    Target,
-    Tell,
-    check_target,
-    check_vectors,
-)
+from embedlib.indexing.sinks.checks import check_target, check_vectors
+from embedlib.indexing.sinks.protocol import Hit, RowKey, SinkState, Target, Tell
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.similarity import similarity
 

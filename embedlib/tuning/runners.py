@@ -18,7 +18,7 @@ from embedlib.engines.base import Batch, CallerEngine, EngineLimits, Pending
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.profile import Profile
+from embedlib.engines.profile import Layout, Profile
 from embedlib.engines.select import plan_again
 from embedlib.measuring.texts import QUERIES
 from embedlib.models.reading.files import ModelFiles
@@ -117,8 +117,8 @@ class EmbeddingRunners:
         self._planned = planned
         self.texts: Sequence[str] = ()
         """Of a bulk pass; set before `open`."""
-        self._engines: dict[Profile, CallerEngine] = {}
-        """By profile, its budget being that of the first one that was opened."""
+        self._engines: dict[Layout, CallerEngine] = {}
+        """Each has the budget of the first profile of its layout that was opened."""
         self._runners: dict[Profile, EmbeddingRunner] = {}
 
     def open(self, profile: Profile) -> EmbeddingRunner:
@@ -143,8 +143,7 @@ class EmbeddingRunners:
         return self._runners[profile]
 
     def _engine(self, profile: Profile) -> CallerEngine:
-        layout = replace(profile, max_batch_tokens=1)
-        if layout not in self._engines:
+        if profile.layout not in self._engines:
             planned = self._planned
             plan = planned.plan
             if self._engines:  # is there memory for another one?
@@ -152,15 +151,14 @@ class EmbeddingRunners:
                 plan = replace(plan, memory=again.memory)
             engine = make_engine(replace(plan, profile=profile), planned.files, planned.config)
             assert isinstance(engine, CallerEngine), "engines with profiles are; a bug in embedlib"
-            self._engines[layout] = engine
-        return self._engines[layout]
+            self._engines[profile.layout] = engine
+        return self._engines[profile.layout]
 
     def keep(self, profile: Profile) -> None:
         """Close what is not needed for this profile."""
         for other in [other for other in self._runners if other != profile]:
             self._runners.pop(other).close()
-        kept = replace(profile, max_batch_tokens=1)
-        for layout in [layout for layout in self._engines if layout != kept]:
+        for layout in [layout for layout in self._engines if layout != profile.layout]:
             self._engines.pop(layout).close()
 
     def close(self) -> None:

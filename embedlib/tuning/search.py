@@ -124,7 +124,7 @@ def race(profile: Profile, best: Profile, runners: Runners, rounds: int = ROUNDS
     if bulk.median < MIN_GAIN or bulk.min <= 1:
         return Row(profile=profile, bulk=bulk, query=None, beside=None, verdict="no faster")
     query = beside = None
-    if _layout(profile) != _layout(best):
+    if profile.layout != best.layout:
         query = _share(theirs.query, ours.query)
     if query is not None or profile.shares_lanes:  # else a query waits for no batch
         beside = _share(theirs.beside, ours.beside)
@@ -141,8 +141,3 @@ def _share(theirs: Callable[[], float], ours: Callable[[], float]) -> float:
     """Return our time over theirs, theirs being measured before and after."""
     before, mine, after = theirs(), ours(), theirs()
     return mine * 2 / (before + after)
-
-
-def _layout(profile: Profile) -> tuple[int, bool, str]:
-    """Return what a model is compiled for."""
-    return profile.num_streams, profile.shares_lanes, profile.library

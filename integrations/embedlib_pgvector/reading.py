@@ -53,9 +53,14 @@ class TableReader:
         """Whether other machines reach it too."""
         return self._local is None
 
+    @property
+    def _is_missing(self) -> bool:
+        """Whether the local server has no database yet; it need not be started to find nothing."""
+        return self._local is not None and not self._local.exists
+
     def inspect(self) -> SinkState | None:
         """Return what is stored; a local server without a database is not started."""
-        if self._local is not None and not self._local.exists:
+        if self._is_missing:
             return None
         return self._session.run(lambda connection: _describe(connection, self._destination))
 
@@ -101,7 +106,7 @@ class TableReader:
 
     def old(self) -> SinkState | None:
         """Return what is kept since the last switch."""
-        if self._local is not None and not self._local.exists:
+        if self._is_missing:
             return None
         return self._session.run(
             lambda connection: _describe(connection, old_of(self._destination))
@@ -149,7 +154,7 @@ class TableReader:
 
     def _ask(self, ask: Callable[[Connection, Table], Result]) -> Result:
         """Ask the table that is searched; starts no local server without a database."""
-        if self._local is not None and not self._local.exists:
+        if self._is_missing:
             raise SinkError(f"{self.name}: there is no such table; load it with embedlib index")
 
         def work(connection: Connection) -> Result:
@@ -177,7 +182,7 @@ class TableReader:
 
     def _find(self) -> Table | None:
         """Return the table for reading, or None; starts no local server without a database."""
-        if self._table is None and (self._local is None or self._local.exists):
+        if self._table is None and not self._is_missing:
             self._table = self._session.run(
                 lambda connection: find_table(connection, self._destination)
             )

@@ -141,7 +141,7 @@ class Gateway:
                 block.end_without_client(request.direct, receive)
                 limit = seconds_left(request.headers, time())
                 if limit is not None:
-                    block.end_after(limit, partial(_too_late, limit))
+                    block.end_after(limit, partial(HTTPError.too_late, limit))
                 call = Call(
                     method=request.method,
                     path=request.path,
@@ -196,9 +196,3 @@ def _decoded(body: bytes, kind: type[T]) -> T | None:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _too_late(limit: float) -> HTTPError:
-    return HTTPError(
-        504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from embedlib import Embedder
 from embedlib.errors import ConfigError, InputError
-from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
+from langchain_embedlib.holder import ModelHolder, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
@@ -75,7 +75,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
             pydantic.ValidationError: a field has the wrong type.
             EmbedlibError: the model cannot be loaded, see `Embedder`.
         """
-        _check_fields(fields, type(self))
+        self._check_fields(fields, ENCODE_ARGUMENTS, "encode_kwargs")
         super().__init__(**dict[str, Any](fields))
         self._check(embedder)
         self._hold(embedder)
@@ -180,23 +180,6 @@ def _only(kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _check_is_list(texts: object) -> None:
     if isinstance(texts, str):
         raise InputError("texts is one str; embed_documents takes a list of texts")
-
-
-def _check_fields(names: Collection[str], cls: type[EmbedlibEmbeddings]) -> None:
-    """Refuse unknown fields, and say where an option belongs that is not a field."""
-    known = ("embedder", "model", *cls.model_fields)
-    for name in names:
-        if name in known:
-            continue
-        if name in MODEL_OPTIONS:
-            hint = f"pass model_kwargs={{{name!r}: ...}}"
-        elif name in ENCODE_ARGUMENTS:
-            hint = f"pass encode_kwargs={{{name!r}: ...}}"
-        else:
-            hint = nearest(name, known)
-        raise ConfigError(f"{cls.__name__} has no field {name!r}; {hint}")
-    if "model" in names and "model_name" in names:
-        raise ConfigError("model and model_name are the same field; pass one")
 
 
 def _check_encode_kwargs(field: str, kwargs: Mapping[str, Any]) -> None:

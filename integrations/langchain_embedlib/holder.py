@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,34 @@ class ModelHolder(BaseModel):
 
     _held: Any = PrivateAttr()
     _owns_held: bool = PrivateAttr()
+
+    @classmethod
+    def _check_fields(
+        cls, names: Collection[str], arguments: Collection[str], arguments_field: str
+    ) -> None:
+        """Refuse unknown fields, and say where an option belongs that is not a field.
+
+        Args:
+            names: of the given fields.
+            arguments: of the method that computes.
+            arguments_field: holds those.
+
+        Raises:
+            ConfigError: there is no such field, or a field is given by two names.
+        """
+        known = (cls._held_name, "model", *cls.model_fields)
+        for name in names:
+            if name in known:
+                continue
+            if name in MODEL_OPTIONS:
+                hint = f"pass model_kwargs={{{name!r}: ...}}"
+            elif name in arguments:
+                hint = f"pass {arguments_field}={{{name!r}: ...}}"
+            else:
+                hint = nearest(name, known)
+            raise ConfigError(f"{cls.__name__} has no field {name!r}; {hint}")
+        if "model" in names and "model_name" in names:
+            raise ConfigError("model and model_name are the same field; pass one")
 
     def _check_model(self, given: object) -> None:
         """Refuse contradictory fields, before a model is loaded.

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from embedlib import Reranker
 from embedlib.errors import ConfigError, InputError
-from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
+from langchain_embedlib.holder import ModelHolder, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
@@ -52,8 +52,12 @@ class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
             pydantic.ValidationError: a field has the wrong type.
             EmbedlibError: the model cannot be loaded, see `Reranker`.
         """
-        _check_fields(fields, ("reranker", "model", *type(self).model_fields))
+        self._check_fields(fields, RANK_ARGUMENTS, "rank_kwargs")
         super().__init__(**dict[str, Any](fields))
+        for name in self.rank_kwargs:
+            if name not in RANK_ARGUMENTS:
+                hint = nearest(name, RANK_ARGUMENTS)
+                raise ConfigError(f"rank_kwargs cannot hold {name!r}; {hint}")
         self._check_model(reranker)
         self._hold(reranker)
         try:
@@ -117,22 +121,3 @@ def _ranked(documents: Sequence[Document], ranking: Sequence[Mapping[str, Any]])
         metadata = {**document.metadata, "relevance_score": entry["score"]}
         ranked.append(document.model_copy(update={"metadata": metadata}))
     return ranked
-
-
-def _check_fields(fields: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse unknown fields, and say where an option belongs that is not a field."""
-    for name in fields:
-        if name in known:
-            continue
-        if name in MODEL_OPTIONS:
-            hint = f"pass model_kwargs={{{name!r}: ...}}"
-        elif name in RANK_ARGUMENTS:
-            hint = f"pass rank_kwargs={{{name!r}: ...}}"
-        else:
-            hint = nearest(name, known)
-        raise ConfigError(f"EmbedlibRerank has no field {name!r}; {hint}")
-    if "model" in fields and "model_name" in fields:
-        raise ConfigError("model and model_name are the same field; pass one")
-    for name in fields.get("rank_kwargs") or ():
-        if name not in RANK_ARGUMENTS:
-            raise ConfigError(f"rank_kwargs cannot hold {name!r}; {nearest(name, RANK_ARGUMENTS)}")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -25,17 +25,11 @@ from embedlib.errors import (
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
 from embedlib.vectors.arrays import Vectors
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 WAIT_SECONDS = 30
 BUDGET = 64
 """Tokens of a FakeEngine's batch."""
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    left = set(threading.enumerate()) - before
-    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
 
 
 def start(engine: FakeEngine, max_queued_texts: int = 1000) -> BatchManager:

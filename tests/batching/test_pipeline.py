@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -22,16 +22,10 @@ from embedlib.errors import ClosedError, EngineBuildError, InputError, QueueFull
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 WAIT_SECONDS = 30
 MICRO_BATCH_TEXTS = DEFAULT_POLICY.micro_batch_texts
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    left = set(threading.enumerate()) - before
-    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
 
 
 class Clock:

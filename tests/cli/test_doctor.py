@@ -100,7 +100,7 @@ def test_cpu_and_memory() -> None:
     facts = describe_machine(fake_machine(files=files))
     assert facts["cpu"] == "Fast Chip 9000"
     assert facts["instructions"] == "avx2, avx512f, amx_tile"
-    assert facts["memory"] == "16.0 GiB, 8.0 GiB free"
+    assert facts["memory"] == "16.0 GiB, 8.0 GiB free (available on this machine)"
     assert facts["cores"] == f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"
 
 
@@ -108,21 +108,26 @@ def test_limits_of_a_container() -> None:
     files = {
         "/proc/meminfo": MEMINFO,
         "/sys/fs/cgroup/cpu.max": "150000 100000\n",
-        "/sys/fs/cgroup/memory.max": f"{4 << 30}\n",
+        "/proc/self/cgroup": "0::/inner\n",
+        "/sys/fs/cgroup/inner/memory.max": f"{4 << 30}\n",
+        "/sys/fs/cgroup/inner/memory.current": f"{1 << 30}\n",
     }
     facts = describe_machine(fake_machine(files=files))
     assert facts["cores"].endswith("usable, limited to the time of 1.5 by the container")
-    assert facts["memory"].endswith("free, limited to 4.0 GiB by the container")
+    assert facts["memory"] == "16.0 GiB, 3.0 GiB free (memory limit of its cgroup)"
 
 
 def test_no_limits_of_a_container() -> None:
     files = {
         "/proc/meminfo": MEMINFO,
         "/sys/fs/cgroup/cpu.max": "max 100000\n",
+        "/proc/self/cgroup": "0::/\n",
         "/sys/fs/cgroup/memory.max": "max\n",
+        "/sys/fs/cgroup/memory.current": f"{1 << 30}\n",
     }
     facts = describe_machine(fake_machine(files=files))
-    assert "limited" not in facts["cores"] + facts["memory"]
+    assert "limited" not in facts["cores"]
+    assert facts["memory"] == "16.0 GiB, 8.0 GiB free (available on this machine)"
 
 
 def test_a_system_without_such_files() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from embedlib.testing import write_tiny_model
+from tests.ports import free_port
 
 KEY = "k-console"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -53,13 +54,6 @@ def start(port: int, key: str, folders: list[Path], cache: Path) -> subprocess.P
         [sys.executable, "-c", SERVE, str(port), key, *map(str, folders)],
         env={**os.environ, "XDG_CACHE_HOME": str(cache), "HF_HUB_OFFLINE": "1"},
     )
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:

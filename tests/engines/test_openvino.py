@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 import openvino as ov
 import pytest
-from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.engines.base import Batch, Lane
@@ -38,6 +37,7 @@ from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from embedlib.testing.models.table import ALIKE
 from embedlib.vectors.similarity import normalize
 from tests.comparing import relative_errors
+from tests.tiny_encoders import computed as run
 
 WAIT_SECONDS = 30
 
@@ -51,13 +51,6 @@ def make(files: ModelFiles, *, cache_dir: Path | None = None, **options: Any) ->
     cache = None if cache_dir is None else ModelCache(cache_dir, "these weights")
     layout = Layout(**{"threads": 2, **options})
     return OpenVINOEngine(files.spec, load_weights(files), layout, cache)
-
-
-def run(engine: OpenVINOEngine, batch: Batch) -> NDArray[np.float32]:
-    done = threading.Event()
-    pending = engine.submit(batch, done.set)
-    assert done.wait(WAIT_SECONDS)
-    return pending.result()
 
 
 @pytest.mark.parametrize("variant", TINY_VARIANTS)

@@ -24,7 +24,7 @@ from embedlib.errors import (
 from embedlib.fidelity import preparing, preparing_process
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.preparing import _auto_plan, prepare, texts_beside_work
+from embedlib.fidelity.preparing import prepare, texts_beside_work
 from embedlib.fidelity.preparing_process import end_with_input, main, read_task
 from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
@@ -202,9 +202,7 @@ def test_an_error_that_comes_again_is_remembered(
     monkeypatch.setattr(preparing, "reference_vectors", fail)
     assert prepare(task) == f"int8-g128: {error}"
     facts = (read_model_files(Path(task.model)), "int8-g128", "openvino")
-    hardware = _auto_plan(
-        open_model(task.model, Config(**task.options)), "int8-g128", Machine()
-    ).hardware
+    hardware = Machine().cpu_hardware()
     assert has_given_up(*facts, hardware, Config(**task.options)) == is_lasting
 
 
@@ -266,8 +264,7 @@ def test_a_coarser_form_is_removed_where_the_closer_one_passes(
     assert [part.split()[0] for part in found.split("; ")] == ["int8-g128", "int8"]
     assert report_of(task).precision == "int8", "the folder of the other one is gone"
     files, config = read_model_files(Path(task.model)), Config(**task.options)
-    plan = _auto_plan(open_model(task.model, config), "int8-g128", Machine())
-    assert has_given_up(files, "int8-g128", "openvino", plan.hardware, config)
+    assert has_given_up(files, "int8-g128", "openvino", Machine().cpu_hardware(), config)
     assert not list(model_place(files, config).glob("search-*/")), "no search will read it"
     assert prepare(both) == "all that can be measured is measured", "as for a program beside it"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from embedlib.serve.fleet import Replicas
 from embedlib.testing import fake_embedder
 from embedlib_ray import Fleet, build_app, serve_models
 from embedlib_ray.run import APP, start
+from tests.ports import free_port
 from tests.ray.fakes import paced_embedder
 
 FAST = 2000.0
@@ -30,13 +30,6 @@ FAST = 2000.0
 WAIT_SECONDS = 60.0
 NUM_CLIENTS = 12
 BULK = [f"bulk {number}" for number in range(40)]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from embedlib.serve.server import Listen, serve
 from embedlib.serve.slow_readers import ReadLimitedProtocol
 from embedlib.serve.tls import Renewable, new_context
 from embedlib.testing import fake_embedder, write_tiny_model
+from tests.ports import free_port
 
 SECONDS = 60.0
 SERVE = """
@@ -56,13 +57,6 @@ client.sendall(head % len(body) + body)
 print("sent", flush=True)
 client.recv(1)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def can_connect(path: Path) -> bool:

@@ -27,6 +27,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import Row, model_digest
+from embedlib.indexing.sinks.checks import check_target, check_vectors
 from embedlib.indexing.sinks.file_export import check_format, export, files_of, stamp
 from embedlib.indexing.sinks.file_lock import FileLock
 from embedlib.indexing.sinks.file_rows import (
@@ -54,15 +55,7 @@ from embedlib.indexing.sinks.file_tables import (
     transaction,
     write_position,
 )
-from embedlib.indexing.sinks.protocol import (
-    Hit,
-    RowKey,
-    SinkState,
-    Target,
-    Tell,
-    check_target,
-    check_vectors,
-)
+from embedlib.indexing.sinks.protocol import Hit, RowKey, SinkState, Target, Tell
 from embedlib.indexing.sinks.replaceable import ReplacedError, StoredRow
 from embedlib.indexing.sinks.urls import SinkUrl
 from embedlib.vectors.arrays import Vectors

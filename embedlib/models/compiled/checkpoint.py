@@ -29,7 +29,7 @@ from embedlib.models.weights.tensor_roles import (
     tensor_name,
     tensor_prefix,
 )
-from embedlib.models.weights.weight_files import INDEX_NAME, WEIGHTS_NAME
+from embedlib.models.weights.weight_files import INDEX_NAME, weight_files
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.jobs import CompileJob
@@ -92,7 +92,7 @@ def write_checkpoint(
     from embedlib.models.compiled.fp8_file import rewrite_file
 
     jobs: list[CompileJob] = []
-    for directory, paths in weight_files(files).items():
+    for directory, paths in weight_folders(files).items():
         target = folder / directory.relative_to(files.folder)
         target.mkdir(parents=True, exist_ok=True)
         written: dict[str, WrittenTensor] = {}
@@ -118,33 +118,26 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
     """
     encoder = files.spec.encoder
     family = ROWS[encoder.family]
-    paths = weight_files(files)[files.transformer_dir]
+    paths = weight_folders(files)[files.transformer_dir]
     stored = {name for path in paths for name in list_tensors(path, path.parent)}
     prefix = tensor_prefix(family, stored)
     assert prefix is not None, "load_weights checks this first; this is a bug in embedlib"
     return {role: prefix + tensor_name(f"{role}.weight", family) for role in linear_roles(encoder)}
 
 
-def weight_files(files: ModelFiles) -> dict[Path, list[Path]]:
+def weight_folders(files: ModelFiles) -> dict[Path, list[Path]]:
     """Return the directories with weights and the safetensors files of each, the transformer first.
 
     The weights have passed `load_weights`, so every file exists.
     """
     pairs = zip(files.spec.modules, files.module_dirs, strict=True)
     modules = [path for module, path in pairs if isinstance(module, (Dense, LayerNorm))]
-    return {path: _weight_files(path) for path in (files.transformer_dir, *modules)}
+    return {path: weight_files(path, files.folder) for path in (files.transformer_dir, *modules)}
 
 
 def write_json(path: Path, content: object) -> None:
     """Write an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _weight_files(directory: Path) -> list[Path]:
-    if has_file(directory / WEIGHTS_NAME, directory):
-        return [directory / WEIGHTS_NAME]
-    index = load_json(directory / INDEX_NAME, directory)
-    return [directory / name for name in sorted(set(index["weight_map"].values()))]
 
 
 def _check_pooled_rows(files: ModelFiles) -> None:

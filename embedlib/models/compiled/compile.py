@@ -18,7 +18,7 @@ from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
     QUANT_CONFIG_NAME,
     quantized_layers,
-    weight_files,
+    weight_folders,
     write_checkpoint,
     write_json,
 )
@@ -172,7 +172,7 @@ def _place_in_cache(
     config: Config,
 ) -> Path:
     """Return the cache's path of an engine directory; hashes the weights, which its name needs."""
-    paths = [path for paths in weight_files(files).values() for path in paths]
+    paths = [path for paths in weight_folders(files).values() for path in paths]
     run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
     return cache_folder(model_fingerprint(files, hashes), precision, excluded, config)
 
@@ -215,7 +215,7 @@ def _write_files(
 
     Weights whose hash is not known yet are hashed in parallel.
     """
-    folders = weight_files(files)
+    folders = weight_folders(files)
     read = [path for paths in folders.values() for path in paths]
     # Hashing comes first because it takes longest: one thread has to read a file front to back.
     jobs = [_hash_job(path, hashes) for path in read]

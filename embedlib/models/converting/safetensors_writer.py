@@ -17,11 +17,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.compiled.new_folder import sync
+from embedlib.models.compiled.new_folder import PART_SUFFIX, sync
 
 ORDER: Final = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
 """The library's order of the types that PyTorch saves."""
-PART_SUFFIX: Final = ".embedlib-part"
 BLOCK_BYTES: Final = 1 << 26
 
 

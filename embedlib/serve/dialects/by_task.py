@@ -15,7 +15,7 @@ from embedlib.serve.asgi import Response
 from embedlib.serve.compute import Work
 from embedlib.serve.dialects import tei
 from embedlib.serve.dialects.classify import classify
-from embedlib.serve.dialects.dialect import TEI, Handle, Route
+from embedlib.serve.dialects.dialect import Handle
 from embedlib.serve.dialects.openai import embeddings
 from embedlib.serve.dialects.rerank import rerank, score
 from embedlib.serve.exchange import Common, Exchange
@@ -67,12 +67,8 @@ async def vertex(exchange: Exchange) -> Response:
     return await exchange.answer({"predictions": answers}, len(answers))
 
 
-def _post(path: str, handle: Handle, summary: str, body: type) -> Route:
-    return Route(method="POST", path=path, handle=handle, dialect=TEI, summary=summary, body=body)
-
-
 ROUTES = (
-    _post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
-    _post("/", by_task, "What the model computes.", tei.EmbedBody),
-    _post("/invocations", by_task, "What the model computes.", tei.EmbedBody),
+    tei.post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
+    tei.post("/", by_task, "What the model computes.", tei.EmbedBody),
+    tei.post("/invocations", by_task, "What the model computes.", tei.EmbedBody),
 )

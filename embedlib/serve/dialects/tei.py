@@ -310,15 +310,16 @@ def _timed(exchange: Exchange, response: Response) -> Response:
     return response
 
 
-def _post(path: str, handle: Handle, summary: str, body: type) -> Route:
+def post(path: str, handle: Handle, summary: str, body: type) -> Route:
+    """Return a route of this dialect that takes a body."""
     return Route(method="POST", path=path, handle=handle, dialect=TEI, summary=summary, body=body)
 
 
 ROUTES = (
-    _post("/embed", embed_texts, "The vectors of texts, as a list of lists.", EmbedBody),
-    _post("/embed_all", embed_all, "The vectors of all tokens of texts.", EmbedAllBody),
-    _post("/embed_sparse", embed_sparse, "The lexical weights of texts.", EmbedAllBody),
-    _post("/predict", predict, "The labels of texts or pairs.", PredictBody),
-    _post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
+    post("/embed", embed_texts, "The vectors of texts, as a list of lists.", EmbedBody),
+    post("/embed_all", embed_all, "The vectors of all tokens of texts.", EmbedAllBody),
+    post("/embed_sparse", embed_sparse, "The lexical weights of texts.", EmbedAllBody),
+    post("/predict", predict, "The labels of texts or pairs.", PredictBody),
+    post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
     Route(method="GET", path="/info", handle=info, dialect=TEI, summary="The first model."),
 )

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from embedlib.serve.errors import Kind
 
+BUSY_SECONDS = 1.0
+"""Before a request is tried again that the server was too busy for, unless the answer says."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -28,6 +31,11 @@ class Answer:
     def is_busy(self) -> bool:
         """Whether the server cannot answer now, so that the request waits and is no failure."""
         return self.kind in ("overloaded", "unavailable", "not_loaded")
+
+    @property
+    def busy_seconds(self) -> float:
+        """The time before the request is tried again if the server was too busy."""
+        return self.retry_seconds or BUSY_SECONDS
 
     @property
     def is_not_loaded(self) -> bool:

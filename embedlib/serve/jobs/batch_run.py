@@ -37,8 +37,6 @@ MAX_BYTES = 32 << 20
 ATTEMPTS = 3
 """Of a line whose answer is a failure of the engine."""
 FAILED_SECONDS = 1.0
-BUSY_SECONDS = 1.0
-"""Before a line is tried again that the server was too busy for, unless the answer says."""
 _REASONS = {
     "cancelled": "the batch was cancelled before this request was tried",
     "expired": "the completion window was over before this request was tried",
@@ -248,7 +246,7 @@ class BatchRun:
             if answer.is_not_loaded:
                 return answer
             if answer.is_busy:
-                await self._tools.clock.sleep(answer.retry_seconds or BUSY_SECONDS)
+                await self._tools.clock.sleep(answer.busy_seconds)
                 continue
             num_failed += answer.has_failed
             if not answer.has_failed or num_failed >= ATTEMPTS:

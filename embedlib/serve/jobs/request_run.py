@@ -16,10 +16,8 @@ from embedlib.serve.jobs.requests import RequestRow, Result
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools
 
-BUSY_SECONDS = 1.0
-"""Before a request is tried again that the server was too busy for, unless the answer says."""
 NOT_LOADED_SECONDS = 30.0
-"""Before it is tried again where its model could not be loaded."""
+"""Before a request is tried again whose model could not be loaded."""
 MAX_RESULT_BYTES = 512 << 20
 """Of a result; SQLite stores at most 1,000,000,000 bytes as one value."""
 _CODES: Final[Mapping[Kind, str]] = MappingProxyType(
@@ -75,7 +73,7 @@ def _span(row: RequestRow, answer: Answer, started: float, ended: float, state: 
 
 def _seconds_to_wait(row: RequestRow, answer: Answer) -> float:
     if answer.is_busy:
-        return NOT_LOADED_SECONDS if answer.is_not_loaded else answer.retry_seconds or BUSY_SECONDS
+        return NOT_LOADED_SECONDS if answer.is_not_loaded else answer.busy_seconds
     return min(row.delay_ms * 2.0**row.num_attempts, row.max_delay_ms) / 1000
 
 

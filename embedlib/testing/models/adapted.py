@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from embedlib.testing.models.write import uniform, write_tiny_model
+from embedlib.testing.models.write import uniform, write_json, write_tiny_model
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -65,9 +65,9 @@ def write_adapted(folder: Path, kind: str) -> Path:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     is_v5 = kind.startswith("v5")
     (_make_v5 if is_v5 else _make_v3)(folder, config, kind)
-    _write(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     entry = {"idx": 0, "name": "transformer", "path": "", "type": "custom_st.Transformer"}
-    _write(folder / "modules.json", [entry | {"kwargs": ["task", "truncate_dim"]}])
+    write_json(folder / "modules.json", [entry | {"kwargs": ["task", "truncate_dim"]}])
     return folder
 
 
@@ -85,7 +85,7 @@ def _make_v5(folder: Path, config: dict[str, Any], kind: str) -> None:
         "prompts": {"query": "Query: ", "document": "Document: "},
         "default_prompt_name": "document",
     }
-    _write(folder / "config_sentence_transformers.json", general)
+    write_json(folder / "config_sentence_transformers.json", general)
     shapes = _shapes(load_file(folder / "model.safetensors"))
     modules = [f"layers.{layer}.{name}" for layer in range(2) for name in _LLAMA_MODULES]
     for task in V5_TASKS:
@@ -147,7 +147,7 @@ def _write_peft(
         arrays |= {f"{stem}A{leaf}": down, f"{stem}B{leaf}": up}
     directory.mkdir(parents=True)
     targets = sorted({module.rpartition(".")[2] for module in modules})
-    _write(directory / "adapter_config.json", {**_PEFT, "target_modules": targets})
+    write_json(directory / "adapter_config.json", {**_PEFT, "target_modules": targets})
     save_file(arrays, directory / "adapter_model.safetensors")
 
 
@@ -188,7 +188,3 @@ def _shapes(arrays: Arrays) -> dict[str, tuple[int, int]]:
             stem = name.removesuffix(".weight").removeprefix("model.").removeprefix("roberta.")
             found[stem] = (values.shape[0], values.shape[1])
     return found
-
-
-def _write(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from embedlib.testing.models.encoders import BERT, MPNET, ROBERTA
 from embedlib.testing.models.rotary_encoders import MODERNBERT
 from embedlib.testing.models.tokenizers import build_tokenizer
 from embedlib.testing.models.variant import ST6_BASE, ST6_SETTINGS, Json, TinyModule, TinyVariant
-from embedlib.testing.models.write import uniform, write_variant
+from embedlib.testing.models.write import uniform, write_json, write_variant
 
 SPARSE: Final = "sentence_transformers.sparse_encoder."
 TRANSFORMER: Final = ST6_BASE + "transformer.Transformer"
@@ -119,8 +118,8 @@ def write_sparse_model(folder: Path, variant: str = "bert-splade") -> Path:
 def write_token_weights(folder: Path) -> Path:
     """Write the folder of a table of token weights for all texts, and return it."""
     _write_table(folder)
-    _write_json(folder / "modules.json", [_entry(0, "", TABLE)])
-    _write_json(folder / "config_sentence_transformers.json", GENERAL)
+    write_json(folder / "modules.json", [_entry(0, "", TABLE)])
+    write_json(folder / "config_sentence_transformers.json", GENERAL)
     return folder
 
 
@@ -146,9 +145,9 @@ def write_router(folder: Path) -> Path:
             "route_mappings": {},
         },
     }
-    _write_json(folder / "router_config.json", router)
-    _write_json(folder / "modules.json", [_entry(0, "", ST6_BASE + "router.Router")])
-    _write_json(folder / "config_sentence_transformers.json", GENERAL)
+    write_json(folder / "router_config.json", router)
+    write_json(folder / "modules.json", [_entry(0, "", ST6_BASE + "router.Router")])
+    write_json(folder / "config_sentence_transformers.json", GENERAL)
     return folder
 
 
@@ -157,15 +156,11 @@ def _write_table(folder: Path) -> None:
     tokenizer, special = build_tokenizer("bert")
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 16}
-    _write_json(folder / "tokenizer_config.json", config | special)
-    _write_json(folder / "config.json", {"frozen": False})
+    write_json(folder / "tokenizer_config.json", config | special)
+    write_json(folder / "config.json", {"frozen": False})
     weights = 1 + uniform("sparse/weights", (tokenizer.get_vocab_size(),))
     save_file({"weight": weights}, folder / "model.safetensors")
 
 
 def _entry(position: int, path: str, kind: str) -> Json:
     return {"idx": position, "name": str(position), "path": path, "type": kind}
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from embedlib.testing.models.tokenizers import build_tokenizer
-from embedlib.testing.models.write import uniform
+from embedlib.testing.models.write import uniform, write_json
 
 DIM: Final = 24
 NUM_ROWS: Final = 40
@@ -35,9 +34,9 @@ def write_static_model(folder: Path, *, normalize: bool = True) -> Path:
         {"idx": index, "name": str(index), "path": path, "type": kind}
         for index, (path, kind) in enumerate(kinds)
     ]
-    _write_json(folder / "modules.json", modules)
+    write_json(folder / "modules.json", modules)
     general = {"model_type": "SentenceTransformer", "prompts": {"query": "", "document": ""}}
-    _write_json(folder / "config_sentence_transformers.json", general)
+    write_json(folder / "config_sentence_transformers.json", general)
     return folder
 
 
@@ -62,7 +61,7 @@ def write_model2vec(
         tensors["weights"] = (1.5 + uniform("static/weights", (num_tokens,))).astype(np.float64)
     save_file(tensors, folder / "model.safetensors")
     about = {"model_type": "model2vec", "architectures": ["StaticModel"], "hidden_dim": DIM}
-    _write_json(folder / "config.json", about | config)
+    write_json(folder / "config.json", about | config)
     return folder
 
 
@@ -72,7 +71,3 @@ def _write_tokenizer(folder: Path) -> int:
     tokenizer, _ = build_tokenizer("bert")
     tokenizer.save(str(folder / "tokenizer.json"))
     return tokenizer.get_vocab_size()
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -58,18 +58,18 @@ def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
     tokenizer, special = build_tokenizer(row.tokenizer)
     tokenizer.save(str(transformer / "tokenizer.json"))
     tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast"} | special
-    _write_json(transformer / "tokenizer_config.json", tokenizer_config | row.tokenizer_config)
+    write_json(transformer / "tokenizer_config.json", tokenizer_config | row.tokenizer_config)
     # A few more rows than tokens, since real models round their vocabulary size up.
     vocab_size = tokenizer.get_vocab_size() + 3
-    _write_json(transformer / "config.json", row.config | {"vocab_size": vocab_size})
+    write_json(transformer / "config.json", row.config | {"vocab_size": vocab_size})
     if row.settings is not None:
-        _write_json(transformer / row.settings_name, row.settings)
+        write_json(transformer / row.settings_name, row.settings)
     if row.general is not None:
-        _write_json(folder / "config_sentence_transformers.json", row.general)
+        write_json(folder / "config_sentence_transformers.json", row.general)
     if row.modules or row.has_module_list:
         _write_modules(folder, row)
     if row.metadata is not None:
-        _write_json(folder / "artifact.metadata", row.metadata)
+        write_json(folder / "artifact.metadata", row.metadata)
     _write_weights(folder, name, row)
     return folder
 
@@ -81,12 +81,12 @@ def _write_modules(folder: Path, row: TinyVariant) -> None:
         entries.append((module.type, module.path))
         (folder / module.path).mkdir(exist_ok=True)
         if module.config is not None:
-            _write_json(folder / module.path / "config.json", module.config)
+            write_json(folder / module.path / "config.json", module.config)
     listed = [
         {"idx": position, "name": str(position), "path": path, "type": kind}
         for position, (kind, path) in enumerate(entries)
     ]
-    _write_json(folder / "modules.json", listed)
+    write_json(folder / "modules.json", listed)
 
 
 def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
@@ -117,7 +117,7 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
             _write_safetensors(files.transformer_dir / file, part, row.dtype)
             table |= dict.fromkeys(part, file)
         index = {"metadata": {}, "weight_map": table}
-        _write_json(files.transformer_dir / "model.safetensors.index.json", index)
+        write_json(files.transformer_dir / "model.safetensors.index.json", index)
     for position, module in enumerate(files.spec.modules):
         if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
             stem = MODULE_TENSORS[type(module)]
@@ -206,5 +206,6 @@ def _write_safetensors(path: Path, arrays: Mapping[str, Array], dtype: str) -> N
     path.write_bytes(len(text).to_bytes(8, "little") + text + body)
 
 
-def _write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object) -> None:
+    """Write an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -11,16 +11,12 @@ from numpy.typing import NDArray
 
 from embedlib.engines.cuda import kernels, reference
 from embedlib.engines.cuda.device_weights import Convolution
+from tests.engines.cuda.seeded import numbers
 
 # In the interpreter, numpy warns about operations that a GPU computes silently.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
 
 COLUMNS = 40
-
-
-def numbers(device: torch.device, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(device)
 
 
 def text_by_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -34,6 +33,8 @@ from embedlib.models.spec import ModelSpec, Pooling, PoolingMode
 from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import make_batch
 from tests.comparing import relative_errors
+from tests.engines.cuda.seeded import numbers
+from tests.tiny_encoders import computed
 
 # In the interpreter, numpy warns about operations that a GPU computes silently.
 pytestmark = pytest.mark.filterwarnings(
@@ -44,11 +45,6 @@ HEADS, DIM = 2, 16
 SHAPE = AttentionShape(HEADS, HEADS, DIM, (3 * DIM) ** -0.5, None, False)
 NEAR = RelativePositions(num_buckets=16, max_distance=200)
 """Up to 8 tokens away each distance has a row of its own."""
-
-
-def numbers(device: torch.device, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(device)
 
 
 def distances_of(relative: RelativePositions, num_positions: int) -> Distances:
@@ -181,10 +177,7 @@ def spec_of(files_spec: ModelSpec, mode: PoolingMode) -> ModelSpec:
 
 
 def vectors(engine: Engine, ids: list[NDArray[np.int32]], lane: Lane) -> NDArray[np.float32]:
-    done = threading.Event()
-    pending = engine.submit(make_batch(ids, lane), done.set)
-    assert done.wait(30)
-    return pending.result()
+    return computed(engine, make_batch(ids, lane))
 
 
 @pytest.mark.parametrize("mode", ["cls", "mean"])

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Engine, Lane, why_lost
+from embedlib.engines.base import Lane, why_lost
 from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
@@ -34,6 +33,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from embedlib.testing.models.table import OPENVINO_ALONE, SCORING_VARIANTS
 from tests.comparing import relative_errors
+from tests.tiny_encoders import computed as run
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
 WAIT_SECONDS = 30
@@ -74,13 +74,6 @@ def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def make(files: ModelFiles, **options: Any) -> CudaEngine:
     given = {"precision": "float32", "device": "cpu", "max_batch_tokens": 256, **options}
     return CudaEngine(files.spec, load_weights(files), **given)
-
-
-def run(engine: Engine, batch: Batch) -> NDArray[np.float32]:
-    done = threading.Event()
-    pending = engine.submit(batch, done.set)
-    assert done.wait(WAIT_SECONDS)
-    return pending.result()
 
 
 @pytest.mark.parametrize("variant", sorted(TINY_VARIANTS.keys() - OPENVINO_ALONE))

@@ -15,16 +15,12 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import ActivateExperts, ChooseExperts, Linear
 from embedlib.models.encoder_parts import Experts
 from embedlib.testing import fake_spec
+from tests.engines.cuda.seeded import numbers
 
 # In the interpreter, numpy warns about operations that a GPU computes silently.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
 )
-
-
-def numbers(device: torch.device, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(device)
 
 
 def shares_of(source: torch.Tensor, router: torch.Tensor, num_chosen: int) -> NDArray[np.float64]:

@@ -30,6 +30,7 @@ from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.models.spec import Activation, PoolingMode
 from embedlib.testing import fake_spec
+from tests.engines.cuda.seeded import numbers
 
 # In the interpreter, numpy warns about operations that a GPU computes silently.
 pytestmark = pytest.mark.filterwarnings(
@@ -40,12 +41,6 @@ HALF_A_STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11
 """Relative difference allowed between two summation orders after rounding."""
 
 POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
-
-
-def numbers(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return random numbers, seeded by the shape: the same in every run."""
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(device, dtype)
 
 
 def buffer(device: torch.device, rows: int, columns: int, dtype: torch.dtype) -> Buffer:

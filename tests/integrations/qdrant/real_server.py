@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.ports import free_port
 
 URL = "EMBEDLIB_TEST_QDRANT_URL"
 BINARY = "EMBEDLIB_TEST_QDRANT_BINARY"
@@ -29,12 +30,6 @@ def find_binary() -> str | None:
     if named and not os.access(named, os.X_OK):
         raise FileNotFoundError(f"{BINARY} = {named!r}; there is no such program")
     return named or shutil.which("qdrant")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class QdrantServer:

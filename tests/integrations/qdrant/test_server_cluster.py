@@ -18,7 +18,7 @@ from embedlib.indexing import open_sink
 from embedlib.indexing.report import IndexProgress
 from embedlib.testing import FakeEngine, fake_embedder
 from embedlib.testing.check_sink import TARGET
-from tests.integrations.qdrant.real_server import free_port
+from tests.ports import free_port
 
 models = pytest.importorskip("qdrant_client.models", reason="needs the extra qdrant")
 
