@@ -96,6 +96,19 @@ def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engines")
 
 
+@pytest.fixture
+def new_cache(tmp_path: Path, engine_cache: Path) -> Path:
+    """Return a cache folder without engine directories, reports or profiles.
+
+    Only what OpenVINO compiles is shared, with every test that has such a folder or `engine_cache`.
+    """
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (engine_cache / "openvino").mkdir(exist_ok=True)
+    (folder / "openvino").symlink_to(engine_cache / "openvino")
+    return folder
+
+
 HUB_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
