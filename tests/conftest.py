@@ -19,6 +19,23 @@ from embedlib.testing.models.write import write_tiny_model
 
 GOLDENS = Path(__file__).parent / "goldens"
 LEFT = preparing._left
+LONGEST = frozenset(
+    {
+        *("test_killed_at_any_instant", "test_nothing_written_is_lost_when_the_process_is_killed"),
+        *("test_files_survive_kills", "test_both_vectors_of_a_row_survive_kills"),
+        "test_both_vectors_in_postgres_survive_kills",
+        "test_a_client_searches_while_changes_of_model_are_killed",
+        "test_minilm_passes_with_some_layers_kept_and_not_without",
+        "test_a_search_computes_nothing_again",
+    }
+)
+"""Tests of several seconds each, which use no fixture of their module."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, or the other workers wait for the one that comes last."""
+    items.sort(key=lambda item: getattr(item, "originalname", None) not in LONGEST)
 
 
 def pytest_collection_finish() -> None:
