@@ -198,7 +198,10 @@ def pg_session_server() -> Iterator[PgServer]:
         return
     folder = Path(tempfile.mkdtemp(prefix="embedlib-pg-", dir="/tmp"))
     try:
-        yield PgServer(start_server(folder), folder)
+        server = PgServer(start_server(folder), folder)
+        server.fetch("ALTER SYSTEM SET fsync = off")  # its machine never loses power
+        server.fetch("SELECT pg_reload_conf()")
+        yield server
     finally:
         stop_server(folder)
         shutil.rmtree(folder, ignore_errors=True)
