@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 import warnings
@@ -188,6 +189,25 @@ def pg_folder() -> Iterator[Path]:
     for cluster in (folder, *folder.iterdir()):
         stop_server(cluster)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def pg_made() -> Iterator[Path]:
+    """A database without a table, whose server has stopped: making one takes longest."""
+    with tempfile.TemporaryDirectory(prefix="embedlib-pg-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "db").mkdir()
+        start_server(folder / "db")
+        stop_server(folder / "db")
+        yield folder / "db"
+
+
+@pytest.fixture
+def pg_copy(pg_made: Path, pg_folder: Path) -> Path:
+    """A copy of it; its files are of the server's own user."""
+    subprocess.run(["cp", "-a", pg_made, pg_folder / "db"], check=True)
+    return pg_folder / "db"
 
 
 @pytest.fixture(scope="session")
