@@ -563,6 +563,7 @@ def test_scores_and_ids_are_cross_encoders(
         expected = golden[f"pairs.{name}"]
         distance = np.linalg.norm(found.reshape(expected.shape) - expected)
         assert distance <= 1e-4 * np.linalg.norm(expected)
+    np.testing.assert_allclose(scores.reshape(expected.shape), expected, atol=1e-4)
 
 
 # What it is, and its life.
