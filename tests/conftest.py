@@ -20,6 +20,23 @@ from embedlib.testing.models.write import write_tiny_model
 
 GOLDENS = Path(__file__).parent / "goldens"
 LEFT = preparing._left
+LONGEST = frozenset(
+    {
+        *("test_killed_at_any_instant", "test_nothing_written_is_lost_when_the_process_is_killed"),
+        *("test_files_survive_kills", "test_both_vectors_of_a_row_survive_kills"),
+        "test_both_vectors_in_postgres_survive_kills",
+        "test_a_client_searches_while_changes_of_model_are_killed",
+        "test_minilm_passes_with_some_layers_kept_and_not_without",
+        "test_a_search_computes_nothing_again",
+    }
+)
+"""Tests of several seconds each, which use no fixture of their module."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, or the other workers wait for the one that comes last."""
+    items.sort(key=lambda item: getattr(item, "originalname", None) not in LONGEST)
 
 
 def pytest_collection_finish() -> None:
@@ -95,6 +112,19 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache folder for compiled engines: each tiny model is compiled once per run."""
     return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture
+def new_cache(tmp_path: Path, engine_cache: Path) -> Path:
+    """Return a cache folder without engine directories, reports or profiles.
+
+    Only what OpenVINO compiles is shared, with every test that has such a folder or `engine_cache`.
+    """
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (engine_cache / "openvino").mkdir(exist_ok=True)
+    (folder / "openvino").symlink_to(engine_cache / "openvino")
+    return folder
 
 
 HUB_COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -11,6 +11,8 @@ source .ci/venv.sh
 make_venv .venv-tests index,parquet,documents,storage,watch,compile,qdrant,pgvector,pg-local,langchain,serve,otel test
 # Tests start hundreds of Pythons; without bytecode each would compile the package again.
 unset PYTHONDONTWRITEBYTECODE
+# Now, on all cores: each worker would compile the same modules.
+.venv-tests/bin/python -m compileall -q -j 0 embedlib integrations
 # As many workers as cores; in each of them numpy and torch would take all.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # worksteal: the tests that kill processes take half a minute each and must not come last together.

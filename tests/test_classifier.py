@@ -221,16 +221,19 @@ def test_scores_are_those_of_the_pipeline(
     # Stored outputs of transformers' text-classification, see goldens/make_heads.py.
     texts = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
     with np.load(GOLDENS / "heads" / f"{variant}.npz") as stored:
-        expected = stored["texts.scores"]
+        expected, expected_numbers = stored["texts.scores"], stored["texts.numbers"]
         lengths = stored["texts.lengths"]
     options: dict[str, Any] = {"engine_cache_dir": engine_cache, "on_truncate": "ignore"}
     with Classifier(tiny_folder(variant), **options) as classifier:
         # The pipeline was told to cut two tokens before the last position.
         classifier.max_seq_length = max(lengths)
+        numbers = classifier.predict_scores(texts, raw_scores=True)
         scores = classifier.predict_scores(texts)
         best = classifier.predict(texts, top_k=1)
         labels = classifier.labels
-    assert np.linalg.norm(scores - expected) <= 1e-4 * np.linalg.norm(expected)
+    for found, right in ((numbers, expected_numbers), (scores, expected)):
+        assert np.linalg.norm(found - right) <= 1e-4 * np.linalg.norm(right)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
     assert [each["label"] for [each] in best] == [labels[row.argmax()] for row in expected]
 
 

@@ -558,6 +558,7 @@ def test_scores_and_ids_are_cross_encoders(
         expected = golden[f"pairs.{name}"]
         distance = np.linalg.norm(found.reshape(expected.shape) - expected)
         assert distance <= 1e-4 * np.linalg.norm(expected)
+    np.testing.assert_allclose(scores.reshape(expected.shape), expected, atol=1e-4)
 
 
 # What it is, and its life.
@@ -649,7 +650,7 @@ def test_a_limit_without_room_for_a_pair_is_refused(make: Make, engine: FakeEngi
     assert engine.is_closed  # it would be left with its threads otherwise
 
 
-def test_a_known_reranker_is_no_embedding_model(tmp_path: Path) -> None:
+def test_a_known_reranker_is_no_embedding_model(tmp_path: Path, engine_cache: Path) -> None:
     # Its files are those of a language model, which would give vectors without a meaning.
     name, commit = "Qwen/Qwen3-Reranker-0.6B", "0" * 40
     root = tmp_path / "models--Qwen--Qwen3-Reranker-0.6B"
@@ -659,7 +660,7 @@ def test_a_known_reranker_is_no_embedding_model(tmp_path: Path) -> None:
     options: dict[str, Any] = {"cache_folder": tmp_path, "local_files_only": True}
     with pytest.raises(ModelUnsupportedError, match=f"{name} is a reranker; use Reranker"):
         Embedder(name, **options)
-    with Reranker(name, engine_cache_dir=tmp_path, **options) as reranker:
+    with Reranker(name, engine_cache_dir=engine_cache, **options) as reranker:
         assert len(reranker.rank("q", ["a"])) == 1
 
 

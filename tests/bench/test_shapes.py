@@ -56,8 +56,8 @@ def cut_minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shape("shape:minilm/1", tmp_path_factory.mktemp("shapes") / "minilm")
 
 
-def test_embedlib_reads_it(cut_minilm: Path, tmp_path: Path) -> None:
-    with Embedder(cut_minilm, threads=1, engine_cache_dir=tmp_path) as embedder:
+def test_embedlib_reads_it(cut_minilm: Path, engine_cache: Path) -> None:
+    with Embedder(cut_minilm, threads=1, engine_cache_dir=engine_cache) as embedder:
         vectors = embedder.encode(["copy a file to another folder", "Ünïcode ✓"])
     assert vectors.shape == (2, 384)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)

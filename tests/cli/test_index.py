@@ -15,12 +15,21 @@ from click.testing import Result
 from embedlib.embedder import Embedder
 from embedlib.progress import Look, Progress, Reading
 from embedlib.reranker import Reranker
+from embedlib.testing.models.static import write_model2vec
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def model(tiny_folder: Callable[[str], Path]) -> str:
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that loads at once."""
+    folder = tmp_path_factory.mktemp("static")
+    return str(write_model2vec(folder, normalize=True, max_length=None))
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_folder: Callable[[str], Path]) -> str:
+    """A model as most are: it reads a text up to a limit, with OpenVINO."""
     return str(tiny_folder("bert"))
 
 
@@ -43,17 +52,17 @@ def rows(out: str) -> dict[str, Any]:
     return {row["source_id"]: row for row in map(json.loads, lines)}
 
 
-def test_a_folder_is_loaded_and_loaded_again(run: Run, model: str, docs: Path, out: str) -> None:
-    first = run("index", docs, "--model", model, "--to", out)
+def test_a_folder_is_loaded_and_loaded_again(run: Run, bert: str, docs: Path, out: str) -> None:
+    first = run("index", docs, "--model", bert, "--to", out)
     assert first.exit_code == 0, first.output
     assert "Indexed 3 documents as 3 rows into jsonl:" in first.stdout
     stored = rows(out)
     assert sorted(stored) == [f"{docs}/{name}.txt" for name in "abc"]
-    with Embedder(model) as embedder:
+    with Embedder(bert) as embedder:
         for row in stored.values():
             expected = embedder.encode_document([row["text"]])[0]
             np.testing.assert_allclose(row["embedding"], expected, atol=1e-5)
-    second = run("index", docs, "--model", model, "--to", out)
+    second = run("index", docs, "--model", bert, "--to", out)
     assert second.exit_code == 0
     assert "embedded             0" in second.stdout
     assert "unchanged            3" in second.stdout
@@ -339,9 +348,9 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
 
 
 def test_searching_with_a_reranker(
-    run: Run, model: str, docs: Path, out: str, tiny_folder: Callable[[str], Path]
+    run: Run, bert: str, docs: Path, out: str, tiny_folder: Callable[[str], Path]
 ) -> None:
-    run("index", docs, "-m", model, "--to", out)
+    run("index", docs, "-m", bert, "--to", out)
     reranker = tiny_folder("bert-cross-encoder")
     done = run("search", "measure time", "--to", out, "--rerank", reranker, "--json")
     assert done.exit_code == 0, done.output
@@ -396,10 +405,8 @@ def test_a_model_folder_is_found_from_another_folder(
     assert json.loads(run("status", out, "--json").stdout)["model"] == model
 
 
-def test_searching_with_other_options_is_refused(
-    run: Run, model: str, docs: Path, out: str
-) -> None:
-    run("index", docs, "-m", model, "--to", out, "--max-seq-tokens", 16)
+def test_searching_with_other_options_is_refused(run: Run, bert: str, docs: Path, out: str) -> None:
+    run("index", docs, "-m", bert, "--to", out, "--max-seq-tokens", 16)
     refused = run("search", "x", "--to", out)
     assert refused.exit_code == 1
     assert "search with the same model and options" in refused.stderr
@@ -444,13 +451,13 @@ def test_a_wrong_command_is_one_line(
     arguments: list[str],
     message: str,
     run: Run,
-    model: str,
+    bert: str,
     docs: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run("index", *arguments, "-m", model)
+    result = run("index", *arguments, "-m", bert)
     assert result.exit_code == 1, result.output
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1

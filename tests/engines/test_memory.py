@@ -299,10 +299,10 @@ def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None
 
 
 def test_lanes_share_a_compiled_model_where_two_do_not_fit(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+    tiny_folder: Callable[[str], Path], engine_cache: Path
 ) -> None:
     folder = tiny_folder("bert")
-    config = Config(threads=2, engine_cache_dir=tmp_path)
+    config = Config(threads=2, engine_cache_dir=engine_cache)
     needs = memory_needs(read_model_files(folder), ChosenPrecision(name="float32"), config)
     for num_bytes, budget in ((needs.shared + 2048, SHARED_BATCH_TOKENS), (9 * GIB, 512)):
         machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
@@ -314,7 +314,7 @@ def test_lanes_share_a_compiled_model_where_two_do_not_fit(
 
 
 def test_a_load_asks_once_how_much_memory_a_model_needs(
-    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path], engine_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -325,7 +325,7 @@ def test_a_load_asks_once_how_much_memory_a_model_needs(
         return memory_needs(files, precision, config, is_widened=is_widened)
 
     monkeypatch.setattr(memory, "memory_needs", note)
-    config = Config(threads=2, precision="float32", engine_cache_dir=tmp_path)
+    config = Config(threads=2, precision="float32", engine_cache_dir=engine_cache)
     machine = fake_machine(files=MEMINFO)
     load_model(tiny_folder("bert"), config, machine=machine).engine.close()
     assert asked == ["float32"]

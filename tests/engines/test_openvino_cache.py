@@ -18,11 +18,17 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino import compiling
 from embedlib.engines.openvino.compiling import trial_batch
-from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.engine import OpenVINOEngine, loaded_core
 from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.model_cache import MAX_DEATHS, UNUSED_SECONDS, ModelCache
+from embedlib.engines.openvino.model_cache import (
+    MAX_DEATHS,
+    UNUSED_SECONDS,
+    CacheEntry,
+    ModelCache,
+)
 from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import fake_spec, make_batch
 
@@ -92,23 +98,39 @@ def change_one_number(files: ModelFiles) -> dict[str, NDArray[np.float32]]:
     return weights
 
 
-def test_what_a_compiled_model_depends_on_tells_it_apart(
-    files: ModelFiles, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+def test_other_weights_tell_a_compiled_model_apart(
+    files: ModelFiles, tmp_path: Path, calls: list[str]
 ) -> None:
     first = vectors(files, tmp_path)
     changed = vectors(files, tmp_path, change_one_number(files), "other weights")
     assert np.abs(changed - first).max() > 1e-3
+    assert calls == COLD * 2
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_else_a_compiled_model_depends_on_tells_it_apart(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, cache = loaded_core(), ModelCache(tmp_path, "these weights")
+
+    def enter(spec: ModelSpec) -> None:
+        settings = Layout(threads=2).settings(spec)
+        with cache.entry(compiling._facts(core, spec, settings)) as entry:
+            assert entry is not None
+
+    enter(files.spec)
+    enter(files.spec)
+    assert len(list(tmp_path.iterdir())) == 1
     monkeypatch.setattr(compiling.Machine, "cpu_identity", lambda machine: ("another CPU",))
-    vectors(files, tmp_path)
+    enter(files.spec)
     monkeypatch.setattr(ov, "get_version", lambda: "2027.1")
-    vectors(files, tmp_path)
+    enter(files.spec)
     monkeypatch.setattr(compiling, "__version__", "9.9")
-    vectors(files, tmp_path)
-    vectors(replace(files, spec=replace(files.spec, max_seq_tokens=9)), tmp_path)
+    enter(files.spec)
+    enter(replace(files.spec, max_seq_tokens=9))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    vectors(files, tmp_path)
-    assert calls == COLD * 7
-    assert len(list(tmp_path.iterdir())) == 7
+    enter(files.spec)
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_a_prompt_is_no_reason_to_compile_again(
@@ -165,9 +187,8 @@ def cached(
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *(("model.blob", damage) for damage in (cut, empty, garbage, first_bit, Path.unlink)),
-        *(("tried.npy", damage) for damage in (cut, empty, garbage, Path.unlink)),
-        *(("entry.json", damage) for damage in (cut, empty, garbage, Path.unlink)),
+        *(("model.blob", damage) for damage in (cut, garbage, first_bit, Path.unlink)),
+        *(("tried.npy", cut), ("entry.json", cut)),
     ],
 )
 def test_a_damaged_entry_is_compiled_again(
@@ -186,6 +207,28 @@ def test_a_damaged_entry_is_compiled_again(
     calls.clear()
     vectors(files, tmp_path)
     assert calls == WARM
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.blob", empty),
+        *(("tried.npy", damage) for damage in (empty, garbage, Path.unlink)),
+        *(("entry.json", damage) for damage in (empty, garbage, Path.unlink)),
+    ],
+)
+def test_a_damaged_entry_has_no_compiled_model(
+    name: str,
+    damage: Callable[[Path], None],
+    cached: tuple[Path, NDArray[np.float32]],
+    tmp_path: Path,
+) -> None:
+    folder, _ = cached
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    entry = CacheEntry(entry_of(tmp_path), {})
+    assert entry.kept() is not None
+    damage(entry.path / name)
+    assert entry.kept() is None
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])

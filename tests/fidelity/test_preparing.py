@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
@@ -41,14 +42,28 @@ from embedlib.session.preparing import Task
 from tests.machines import fake_machine
 
 
-@pytest.fixture
-def task(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Task:
+def task_in(cache: Path, folder: Path) -> Task:
     return Task(
-        model=str(tiny_folder("bert")),
+        model=str(folder),
         precisions=("int8-g128",),
         is_background=False,
-        options={"engine": "openvino", "threads": 1, "engine_cache_dir": str(tmp_path)},
+        options={"engine": "openvino", "threads": 1, "engine_cache_dir": str(cache)},
     )
+
+
+@pytest.fixture
+def task(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Task:
+    return task_in(tmp_path, tiny_folder("bert"))
+
+
+@pytest.fixture(scope="module")
+def measured_cache(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A cache folder in which the task has been done; do not modify it."""
+    cache = tmp_path_factory.mktemp("measured")
+    prepare(task_in(cache, tiny_folder("bert")))
+    return cache
 
 
 def report_of(task: Task) -> FidelityReport:
@@ -158,7 +173,8 @@ def test_a_search_beside_the_work_takes_those_texts(
 
     monkeypatch.setattr(preparing, "CUTS", (8,))
     monkeypatch.setattr(preparing, "compile_to_gate", search)
-    failing(monkeypatch, replace(task, is_background=True))
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    prepare(replace(task, is_background=True))
     assert searched == [built_in_texts(8)]
     assert report_of(task).texts_digest == built_in_texts(8).digest
 
@@ -174,10 +190,14 @@ def test_a_reranker_is_measured_by_its_scores(
     assert version.report.num_texts >= MIN_TEXTS
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
-    """Let it fail the gate by a stored report."""
+@pytest.fixture
+def failed(
+    task: Task, measured_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Task:
+    """The task, which was done and whose precision has failed the gate."""
+    shutil.copytree(measured_cache, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
-    prepare(task)
+    return task
 
 
 @pytest.mark.parametrize(
@@ -207,7 +227,7 @@ def test_an_error_that_comes_again_is_remembered(
 
 
 def test_the_search_runs_beside_the_work_and_once(
-    task: Task, monkeypatch: pytest.MonkeyPatch
+    failed: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[str] = []
 
@@ -216,16 +236,16 @@ def test_the_search_runs_beside_the_work_and_once(
         raise OutOfReachError("int8-g128 does not reach it")
 
     monkeypatch.setattr(preparing, "compile_to_gate", search)
-    failing(monkeypatch, task)
+    assert prepare(failed) == "all that can be measured is measured"
     assert searched == [], "a load does not wait for it"
-    later = replace(task, is_background=True)
+    later = replace(failed, is_background=True)
     assert prepare(later) == "int8-g128 does not reach it"
     assert prepare(later) == "all that can be measured is measured"
     assert searched == ["int8-g128"]
 
 
 def test_a_search_leaves_half_of_the_memory_too(
-    task: Task, monkeypatch: pytest.MonkeyPatch
+    failed: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reference is computed layer by layer where all of them would take more."""
     options: list[dict[str, Any]] = []
@@ -235,19 +255,18 @@ def test_a_search_leaves_half_of_the_memory_too(
         raise OutOfReachError("int8-g128 does not reach it")
 
     monkeypatch.setattr(preparing, "compile_to_gate", search)
-    failing(monkeypatch, replace(task, is_background=True))
+    prepare(replace(failed, is_background=True))
     assert [given["memory_share"] for given in options] == [2]
 
 
 def test_a_search_that_fails_is_told_and_may_be_tried_again(
-    task: Task, monkeypatch: pytest.MonkeyPatch
+    failed: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Any:
         raise EngineOutOfMemoryError("out of memory")
 
     monkeypatch.setattr(preparing, "compile_to_gate", fail)
-    failing(monkeypatch, task)
-    later = replace(task, is_background=True)
+    later = replace(failed, is_background=True)
     assert prepare(later) == prepare(later) == "int8-g128: out of memory"
 
 
@@ -314,15 +333,14 @@ def test_the_closer_form_is_searched_where_nothing_helps_the_coarser_one(
     assert searched == ["int8-g128", "int8"]
 
 
-def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, task)
+def test_of_two_searches_one_is_left_out(failed: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
-    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    place = model_place(read_model_files(Path(failed.model)), Config(**failed.options))
     with try_place_lock(place.with_name(f"{place.name}-search")) as is_held:
         assert is_held
         with try_place_lock(place.with_name(f"{place.name}-search")) as is_free:
             assert not is_free
-        assert prepare(replace(task, is_background=True)).startswith("all that can be")
+        assert prepare(replace(failed, is_background=True)).startswith("all that can be")
 
 
 def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

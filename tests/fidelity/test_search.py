@@ -283,20 +283,11 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     assert np.abs(found[0][2:6] - found[0][-4:]).max() <= most
 
 
-def test_nothing_is_kept_that_need_not_be(
-    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
-) -> None:
-    gate, out = Gate(mean=0.9, p1=0.9), tmp_path / "out"
-    folder, comparison = compile_to_gate(
-        tiny_folder("bert"), "int8", gate=gate, texts=FEW, config=config, out=out, size=ALL
-    )
-    assert folder == out
-    assert comparison.report.excluded == ()
-    assert 0.9 < comparison.report.mean < 0.99999
-
-
-def test_a_share_of_the_memory_is_all_that_the_reference_takes(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_kept_that_need_not_be_and_the_reference_takes_its_share_of_the_memory(
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[int, int | None]] = []
 
@@ -305,9 +296,19 @@ def test_a_share_of_the_memory_is_all_that_the_reference_takes(
         return plan_cpu_reference(model, machine)
 
     monkeypatch.setattr(measure, "plan_cpu_reference", note)
-    gate = Gate(mean=0.9, p1=0.9)
-    given = {"gate": gate, "texts": FEW, "config": config, "size": ALL}
-    compile_to_gate(tiny_folder("bert"), "int8", memory_share=2, **given)  # type: ignore[arg-type]
+    folder, comparison = compile_to_gate(
+        tiny_folder("bert"),
+        "int8",
+        gate=Gate(mean=0.9, p1=0.9),
+        texts=FEW,
+        config=config,
+        out=tmp_path / "out",
+        size=ALL,
+        memory_share=2,
+    )
+    assert folder == tmp_path / "out"
+    assert comparison.report.excluded == ()
+    assert 0.9 < comparison.report.mean < 0.99999
     assert {share for share, _ in asked} == {2}
     assert all(0 < (longest or 0) < 10_000 for _, longest in asked)
 

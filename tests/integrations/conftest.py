@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 import warnings
@@ -191,6 +192,25 @@ def pg_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def pg_made() -> Iterator[Path]:
+    """A database without a table, whose server has stopped: making one takes longest."""
+    with tempfile.TemporaryDirectory(prefix="embedlib-pg-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "db").mkdir()
+        start_server(folder / "db")
+        stop_server(folder / "db")
+        yield folder / "db"
+
+
+@pytest.fixture
+def pg_copy(pg_made: Path, pg_folder: Path) -> Path:
+    """A copy of it; its files are of the server's own user."""
+    subprocess.run(["cp", "-a", pg_made, pg_folder / "db"], check=True)
+    return pg_folder / "db"
+
+
+@pytest.fixture(scope="session")
 def pg_session_server() -> Iterator[PgServer]:
     dsn = os.environ.get("EMBEDLIB_TEST_PG_DSN")
     if dsn:
@@ -198,7 +218,10 @@ def pg_session_server() -> Iterator[PgServer]:
         return
     folder = Path(tempfile.mkdtemp(prefix="embedlib-pg-", dir="/tmp"))
     try:
-        yield PgServer(start_server(folder), folder)
+        server = PgServer(start_server(folder), folder)
+        server.fetch("ALTER SYSTEM SET fsync = off")  # its machine never loses power
+        server.fetch("SELECT pg_reload_conf()")
+        yield server
     finally:
         stop_server(folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -272,7 +272,9 @@ def test_who_reads_slowly_gets_the_whole_answer() -> None:
     assert not timers
 
 
-def test_a_client_that_is_killed_costs_nothing_more(start: Callable[..., Server]) -> None:
+def test_a_client_that_is_killed_or_leaves_is_noticed_and_costs_nothing_more(
+    start: Callable[..., Server],
+) -> None:
     server = start("held")
     client = subprocess.Popen(
         [sys.executable, "-S", "-c", CLIENT, str(server.port)], stdout=subprocess.PIPE
@@ -288,16 +290,12 @@ def test_a_client_that_is_killed_costs_nothing_more(start: Callable[..., Server]
     page = server.get("/metrics")
     assert b'embedlib_failures_total{reason="gone"} 1' in page
     assert b"embedlib_inflight_requests 1" in page  # the one that asks
-
-
-def test_who_leaves_is_noticed(start: Callable[..., Server]) -> None:
-    server = start("held")
     body = b'{"input": "a"}'
     with server.connect() as client:
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n")
         client.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
     until = time.monotonic() + SECONDS
-    while b'embedlib_failures_total{reason="gone"} 1' not in server.get("/metrics"):
+    while b'embedlib_failures_total{reason="gone"} 2' not in server.get("/metrics"):
         assert time.monotonic() < until
 
 

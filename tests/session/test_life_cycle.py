@@ -271,13 +271,15 @@ def test_the_second_ctrl_c_does_not_give_up_a_batch_that_soon_ends(run: Run) -> 
 
 def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
     program = """
+    from embedlib.session import ending
+    ending.INTERRUPTED_SECONDS = 0.3
     def interrupt():
         engine.wait_submitted(2)
         os.kill(os.getpid(), signal.SIGINT)
         while not waits_for_the_batch():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
-    engine.hold()  # for ever: nothing but the second Ctrl-C ends that, some seconds later
+    engine.hold()  # for ever: nothing but the second Ctrl-C ends that, after INTERRUPTED_SECONDS
     threading.Thread(target=interrupt, daemon=True).start()
     embedder.encode(["a" * 30] * 200_000)
     """

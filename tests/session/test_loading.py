@@ -38,21 +38,23 @@ TEXTS = ["a text", "and another one"]
 
 
 @pytest.fixture
-def compiled(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+def compiled(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, new_cache: Path
+) -> Callable[..., Path]:
     """Return a function that compiles a tiny model into a folder."""
 
     def compile_tiny(precision: Any, *, excluded: tuple[str, ...] = (), name: str = "") -> Path:
         files = read_model_files(tiny_folder("bert"))
-        config = Config(engine_cache_dir=tmp_path / "cache")
+        config = Config(engine_cache_dir=new_cache)
         return compile_model(files, precision, excluded, config, out=tmp_path / (name or precision))
 
     return compile_tiny
 
 
 def test_int8(
-    compiled: Callable[..., Path], tiny_folder: Callable[[str], Path], tmp_path: Path
+    compiled: Callable[..., Path], tiny_folder: Callable[[str], Path], new_cache: Path
 ) -> None:
-    options = {"engine_cache_dir": tmp_path / "cache", "threads": 1}
+    options = {"engine_cache_dir": new_cache, "threads": 1}
     with Embedder(tiny_folder("bert"), precision="int8", **options) as from_model:
         expected, print_of_model = from_model.encode(TEXTS), from_model.fingerprint
     with Embedder(tiny_folder("bert"), precision="float32", **options) as reference:
@@ -77,16 +79,16 @@ def test_options_against_an_engine_directory(compiled: Callable[..., Path]) -> N
 
 @pytest.mark.parametrize("variant", ["qwen3-answers", "qwen3-logit-score"])
 def test_a_reranker_that_answers_in_words_in_int8(
-    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+    variant: str, tiny_folder: Callable[[str], Path], new_cache: Path
 ) -> None:
-    options: dict[str, Any] = {"engine_cache_dir": tmp_path / "cache", "threads": 1}
+    options: dict[str, Any] = {"engine_cache_dir": new_cache, "threads": 1}
     options["template"] = SCORING_VARIANTS[variant].template
     pairs = [("a cat", "two dogs"), ("who ran", "the dog")]
     with Reranker(tiny_folder(variant), precision="float32", **options) as reference:
         right = reference.predict(pairs)
     files = read_model_files(tiny_folder(variant), with_head=variant == "qwen3-logit-score")
     # Also where it was compiled without its head.
-    out = compile_model(files, "int8", (), Config(engine_cache_dir=tmp_path / "cache"))
+    out = compile_model(files, "int8", (), Config(engine_cache_dir=new_cache))
     with Reranker(tiny_folder(variant), precision="int8", **options) as reranker:
         found = reranker.predict(pairs)
     np.testing.assert_allclose(found, right, atol=0.05)
@@ -96,8 +98,8 @@ def test_a_reranker_that_answers_in_words_in_int8(
             Reranker(out, **options)
 
 
-def test_bf16_is_a_model_like_any_other(compiled: Callable[..., Path], tmp_path: Path) -> None:
-    with Embedder(compiled("bf16"), engine_cache_dir=tmp_path / "cache", threads=1) as embedder:
+def test_bf16_is_a_model_like_any_other(compiled: Callable[..., Path], new_cache: Path) -> None:
+    with Embedder(compiled("bf16"), engine_cache_dir=new_cache, threads=1) as embedder:
         assert embedder.encode(TEXTS).shape == (2, 32)
         assert embedder.fingerprint.startswith("folder:")
 
@@ -116,9 +118,13 @@ PutOnHub = Callable[[str, Path], dict[str, Any]]
 
 @pytest.mark.parametrize("precision", ["int8", "bf16"])
 def test_prompts_known_by_name_are_those_of_the_engine_directory(
-    precision: Any, tiny_folder: Callable[[str], Path], put_on_hub: PutOnHub, tmp_path: Path
+    precision: Any,
+    tiny_folder: Callable[[str], Path],
+    put_on_hub: PutOnHub,
+    tmp_path: Path,
+    new_cache: Path,
 ) -> None:
-    name, cache = "BAAI/bge-small-en-v1.5", {"engine_cache_dir": tmp_path / "cache"}
+    name, cache = "BAAI/bge-small-en-v1.5", {"engine_cache_dir": new_cache}
     options = {**put_on_hub(name, tiny_folder("bert")), "threads": 1, **cache}
     files = open_model(name, Config(**options)).files
     out = compile_model(files, precision, (), Config(**cache), out=tmp_path / "out")
@@ -139,9 +145,9 @@ def test_prompts_known_by_name_are_those_of_the_engine_directory(
 
 
 def test_the_template_known_by_name_is_that_of_the_engine_directory(
-    tiny_folder: Callable[[str], Path], put_on_hub: PutOnHub, tmp_path: Path
+    tiny_folder: Callable[[str], Path], put_on_hub: PutOnHub, tmp_path: Path, new_cache: Path
 ) -> None:
-    name, cache = "Qwen/Qwen3-Reranker-0.6B", {"engine_cache_dir": tmp_path / "cache"}
+    name, cache = "Qwen/Qwen3-Reranker-0.6B", {"engine_cache_dir": new_cache}
     options = {**put_on_hub(name, tiny_folder("qwen3-answers")), "threads": 1, **cache}
     files = open_model(name, Config(**options)).files
     out = compile_model(files, "bf16", (), Config(**cache), out=tmp_path / "out")
@@ -151,10 +157,10 @@ def test_the_template_known_by_name_is_that_of_the_engine_directory(
 
 
 def test_an_engine_directory_knows_the_answers_of_a_reranker(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+    tiny_folder: Callable[[str], Path], tmp_path: Path, new_cache: Path
 ) -> None:
     variant = "qwen3-logit-score"
-    options: dict[str, Any] = {"engine_cache_dir": tmp_path / "cache", "threads": 1}
+    options: dict[str, Any] = {"engine_cache_dir": new_cache, "threads": 1}
     options["template"] = SCORING_VARIANTS[variant].template
     files = read_model_files(tiny_folder(variant), with_head=True, template=options["template"])
     out = compile_model(files, "bf16", (), Config(), out=tmp_path / "out")
@@ -164,14 +170,16 @@ def test_an_engine_directory_knows_the_answers_of_a_reranker(
 
 
 @pytest.mark.parametrize("precision", ["int8", "bf16"])
-def test_an_engine_directory_has_the_heads_for_tokens(precision: Any, tmp_path: Path) -> None:
+def test_an_engine_directory_has_the_heads_for_tokens(
+    precision: Any, tmp_path: Path, new_cache: Path
+) -> None:
     folder = write_tiny_model(tmp_path / "m3", "xlm-roberta")
     rng = np.random.default_rng(0)
     for stem, num_rows in (("sparse_linear", 1), ("colbert_linear", 32)):
         weight = rng.standard_normal((num_rows, 32), dtype=np.float32)
         head = {"weight": weight, "bias": np.full(num_rows, 9, np.float32)}
         save_file(head, folder / f"{stem}.safetensors")
-    cache = {"engine_cache_dir": tmp_path / "cache"}
+    cache = {"engine_cache_dir": new_cache}
     out = compile_model(read_model_files(folder), precision, (), Config(), out=tmp_path / "out")
     with Embedder(out, **cache, threads=1) as compiled, Embedder(folder, threads=1) as plain:
         found, expected = (
@@ -216,7 +224,7 @@ def skipped(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_auto_skips_a_gpu_that_torch_cannot_use(
-    tiny_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_folder: Callable[[str], Path], new_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[None] = []
 
@@ -225,12 +233,12 @@ def test_auto_skips_a_gpu_that_torch_cannot_use(
         return [H200]
 
     machine = refusing(fake_machine(packages=CUDA, probe=probe))
-    config = Config(engine_cache_dir=tmp_path, threads=1, prepare=False)
+    config = Config(engine_cache_dir=new_cache, threads=1, prepare=False)
     model = load_model(tiny_folder("bert"), config, machine=machine)
     model.engine.close()
     assert (model.plan.engine, model.precision) == ("openvino", "float32")
     assert skipped(caplog) == [f"engine cuda is not used: {TOO_NEW}"]
-    assert not (tmp_path / "compiled").exists()
+    assert not (new_cache / "compiled").exists()
     assert len(asked) == 1
     # The second engine and other precisions are planned on the CPU as well.
     assert model.machine.refused == {"cuda": TOO_NEW}
@@ -250,7 +258,7 @@ def test_an_engine_or_a_device_that_is_named_is_not_skipped(
 
 def test_auto_skips_an_engine_that_cannot_be_built(
     tiny_folder: Callable[[str], Path],
-    tmp_path: Path,
+    new_cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -261,7 +269,7 @@ def test_auto_skips_an_engine_that_cannot_be_built(
 
     monkeypatch.setattr("embedlib.session.loading.make_engine", make)
     machine = fake_machine(H200, packages=CUDA)
-    config = Config(engine_cache_dir=tmp_path, threads=1, prepare=False)
+    config = Config(engine_cache_dir=new_cache, threads=1, prepare=False)
     model = load_model(tiny_folder("bert"), config, machine=machine)
     model.engine.close()
     assert model.plan.engine == "openvino"

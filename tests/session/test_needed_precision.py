@@ -71,9 +71,9 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
 
 
 @pytest.fixture
-def load(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Embedder]:
+def load(tiny_folder: Callable[[str], Path], new_cache: Path) -> Callable[..., Embedder]:
     def make(**options: Any) -> Embedder:
-        given = {"engine": "openvino", "threads": 1, "engine_cache_dir": tmp_path}
+        given = {"engine": "openvino", "threads": 1, "engine_cache_dir": new_cache}
         return Embedder(tiny_folder("bert"), **{**given, **options})
 
     return make

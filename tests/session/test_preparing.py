@@ -31,9 +31,9 @@ Open = Callable[..., Embedder]
 
 
 @pytest.fixture
-def open_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Open:
+def open_model(tiny_folder: Callable[[str], Path], new_cache: Path) -> Open:
     def make(**options: Any) -> Embedder:
-        given = {"engine": "openvino", "threads": 1, "engine_cache_dir": tmp_path / "cache"}
+        given = {"engine": "openvino", "threads": 1, "engine_cache_dir": new_cache}
         return Embedder(tiny_folder("bert"), **{**given, **options})
 
     return make
@@ -91,7 +91,8 @@ def test_the_first_load_measures_and_the_next_one_knows(
 def test_a_command_shows_it_on_its_own_screen(
     open_model: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(preparing, "START", "import time; time.sleep(0.9)")
+    monkeypatch.setattr("embedlib.progress.TICK_SECONDS", 0.01)
+    monkeypatch.setattr(preparing, "START", "import time; time.sleep(0.1)")
     monkeypatch.setattr("embedlib.progress.terminal_columns", lambda _: 80)
     with open_model() as embedder:
         line = f"Preparing {embedder.model_name} for this machine, once"
@@ -120,16 +121,14 @@ def test_a_load_that_is_told_not_to(
 def test_what_the_other_process_is_told_of_a_hub_model(
     tiny_folder: Callable[[str], Path],
     put_on_hub: Callable[[str, Path], dict[str, Any]],
-    tmp_path: Path,
+    new_cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tasks: list[str] = []
     monkeypatch.setattr(preparing, "_start", lambda task: tasks.append(json.dumps(asdict(task))))
     hub = put_on_hub("someone/bert", tiny_folder("bert"))
     options = {"prompts": {"query": "find: "}, "max_seq_tokens": 16, "threads": 1}
-    Embedder(
-        "someone/bert", token="secret", engine_cache_dir=tmp_path / "cache", **hub, **options
-    ).close()
+    Embedder("someone/bert", token="secret", engine_cache_dir=new_cache, **hub, **options).close()
     now, later = map(read_task, tasks)
     assert "secret" not in tasks[0] + tasks[1]
     assert (now.is_background, later.is_background) == (False, True)
@@ -354,7 +353,7 @@ def test_the_speed_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("prepares", "patient")
 def test_two_programs_that_start_at_once(
-    open_model: Open, tiny_folder: Callable[[str], Path], tmp_path: Path
+    open_model: Open, tiny_folder: Callable[[str], Path], new_cache: Path
 ) -> None:
     """Both measure or one waits for the other; both get an answer."""
     program = (
@@ -362,7 +361,7 @@ def test_two_programs_that_start_at_once(
         "s.worthwhile = lambda *_: ('int8', 'float32')\n"
         "from embedlib import Embedder\n"
         f"with Embedder({str(tiny_folder('bert'))!r}, engine='openvino', threads=1, "
-        f"engine_cache_dir={str(tmp_path / 'cache')!r}) as e:\n"
+        f"engine_cache_dir={str(new_cache)!r}) as e:\n"
         "    print(e.precision, e.encode('text').shape)\n"
     )
     both = [
@@ -377,4 +376,4 @@ def test_two_programs_that_start_at_once(
     answers = {process.communicate(timeout=300)[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(answers) == 1
-    assert list((tmp_path / "cache" / "compiled").glob("int8-*/fidelity.json"))
+    assert list((new_cache / "compiled").glob("int8-*/fidelity.json"))

@@ -43,8 +43,8 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _keep_compiled_models_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def _keep_compiled_models_here(engine_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(engine_cache))
 
 
 def embedder_threads() -> list[str]:

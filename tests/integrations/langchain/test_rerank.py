@@ -160,9 +160,9 @@ def test_a_model_is_needed_and_it_must_exist(tmp_path: Path) -> None:
 
 
 def test_a_reranker_of_its_own(
-    tiny_folder: Callable[[str], Path], tmp_path: Path, documents: list[Document]
+    tiny_folder: Callable[[str], Path], engine_cache: Path, documents: list[Document]
 ) -> None:
-    options: dict[str, Any] = {"engine_cache_dir": tmp_path}
+    options: dict[str, Any] = {"engine_cache_dir": engine_cache}
     folder = tiny_folder("bert-cross-encoder")
     with EmbedlibRerank(model=folder, model_kwargs=options, top_n=2) as compressor:
         found = compressor.compress_documents(documents, "a")

@@ -23,9 +23,9 @@ class Tiny:
     embeddings_class = EmbedlibEmbeddings
 
     @pytest.fixture(autouse=True)
-    def _write_model(self, tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    def _write_model(self, tiny_folder: Callable[[str], Path], engine_cache: Path) -> None:
         self.folder = tiny_folder("bert-prompt")
-        self.cache_dir = tmp_path
+        self.cache_dir = engine_cache
 
     @property
     def embedding_model_params(self) -> dict[str, Any]:

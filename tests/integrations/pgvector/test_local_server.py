@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,22 +71,9 @@ def url(pg_folder: Path) -> str:
     return f"pglocal:{pg_folder / 'db'}?table=docs"
 
 
-@pytest.fixture(scope="module")
-def made(pg_session_server: Any) -> Iterator[Path]:
-    """A database without a table, whose server has stopped: making one takes longest."""
-    with TemporaryDirectory(prefix="embedlib-pg-", dir="/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "db").mkdir()
-        pg_session_server.start_server(folder / "db")
-        pg_session_server.stop_server(folder / "db")
-        yield folder / "db"
-
-
 @pytest.fixture
-def made_url(made: Path, pg_folder: Path, url: str) -> str:
-    """The URL of a copy of it; its files are of the server's own user."""
-    subprocess.run(["cp", "-a", made, pg_folder / "db"], check=True)
+def made_url(pg_copy: Path, url: str) -> str:
+    """The URL of a database without a table."""
     return url
 
 
@@ -228,12 +214,12 @@ def test_it_runs_from_begin_to_close(pg: Any, pg_folder: Path, url: str) -> None
 
 
 def test_a_second_process_does_not_stop_it_under_the_first(
-    pg: Any, pg_folder: Path, url: str
+    pg: Any, pg_folder: Path, made_url: str
 ) -> None:
-    with start_writer(url) as writer:
+    with start_writer(made_url) as writer:
         with pytest.raises(SinkError, match="another writer is active"):
-            begun(pg, url)
-        reader = open_sink(url)
+            begun(pg, made_url)
+        reader = open_sink(made_url)
         state = reader.inspect()
         assert state is not None
         assert state.num_rows == 1
@@ -370,9 +356,9 @@ def test_a_database_is_kept_that_had_a_server(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_threads_of_a_process_start_and_stop_it_side_by_side(pg: Any, made: Path) -> None:
+def test_threads_of_a_process_start_and_stop_it_side_by_side(pg_copy: Path) -> None:
     def use(number: int) -> None:
-        server = local_server.LocalServer(made, f"pglocal:{number}")
+        server = local_server.LocalServer(pg_copy, f"pglocal:{number}")
         for _ in range(3):
             assert "application_name=embedlib" in server.start()
             server.stop()

@@ -170,12 +170,10 @@ def test_what_waiting_does_not_cure_is_not_waited_for(pg: Any, pg_table: str) ->
 
 
 @pytest.fixture
-def own_server(pg: Any, pg_folder: Any) -> Any:
+def own_server(pg: Any, pg_copy: Any) -> Any:
     """A server that may be stopped and changed."""
-    folder = pg_folder / "pg"
-    folder.mkdir()
-    pg.dsn = pg.start_server(folder)
-    pg.folder = folder
+    pg.dsn = pg.start_server(pg_copy)
+    pg.folder = pg_copy
     return pg
 
 
