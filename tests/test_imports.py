@@ -19,7 +19,7 @@ PACKAGE = ROOT / "embedlib"
 # without "embedlib.".
 LOW = {
     *("version", "errors", "installing", "checks", "config", "starting", "closing"),
-    "interrupts",
+    *("interrupts", "imported"),
     *("memory", "progress"),
     "settings",
 }
@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "errors": set(),
     "installing": {"errors"},
     "checks": {"errors"},
-    "config": {"errors", "checks"},
+    "config": {"errors", "checks", "imported"},
+    "imported": set(),
     "starting": {"errors"},
     "closing": {"errors", "starting", "interrupts"},
     "interrupts": set(),
