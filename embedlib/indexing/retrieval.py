@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import perf_counter
@@ -103,8 +104,10 @@ class Search:
         self._is_closed = False
         self._sink: Sink = open_sink(destination) if isinstance(destination, str) else destination
         self._thread = SinkThread("embedlib-search")
-        if isinstance(destination, str):
-            self._owned.append(lambda: self._thread.submit(self._sink.close).result())
+        # A Search that is dropped ends its thread; nothing waits for that, at no program's end.
+        close_sink = self._sink.close if isinstance(destination, str) else None
+        self._end = weakref.finalize(self, self._thread.end, close_sink)
+        self._end.atexit = False
         try:
             self._state = self._thread.submit(held_state, self._sink).result()
             self._embedder = self._find_embedder(embedder, one_config(config, {}))
@@ -255,7 +258,9 @@ class Search:
         self._is_closed = True
         while self._owned:
             self._owned.pop()()
-        self._thread.close(_CLOSE_SECONDS)
+        closed = self._end()
+        if self._thread.close(_CLOSE_SECONDS) and closed is not None:
+            closed.result()
 
     def __enter__(self: S) -> S:
         """Return this object; the end of the block closes it."""

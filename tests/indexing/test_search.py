@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from embedlib import Config, Document, Embedder, Search, index
 from embedlib.errors import ClosedError, ConfigError, SinkError
-from embedlib.indexing import SearchResults
+from embedlib.indexing import SearchResults, retrieval
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -219,6 +222,56 @@ def test_an_error_of_the_destination_reaches_the_caller(
             search.search("a")
         with pytest.raises(SinkError, match="fake: is gone"):
             asyncio.run(search.asearch("a"))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_search_that_is_closed_meanwhile_ends(store: FakeStore, is_async: bool) -> None:
+    engine = FakeEngine()
+    with fake_embedder(engine) as embedder, ThreadPoolExecutor(1) as pool:
+        search = Search(FakeSink(store), embedder)
+
+        def ask() -> object:
+            return asyncio.run(search.asearch("a")) if is_async else search.search("a")
+
+        engine.hold()
+        num_batches = len(engine.batches)
+        answer = pool.submit(ask)
+        engine.wait_submitted(num_batches + 1)
+        search.close()
+        engine.release()
+        with pytest.raises(ClosedError, match="this destination is closed; open it again"):
+            answer.result(5)
+
+
+def test_a_forked_child_can_close(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = WatchedSink(store)
+    search = Search(sink, embedder)
+    thread = search._thread._thread
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ClosedError, match="forked child -1"):
+            search.search("a")
+        search.close()
+        assert thread.is_alive()
+    search.close()
+    assert not thread.is_alive()
+
+
+def test_a_search_that_is_dropped_is_freed(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = WatchedSink(store)
+    monkeypatch.setattr(retrieval, "open_sink", lambda url: sink)
+    search = Search("fake:", embedder)
+    assert search.search(TEXTS[7], 1)[0].text == TEXTS[7]
+    thread = search._thread._thread
+    del search
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert sink.is_closed
 
 
 def test_an_answer_is_a_sequence() -> None:
