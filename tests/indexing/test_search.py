@@ -8,14 +8,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embedlib import Config, Document, Embedder, Search, index
-from embedlib.errors import ClosedError, ConfigError, SinkError
-from embedlib.indexing import SearchResults, retrieval
+from embedlib.errors import ClosedError, ConfigError, ModelNotFoundError, SinkError
+from embedlib.indexing import SearchResults, SparseModel, hybrid, retrieval
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -272,6 +273,36 @@ def test_a_search_that_is_dropped_is_freed(
     thread.join(5)
     assert not thread.is_alive()
     assert sink.is_closed
+
+
+def test_models_given_by_name_get_the_options(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Config(threads=3, local_files_only=True, truncate_dim=3, precision="int8")
+    loaded: list[Config] = []
+
+    def load(name: str, config: Config) -> Any:
+        loaded.append(config)
+        raise ModelNotFoundError(name)
+
+    monkeypatch.setattr(retrieval, "load_ranking", load)
+    monkeypatch.setattr(hybrid, "Embedder", load)
+    monkeypatch.setattr(hybrid, "sparse_sink", lambda sink: sink)
+    monkeypatch.setenv("EMBEDLIB_THREADS", "2")
+    monkeypatch.setenv("EMBEDLIB_LOCAL_FILES_ONLY", "1")
+    sparse = SparseModel(model="sparse", fingerprint="sparse:1", dim=9)
+    with Search(FakeSink(store), embedder) as search:
+        state = replace(search.state, sparse=sparse)
+    monkeypatch.setattr(retrieval, "held_state", lambda *_: state)
+    for config in (given, None):
+        for options in ({"reranker": "name"}, {"hybrid": True}):
+            with pytest.raises(ModelNotFoundError):
+                Search(FakeSink(store), embedder, **options, config=config)
+    assert [(each.threads, each.local_files_only) for each in loaded] == [
+        *[(3, True)] * 2,
+        *[(2, True)] * 2,
+    ]
+    assert {(each.truncate_dim, each.precision) for each in loaded} == {(None, "auto")}
 
 
 def test_an_answer_is_a_sequence() -> None:
