@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -330,7 +330,7 @@ def test_threads_that_search_one_sink_take_turns(store: FakeStore, embedder: Emb
     sink = OneAtATime(store)
     with Search(sink, embedder) as other, ThreadPoolExecutor(3) as pool:
         sink.both.reset()  # it waited for a second call in vain
-        asked = [
+        asked: list[Future[Any]] = [
             pool.submit(embedlib.search, TEXTS[7], sink, embedder=embedder, k=1),
             pool.submit(embedlib.search, TEXTS[7], sink, embedder=embedder, k=1),
             pool.submit(other.search, TEXTS[7], 1),
