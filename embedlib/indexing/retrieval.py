@@ -105,7 +105,7 @@ class Search:
         self._is_closed = False
         self._sink: Sink = open_sink(destination) if isinstance(destination, str) else destination
         self._thread = SinkThread("embedlib-search")
-        # A Search that is dropped ends its thread; nothing waits for that, at no program's end.
+        # A Search that is dropped ends its thread; the end of a program leaves it as it is.
         close_sink = self._sink.close if isinstance(destination, str) else None
         self._end = weakref.finalize(self, self._thread.end, close_sink)
         self._end.atexit = False
