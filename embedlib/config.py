@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -30,6 +29,7 @@ from embedlib.checks import (
     optional,
 )
 from embedlib.errors import ConfigError, shown
+from embedlib.imported import imported_torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -222,7 +222,7 @@ class Config:
 
 def device_name(device: object) -> object:
     """Return the name of a `torch.device`; anything else as it is."""
-    torch = sys.modules.get("torch")  # who has such an object has imported it
+    torch = imported_torch()  # who has such an object has imported it
     return str(device) if torch is not None and isinstance(device, torch.device) else device
 
 

@@ -20,8 +20,7 @@ PACKAGE = ROOT / "embedlib"
 # without "embedlib.".
 LOW = {
     *("version", "errors", "installing", "checks", "config", "starting", "closing"),
-    "interrupts",
-    "lazy",
+    *("interrupts", "imported", "lazy"),
     *("memory", "progress"),
     "settings",
 }
@@ -33,7 +32,8 @@ MAY_IMPORT = {
     "errors": set(),
     "installing": {"errors"},
     "checks": {"errors"},
-    "config": {"errors", "checks"},
+    "config": {"errors", "checks", "imported"},
+    "imported": set(),
     "starting": {"errors"},
     "closing": {"errors", "starting", "interrupts"},
     "interrupts": set(),

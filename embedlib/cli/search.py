@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from embedlib.indexing.hits import SearchHit
     from embedlib.indexing.source_lines import SourceLines
 
-_RERANKER_OPTIONS = (
-    *("engine", "device", "prepare", "prepare_seconds", "threads", "engine_cache_dir"),
-    *("token", "cache_folder", "local_files_only"),
-)
-"""Options that are meant for the reranker as well."""
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("question")
@@ -105,6 +99,7 @@ def search(
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.source_lines import LineFinder
     from embedlib.indexing.stored_model import open_embedder
+    from embedlib.session.arguments import config_beside
 
     check_query(question, k)  # before the model is loaded
     if where is not None:
@@ -119,10 +114,9 @@ def search(
         )
         ranking = None
         if reranker is not None:
-            shared = Config(**{option: options[option] for option in _RERANKER_OPTIONS})
             progress.watch(f"Loading {reranker}")
-            ranking = stack.enter_context(closing(load_ranking(reranker, shared)))
-        asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid))
+            ranking = stack.enter_context(closing(load_ranking(reranker, config_beside(config))))
+        asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid, config=config))
         progress.watch("Searching")
         hits = asked.search(
             question, k, where=where, min_score=min_score, num_candidates=candidates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, TypeGuard, cast
 
+from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import (
@@ -17,6 +18,7 @@ from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import Sink, SinkState, SparseModel, Target
 from embedlib.indexing.sinks.second_rankings import TextSink
 from embedlib.indexing.sparse_rows import can_hold, check_has_sparse, check_stored, sparse_sink
+from embedlib.session.arguments import config_beside
 from embedlib.vectors.sparse import SparseVector
 
 Hybrid: TypeAlias = bool | Literal["sparse", "text"]
@@ -80,6 +82,7 @@ def open_second(
     sink: Sink,
     state: SinkState,
     embedder: QueryEmbedder,
+    config: Config | None,
     owned: list[Callable[[], object]],
 ) -> Second | None:
     """Return what asks the second ranking; None: there is none.
@@ -90,6 +93,7 @@ def open_second(
         sink: what is searched.
         state: what it holds.
         embedder: makes the other vectors, and perhaps both.
+        config: of the embedder.
         owned: gets what closes a model that is loaded here.
 
     Raises:
@@ -99,7 +103,7 @@ def open_second(
     if hybrid is False:
         return None
     if hybrid == "sparse" or sparse is not None or (state.sparse is not None and hybrid != "text"):
-        model = _find_sparse(sparse, sink, state, embedder, owned)
+        model = _find_sparse(sparse, sink, state, embedder, config, owned)
         return lambda questions: [
             model.encode_query(question, output_value="sparse") for question in questions
         ]
@@ -133,6 +137,7 @@ def _find_sparse(
     sink: Sink,
     state: SinkState,
     embedder: QueryEmbedder,
+    config: Config | None,
     owned: list[Callable[[], object]],
 ) -> SparseEmbedder:
     sparse_sink(sink)
@@ -146,7 +151,7 @@ def _find_sparse(
     else:
         check_has_sparse(state, sink.name)
         assert stored is not None, "check_has_sparse raises"
-        opened = Embedder(given or stored.model)
+        opened = Embedder(given or stored.model, config=config_beside(config))
         owned.append(opened.close)
         sparse = opened
     check_stored(sparse, state, sink.name)

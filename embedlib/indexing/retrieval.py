@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import perf_counter
@@ -31,7 +32,7 @@ from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import describe_other_model, open_embedder, stands_beside
 from embedlib.reranker import Reranker
-from embedlib.session.arguments import one_config
+from embedlib.session.arguments import config_beside, one_config
 
 S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
@@ -82,7 +83,8 @@ class Search:
                 with `sparse` or `full_text`. True: with the sparse ones if there are any.
             sparse: the model that made the sparse vectors: an `Embedder`, which stays open, or a
                 name; None: the name stored with the rows.
-            config: options of an embedder that is given by name, or not at all.
+            config: options of an embedder that is given by name, or not at all; what it says of the
+                machine and the hub is meant for the other models that are loaded by name, too.
 
         Raises:
             ConfigError: an argument has another type.
@@ -103,14 +105,16 @@ class Search:
         self._is_closed = False
         self._sink: Sink = open_sink(destination) if isinstance(destination, str) else destination
         self._thread = SinkThread("embedlib-search")
-        if isinstance(destination, str):
-            self._owned.append(lambda: self._thread.submit(self._sink.close).result())
+        # A Search that is dropped ends its thread; the end of a program leaves it as it is.
+        close_sink = self._sink.close if isinstance(destination, str) else None
+        self._end = weakref.finalize(self, self._thread.end, close_sink)
+        self._end.atexit = False
         try:
             self._state = self._thread.submit(held_state, self._sink).result()
             self._embedder = self._find_embedder(embedder, one_config(config, {}))
-            self._reranker = self._find_reranker(ranking)
+            self._reranker = self._find_reranker(ranking, config)
             self._second = open_second(
-                hybrid, sparse, self._sink, self._state, self._embedder, self._owned
+                hybrid, sparse, self._sink, self._state, self._embedder, config, self._owned
             )
         except BaseException:
             self.close()
@@ -255,7 +259,9 @@ class Search:
         self._is_closed = True
         while self._owned:
             self._owned.pop()()
-        self._thread.close(_CLOSE_SECONDS)
+        closed = self._end()
+        if self._thread.close(_CLOSE_SECONDS) and closed is not None:
+            closed.result()
 
     def __enter__(self: S) -> S:
         """Return this object; the end of the block closes it."""
@@ -287,10 +293,12 @@ class Search:
             raise SinkError(describe_other_model(self._state, self._sink.name, embedder, "search"))
         return embedder
 
-    def _find_reranker(self, given: RankingModel | str | None) -> RankingModel | None:
+    def _find_reranker(
+        self, given: RankingModel | str | None, config: Config | None
+    ) -> RankingModel | None:
         if not isinstance(given, str):
             return given
-        reranker = load_ranking(given, Config())
+        reranker = load_ranking(given, config_beside(config))
         self._owned.append(reranker.close)
         return reranker
 

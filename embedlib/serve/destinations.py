@@ -180,7 +180,7 @@ class Destination:
     def close(self) -> None:
         """End the thread, and close the destination if it was given by its URL."""
         if self._is_own:
-            self._thread.submit(self._sink.close)
+            self._thread.end(self._sink.close)
         self._thread.close(_CLOSE_SECONDS)
 
 

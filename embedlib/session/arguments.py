@@ -29,6 +29,13 @@ MISSING_PROMPT = (
 ELEMENTS: Final = 1024
 """Of an array that become objects of Python at a time."""
 
+_SHARED = (
+    *("engine", "device", "prepare", "prepare_seconds", "gpu_memory_fraction", "threads"),
+    *("engine_cache_dir", "token", "cache_folder", "local_files_only"),
+)
+"""Options that are meant for the models beside an embedder as well. A precision is not: the other
+models may not have it."""
+
 
 def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
     """Return the options, which the caller passed as one object or by name.
@@ -47,6 +54,21 @@ def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
     if options:
         raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
     return config
+
+
+def config_beside(config: Config | None) -> Config:
+    """Return the options of a model that is loaded beside an embedder.
+
+    Args:
+        config: of the embedder: what it says of the machine and the hub is meant for both. None:
+            the environment sets what it sets for a model of its own.
+
+    Raises:
+        ConfigError: the environment has an option that is out of range.
+    """
+    if config is None:
+        return one_config(None, {})
+    return Config(**{name: getattr(config, name) for name in _SHARED})
 
 
 def check_inputs(inputs: object) -> None:

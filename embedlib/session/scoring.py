@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, first_line, shown
+from embedlib.imported import imported_torch
 from embedlib.models.spec import Head, ScoreActivation
 from embedlib.session.base import Session
 
@@ -100,7 +100,7 @@ def _apply(activation: Activation, numbers: Scores) -> Scores:
                 f"{', '.join(_ACTIVATIONS)}"
             )
         return _ACTIVATIONS[activation](numbers)
-    torch = sys.modules.get("torch")  # imported already if the caller passes a torch module
+    torch = imported_torch()  # imported already if the caller passes a torch module
     if torch is not None and isinstance(activation, torch.nn.Module):
         scores: NDArray[Any] = activation(torch.from_numpy(numbers)).numpy(force=True)
     else:

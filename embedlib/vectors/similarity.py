@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, cast
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from embedlib.config import Similarity
 from embedlib.errors import InputError, a_type, first_line
+from embedlib.imported import imported_torch
 from embedlib.vectors.arrays import ArrayOrTensor, Vectors
 from embedlib.vectors.sparse import Comparable, are_sparse, as_rows
 
@@ -113,13 +113,13 @@ def as_torch(numbers: NDArray[np.float32]) -> ArrayOrTensor:
     sentence-transformers returns tensors, and its manual goes on with `torch.topk`; who has not
     imported torch cannot want one.
     """
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     return cast(ArrayOrTensor, numbers if torch is None else torch.from_numpy(numbers))
 
 
 def off_device(vectors: Any) -> Any:
     """Return tensors as arrays: numpy refuses those of a GPU, in bf16 or with a gradient."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is not None and isinstance(vectors, torch.Tensor):
         return vectors.float().numpy(force=True)
     return [off_device(item) for item in vectors] if isinstance(vectors, list) else vectors

@@ -292,8 +292,9 @@ class EdgeSink(EdgeSearch):
                 # The engine locks its write-ahead log, also for reading.
                 if "WouldBlock" in str(error):
                     raise SinkError(
-                        f"{self.name} is open in another process, and only one process at a time "
-                        "can open it; wait for that one, or use a server (qdrant://)"
+                        f"{self.name} is open already, in this process or another, and can be open "
+                        "only once; share one embedlib.Search between threads, wait for the other "
+                        "process, or use a server (qdrant://)"
                     ) from error
                 said = first_line(error)
                 remedy = _remedy_of(error)

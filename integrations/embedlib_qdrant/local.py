@@ -197,8 +197,9 @@ class LocalSink(CollectionSink):
             meta.unlink()
         if self._is_locked():
             raise SinkError(
-                f"{self.name} is open in another process, and only one process at a time can open "
-                "it; wait for that one, or use a server (qdrant://)"
+                f"{self.name} is open already, in this process or another, and can be open only "
+                "once; share one embedlib.Search between threads, wait for the other process, or "
+                "use a server (qdrant://)"
             )
         try:
             # One thread at a time calls, but not always the same.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import embedlib
 from embedlib import Config, Document, Embedder, Search, index
-from embedlib.errors import ClosedError, ConfigError, SinkError
-from embedlib.indexing import SearchResults
+from embedlib.errors import ClosedError, ConfigError, ModelNotFoundError, SinkError
+from embedlib.indexing import SearchResults, SparseModel, hybrid, retrieval
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -219,6 +225,117 @@ def test_an_error_of_the_destination_reaches_the_caller(
             search.search("a")
         with pytest.raises(SinkError, match="fake: is gone"):
             asyncio.run(search.asearch("a"))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_search_that_is_closed_meanwhile_ends(store: FakeStore, is_async: bool) -> None:
+    engine = FakeEngine()
+    with fake_embedder(engine) as embedder, ThreadPoolExecutor(1) as pool:
+        search = Search(FakeSink(store), embedder)
+
+        def ask() -> object:
+            return asyncio.run(search.asearch("a")) if is_async else search.search("a")
+
+        engine.hold()
+        num_batches = len(engine.batches)
+        answer = pool.submit(ask)
+        engine.wait_submitted(num_batches + 1)
+        search.close()
+        engine.release()
+        with pytest.raises(ClosedError, match="this destination is closed; open it again"):
+            answer.result(5)
+
+
+def test_a_forked_child_can_close(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = WatchedSink(store)
+    search = Search(sink, embedder)
+    thread = search._thread._thread
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ClosedError, match="forked child -1"):
+            search.search("a")
+        search.close()
+        assert thread.is_alive()
+    search.close()
+    assert not thread.is_alive()
+
+
+def test_a_search_that_is_dropped_is_freed(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = WatchedSink(store)
+    monkeypatch.setattr(retrieval, "open_sink", lambda url: sink)
+    search = Search("fake:", embedder)
+    assert search.search(TEXTS[7], 1)[0].text == TEXTS[7]
+    thread = search._thread._thread
+    del search
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert sink.is_closed
+
+
+def test_models_given_by_name_get_the_options(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Config(threads=3, local_files_only=True, truncate_dim=3, precision="int8")
+    loaded: list[Config] = []
+
+    def load(name: str, config: Config) -> Any:
+        loaded.append(config)
+        raise ModelNotFoundError(name)
+
+    monkeypatch.setattr(retrieval, "load_ranking", load)
+    monkeypatch.setattr(hybrid, "Embedder", load)
+    monkeypatch.setattr(hybrid, "sparse_sink", lambda sink: sink)
+    monkeypatch.setenv("EMBEDLIB_THREADS", "2")
+    monkeypatch.setenv("EMBEDLIB_LOCAL_FILES_ONLY", "1")
+    sparse = SparseModel(model="sparse", fingerprint="sparse:1", dim=9)
+    with Search(FakeSink(store), embedder) as search:
+        state = replace(search.state, sparse=sparse)
+    monkeypatch.setattr(retrieval, "held_state", lambda *_: state)
+    for config in (given, None):
+        for options in ({"reranker": "name"}, {"hybrid": True}):
+            with pytest.raises(ModelNotFoundError):
+                Search(FakeSink(store), embedder, **options, config=config)
+    assert [(each.threads, each.local_files_only) for each in loaded] == [
+        *[(3, True)] * 2,
+        *[(2, True)] * 2,
+    ]
+    assert {(each.truncate_dim, each.precision) for each in loaded} == {(None, "auto")}
+
+
+def test_threads_that_search_one_sink_take_turns(store: FakeStore, embedder: Embedder) -> None:
+    class OneAtATime(FakeSink):
+        is_called = threading.Lock()
+        both = threading.Barrier(2)
+
+        def inspect(self) -> Any:
+            return self._alone(super().inspect)
+
+        def search(self, vector: Any, k: int) -> Any:
+            return self._alone(super().search, vector, k)
+
+        def _alone(self, call: Callable[..., Any], *arguments: Any) -> Any:
+            assert self.is_called.acquire(blocking=False), "another thread's call is under way"
+            try:
+                with suppress(threading.BrokenBarrierError):
+                    self.both.wait(0.1)
+                return call(*arguments)
+            finally:
+                self.is_called.release()
+
+    sink = OneAtATime(store)
+    with Search(sink, embedder) as other, ThreadPoolExecutor(3) as pool:
+        sink.both.reset()  # it waited for a second call in vain
+        asked: list[Future[Any]] = [
+            pool.submit(embedlib.search, TEXTS[7], sink, embedder=embedder, k=1),
+            pool.submit(embedlib.search, TEXTS[7], sink, embedder=embedder, k=1),
+            pool.submit(other.search, TEXTS[7], 1),
+        ]
+    assert [answer.result()[0].text for answer in asked] == [TEXTS[7]] * 3
 
 
 def test_an_answer_is_a_sequence() -> None:

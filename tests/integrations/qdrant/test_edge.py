@@ -286,10 +286,10 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
     load(make)
     reader = make()
     reader.search(make_vectors(make_rows(1))[0], 1)
-    with pytest.raises(SinkError, match="is open in another process"):
+    with pytest.raises(SinkError, match="is open already, in this process or another"):
         make().inspect()
     writer = make()
-    with pytest.raises(SinkError, match="is open in another process"):
+    with pytest.raises(SinkError, match="is open already, in this process or another"):
         writer.begin(TARGET, ignore)
     writer.close()
     reader.close()

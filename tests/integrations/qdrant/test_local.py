@@ -127,7 +127,7 @@ def test_a_folder_that_is_open_elsewhere_is_one_line_and_can_be_inspected(
         lambda sink: sink.search(np.ones(6, np.float32), 1),
     ):
         sink = make()
-        with pytest.raises(SinkError, match="is open in another process"):
+        with pytest.raises(SinkError, match="is open already, in this process or another"):
             action(sink)
         sink.close()
     assert make().inspect().num_rows == 10

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+import pytest
+
+from embedlib.errors import ClosedError
+from embedlib.indexing.sinks.thread import SinkThread
+
+
+def test_an_end_lets_queued_calls_run_and_refuses_further_ones() -> None:
+    thread, may_go, order = SinkThread(), threading.Event(), list[str]()
+    first = thread.submit(may_go.wait, 5)
+    thread.submit(order.append, "queued")
+    last = thread.end(lambda: order.append("last"))
+    assert thread.end(lambda: order.append("twice")) is None
+    with pytest.raises(ClosedError, match="this destination is closed; open it again"):
+        thread.submit(order.append, "too late")
+    assert not thread.close(0)
+    may_go.set()
+    assert thread.close(5)
+    assert first.result(0)
+    assert last is not None
+    assert last.done()
+    assert order == ["queued", "last"]
+
+
+def test_a_call_that_comes_behind_the_end_fails() -> None:
+    thread, may_go = SinkThread(), threading.Event()
+    thread.submit(may_go.wait, 5)
+    thread.end()
+    thread._is_ending = False  # as the caller saw it just before
+    waiting = thread.submit(print)
+    may_go.set()
+    with pytest.raises(ClosedError):
+        waiting.result(5)
+    assert thread.close(5)
+    thread._is_ending = False
+    with pytest.raises(ClosedError):
+        thread.submit(print).result(0)
+
+
+def test_a_forked_child_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = SinkThread()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ClosedError, match=r"opened in process \d+ and this is its forked chi"):
+            thread.submit(print)
+        assert thread.end(print) is None
+        assert thread.close(None)
+    assert thread.submit(lambda: 7).result(5) == 7
+    assert thread.close(5)
+
+
+def test_an_idle_thread_keeps_nothing_of_its_last_call() -> None:
+    class Rows:
+        def get(self) -> Rows:
+            return self
+
+        def fail(self) -> None:
+            raise ValueError(self)
+
+    thread = SinkThread()
+    thread.submit((rows := Rows()).get).result(5)
+    freed = threading.Event()
+    weakref.finalize(rows, freed.set)
+    del rows
+    assert freed.wait(5)
+    failed = thread.submit((rows := Rows()).fail)
+    assert isinstance(failed.exception(5), ValueError)
+    freed.clear()
+    weakref.finalize(rows, freed.set)
+    del rows, failed
+    assert freed.wait(5)
+    thread.close(5)
