@@ -17,7 +17,6 @@ from embedlib.indexing.hybrid import Asked, text_sink
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.replaceable import can_replace
-from embedlib.indexing.sinks.turns import taking_turns
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
@@ -44,16 +43,15 @@ def held_state(sink: Sink, embedders: Sequence[ModelIdentity] = ()) -> SinkState
     Raises:
         SinkError: it holds nothing.
     """
-    with taking_turns(sink):
-        state = stored_state(sink)
-        if not can_replace(sink):
-            return state
-        if embedders and not any(stands_beside(each, state) for each in embedders):
-            old = sink.old()
-            if old is not None and any(stands_beside(each, old) for each in embedders):
-                state = old
-        sink.hold(state)
+    state = stored_state(sink)
+    if not can_replace(sink):
         return state
+    if embedders and not any(stands_beside(each, state) for each in embedders):
+        old = sink.old()
+        if old is not None and any(stands_beside(each, old) for each in embedders):
+            state = old
+    sink.hold(state)
+    return state
 
 
 def search(
@@ -66,8 +64,7 @@ def search(
 ) -> list[Hit]:
     """Return the `k` rows nearest to a question, best first.
 
-    Threads may search one sink; it answers them one after the other. Threads that search by URL
-    open a destination each, of which `edge:` and `qdrant+local:` allow one: share a `Search`.
+    A destination answers one thread at a time; threads share a `Search`, which takes turns.
 
     Args:
         question: embedded on the query lane with the model's prompt for queries.
@@ -103,15 +100,13 @@ def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | N
         SinkError: the destination cannot be read, or has no filters.
     """
     if where is None:
-        with taking_turns(sink):
-            return sink.search(vector, k)
+        return sink.search(vector, k)
     search_where = getattr(sink, "search_where", None)
     if search_where is None:
         raise SinkError(
             f"{sink.name} has no filters, since its sink has no search_where; leave the filter out"
         )
-    with taking_turns(sink):
-        found: list[Hit] = search_where(vector, k, where)
+    found: list[Hit] = search_where(vector, k, where)
     return found
 
 
@@ -124,10 +119,8 @@ def find_fused(
         SinkError: the destination cannot be read, has no filters, or no such ranking.
     """
     num_rows = max(ARM_ROWS, 2 * k)
-    with taking_turns(sink):
-        by_vector = find_rows(sink, vector, num_rows, where)
-        by_second = _find_second(sink, asked, num_rows, where)
-    return fuse([by_vector, by_second], k)
+    by_vector = find_rows(sink, vector, num_rows, where)
+    return fuse([by_vector, _find_second(sink, asked, num_rows, where)], k)
 
 
 def _find_second(sink: Sink, asked: Asked, k: int, where: Filter | None) -> list[Hit]:

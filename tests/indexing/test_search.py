@@ -7,15 +7,13 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import embedlib
 from embedlib import Config, Document, Embedder, Search, index
 from embedlib.errors import ClosedError, ConfigError, ModelNotFoundError, SinkError
 from embedlib.indexing import SearchResults, SparseModel, hybrid, retrieval
@@ -305,37 +303,6 @@ def test_models_given_by_name_get_the_options(
         *[(2, True)] * 2,
     ]
     assert {(each.truncate_dim, each.precision) for each in loaded} == {(None, "auto")}
-
-
-def test_threads_that_search_one_sink_take_turns(store: FakeStore, embedder: Embedder) -> None:
-    class OneAtATime(FakeSink):
-        is_called = threading.Lock()
-        both = threading.Barrier(2)
-
-        def inspect(self) -> Any:
-            return self._alone(super().inspect)
-
-        def search(self, vector: Any, k: int) -> Any:
-            return self._alone(super().search, vector, k)
-
-        def _alone(self, call: Callable[..., Any], *arguments: Any) -> Any:
-            assert self.is_called.acquire(blocking=False), "another thread's call is under way"
-            try:
-                with suppress(threading.BrokenBarrierError):
-                    self.both.wait(0.1)
-                return call(*arguments)
-            finally:
-                self.is_called.release()
-
-    sink = OneAtATime(store)
-    with Search(sink, embedder) as other, ThreadPoolExecutor(3) as pool:
-        sink.both.reset()  # it waited for a second call in vain
-        asked: list[Future[Any]] = [
-            pool.submit(embedlib.search, TEXTS[7], sink, embedder=embedder, k=1),
-            pool.submit(embedlib.search, TEXTS[7], sink, embedder=embedder, k=1),
-            pool.submit(other.search, TEXTS[7], 1),
-        ]
-    assert [answer.result()[0].text for answer in asked] == [TEXTS[7]] * 3
 
 
 def test_an_answer_is_a_sequence() -> None:
