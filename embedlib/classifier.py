@@ -230,6 +230,7 @@ class Classifier(ScoringSession):
 
         Raises:
             what `predict` raises.
+            InputError: a hypothesis leaves no room for the text.
             ConfigError: the template has no place for the label.
             ModelUnsupportedError: the model has no label for a hypothesis that follows.
         """
@@ -293,7 +294,11 @@ class Classifier(ScoringSession):
         entailment = find_entailment(self.labels)
         pairs = make_pairs(rows, labels, template)
         pair_tokenizer = PairTokenizer(
-            self.tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=self._meter
+            self.tokenizer,
+            self.spec,
+            on_truncate=self.config.on_truncate,
+            meter=self._meter,
+            keeps_second=True,
         ).with_limit(self.max_seq_length)
         tokenize = partial(pair_tokenizer, prompt="")
         call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)

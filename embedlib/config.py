@@ -327,7 +327,8 @@ _KINDS: Mapping[str, Kind] = MappingProxyType(
         "cache_folder": optional(_FOLDER),
         "local_files_only": SWITCH,
         "prompts": optional(
-            Kind("a dict of prompts by name", lambda value: isinstance(value, Mapping))
+            # A dict: `Embedder.prompts` is a view, which cannot be pickled.
+            Kind("a dict of prompts by name", lambda value: isinstance(value, Mapping), dict)
         ),
         "default_prompt_name": optional(TEXT),
         "examples": optional(Kind("a list of examples", is_sequence)),

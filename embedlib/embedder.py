@@ -364,7 +364,7 @@ class Embedder(EmbeddingSession):
         """
         check_can_calibrate(self.spec)
         arguments.check_many("texts", texts, "calibrate takes some hundreds")
-        self._calls.ranges = calibrate(self.encode_document(list(texts)))
+        self._calls.ranges = calibrate(self.encode_document(texts))
         return self._calls.ranges
 
     @checked

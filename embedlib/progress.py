@@ -265,7 +265,8 @@ class Progress:
         """Show nothing any more after an error: work must not fail because nobody can watch it."""
         try:
             yield
-        except (OSError, ValueError):  # the terminal is gone or the log's disk full; closed
+        # The terminal is gone or the log's disk full; closed; a logger's stream has `write` alone.
+        except (OSError, ValueError, AttributeError):
             self._screen = None
 
 
@@ -323,7 +324,8 @@ def terminal_columns(stream: TextIO | None) -> int:
         if stream is None or not stream.isatty():
             return 0
         return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # a stand-in for a terminal, without a file descriptor; closed
+    # A stand-in for a terminal, without a file descriptor; closed; a logger's, with `write` alone.
+    except (OSError, ValueError, AttributeError):
         return 0
 
 

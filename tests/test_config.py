@@ -3,10 +3,12 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import pickle
 from dataclasses import FrozenInstanceError, fields
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,11 @@ def test_the_name_of_an_engine_is_checked_where_it_is_loaded() -> None:
     assert Config(engine="of another package").engine == "of another package"
     with pytest.raises(ConfigError, match=r"^engine = None; it must be a str$"):
         Config(engine=None)  # type: ignore[arg-type]
+
+
+def test_prompts_of_a_model_can_be_sent_to_another_process() -> None:
+    config = Config(prompts=MappingProxyType({"query": "q: "}))
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_a_prompt_must_be_a_str() -> None:

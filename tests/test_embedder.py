@@ -222,6 +222,9 @@ def test_a_column_of_arrow_is_a_list_of_texts(embedder: Embedder) -> None:
         np.testing.assert_array_equal(embedder.encode(column), vectors(TEXTS))
         assert len(list(embedder.encode_stream(column))) == len(TEXTS)
         np.testing.assert_array_equal(embedder.submit_batch(column).result(), vectors(TEXTS))
+    varied = ["hello", "a", "wor" * 9, "b", "zzzz" * 8]
+    with fake_embedder(truncate_dim=3) as short:
+        np.testing.assert_array_equal(short.calibrate(pa.array(varied)), short.calibrate(varied))
     with pytest.raises(InputError, match=r"^inputs is a Table, a table, .* inputs\['text'\]$"):
         embedder.encode(table)
 

@@ -11,7 +11,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TextIO, cast
 
 import pytest
 
@@ -184,6 +184,23 @@ def test_the_work_goes_on_when_nobody_can_watch(clock: Clock) -> None:
         progress.watch("Loading")
         clock.now = 10.0
         progress.tick()
+
+
+def test_a_stream_that_can_only_be_written_to_is_a_log(clock: Clock) -> None:
+    class Logger:
+        def __init__(self) -> None:
+            self.written: list[str] = []
+
+        def write(self, text: str) -> None:
+            self.written.append(text)
+
+    logger = Logger()
+    screen = open_screen(cast(TextIO, logger), clock)
+    assert isinstance(screen, Log)
+    with Progress(screen, clock) as progress:
+        progress.say("told")
+        progress.watch("Loading")
+    assert logger.written == ["told\n"]
 
 
 def test_the_thread_has_a_name_and_ends(out: io.StringIO, clock: Clock) -> None:

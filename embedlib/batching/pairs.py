@@ -62,8 +62,17 @@ class PairTokenizer:
         *,
         on_truncate: OnTruncate,
         meter: Meter,
+        keeps_second: bool = False,
     ) -> None:
         """Choose the layout of pairs for this model: its template, or that of its tokenizer.
+
+        Args:
+            tokenizer: the model's tokenizer.
+            spec: describes the model.
+            on_truncate: what to do with long pairs.
+            meter: counts.
+            keeps_second: truncate the first text alone: the second is the hypothesis of zero-shot
+                classification. A template, which truncates the second, ignores it.
 
         Raises:
             ModelUnsupportedError: the tokenizer lays out a pair in an unknown way.
@@ -76,7 +85,7 @@ class PairTokenizer:
             self._form = _TemplateForm(tokenizer, head.template)
         else:
             has_types = spec.encoder.num_token_types > 1 and head.has_token_types
-            self._form = _TokenizerForm(tokenizer, has_types=has_types)
+            self._form = _TokenizerForm(tokenizer, has_types=has_types, keeps_second=keeps_second)
         self._on_truncate = on_truncate
         self._side: Side = "right"
         self._meter = meter
@@ -157,8 +166,11 @@ class _TokenizerForm:
     for all its documents.
     """
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, *, has_types: bool) -> None:
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, *, has_types: bool, keeps_second: bool
+    ) -> None:
         self._tokenizer = tokenizer
+        self._keeps_second = keeps_second
         probe = tokenizer.encode("a", "a")
         # 0 and 1 are the texts, None the special tokens.
         first, second = (probe.sequence_ids.count(text) for text in (0, 1))
@@ -188,15 +200,29 @@ class _TokenizerForm:
     def encode(
         self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
     ) -> list[EncodedPair]:
-        """Truncate the longer text of each pair first."""
+        """Truncate the longer text of each pair first, or the first one alone.
+
+        Raises:
+            InputError: the second is to be kept and leaves no room for the first.
+        """
         firsts = list(dict.fromkeys(prompt + first for first, _ in pairs))
         rows = _encode_all(self._tokenizer, [*firsts, *(second for _, second in pairs)])
         ids_of = dict(zip(firsts, rows, strict=False))
         room = max_seq_tokens - self.num_special_tokens
         encoded = []
-        for (first_text, _), second in zip(pairs, rows[len(firsts) :], strict=True):
+        for (first_text, second_text), second in zip(pairs, rows[len(firsts) :], strict=True):
             first = ids_of[prompt + first_text]
-            num_first, num_second = longest_first(len(first), len(second), room)
+            if self._keeps_second:
+                num_first, num_second = min(len(first), room - len(second)), len(second)
+                if num_first < min(1, len(first)):
+                    raise InputError(
+                        f"the hypothesis {second_text!r:.60} takes {num_second} of the "
+                        f"{max_seq_tokens} tokens of the limit, and special tokens "
+                        f"{self.num_special_tokens}: nothing is left for the text; shorten the "
+                        "label or raise the limit"
+                    )
+            else:
+                num_first, num_second = longest_first(len(first), len(second), room)
             num_zeros = None
             if self._num_zeros_between is not None:
                 num_zeros = len(self._before) + num_first + self._num_zeros_between

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from embedlib.checks import choice
+from embedlib.checks import COUNT, Kind, choice, is_number, optional, whole_number
 from embedlib.config import check_names
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.templates import Prefix, parse_template
@@ -24,8 +24,16 @@ _SWITCHES = (
     *("chunk", "with_headings", "late_chunking"),
     *("delete_missing", "recreate", "replace", "dry_run"),
 )
-_COUNTS = (("chunk_tokens", 1), ("chunk_overlap", 0), ("batch_rows", 1), ("limit", 1))
-"""Options that are whole numbers, and the least of each."""
+_NUMBERS = {
+    "chunk_tokens": optional(COUNT),
+    "chunk_overlap": whole_number(0),
+    "batch_rows": COUNT,
+    "limit": optional(COUNT),
+    "max_delete": Kind(
+        "a share, from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1, float
+    ),
+}
+"""Options that are numbers, of Python or of numpy."""
 
 
 def check_switch(name: str, value: object) -> None:
@@ -115,14 +123,11 @@ class IndexOptions:
     index that is there stays."""
 
     def __post_init__(self) -> None:
-        """Check the type of every field, then the range."""
+        """Check every field; numbers of numpy become those of Python."""
         for name in _SWITCHES:
             check_switch(name, getattr(self, name))
-        for name, least in _COUNTS:
-            self._check_count(name, least)
-        share = self.max_delete
-        if type(share) not in (int, float) or not 0 <= share <= 1:
-            raise ConfigError(f"max_delete = {shown(share)}; it must be a share, from 0 to 1")
+        for name, kind in _NUMBERS.items():
+            object.__setattr__(self, name, kind.take(name, getattr(self, name)))
         choice("skip", "stop").take("on_error", self.on_error)
         self._check_prefix()
         if self.shard is not None:
@@ -159,15 +164,6 @@ class IndexOptions:
             raise ConfigError(
                 "late_chunking embeds the document as it is, with its headings, and nothing in "
                 "front of a chunk; leave out either that or with_headings and prefix"
-            )
-
-    def _check_count(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if value is None and getattr(IndexOptions, name) is None:  # the default is None
-            return
-        if type(value) is not int or value < least:
-            raise ConfigError(
-                f"{name} = {shown(value)}; it must be a whole number of at least {least}"
             )
 
     @classmethod

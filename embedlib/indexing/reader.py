@@ -246,7 +246,7 @@ class Reader:
     def _documents(self) -> Iterator[Document]:
         num_documents = 0
         for item in self._source:
-            if self._is_stopped or (self._limit is not None and num_documents >= self._limit):
+            if self._is_stopped:
                 return
             item = _checked(item)
             if self._shard is not None and item.id is not None and not self._shard.has(item.id):
@@ -259,6 +259,8 @@ class Reader:
                 continue
             num_documents += 1
             yield item
+            if num_documents == self._limit:  # the source is not asked for one more
+                return
 
     def _rows(self, documents: list[Document]) -> Iterator[list[Row]]:
         for document, chunks in zip(documents, self._cut(documents), strict=True):

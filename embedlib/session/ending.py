@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Final
 
 from embedlib.batching.callers import Callers
-from embedlib.closing import Deadline, is_worker
+from embedlib.closing import CLOSE_SECONDS, Deadline, is_worker
 from embedlib.errors import CloseTimeoutError
 from embedlib.session.call_stack import is_in_a_future
 
 INTERRUPTED_SECONDS: Final = 2.0
-"""What a second Ctrl-C leaves of the time to close: most batches in flight end in it."""
+"""What a second Ctrl-C, or a `close` that timed out, leaves of the time to close at the end of the
+program: most batches in flight end in it."""
 
 Close = Callable[[float | None], None]
 """Closes one part; takes the time limit in seconds, None: no limit."""
@@ -28,6 +30,9 @@ class Ending:
         self._callers = callers
         self._parts: list[Close] = []
         self._is_closed = False
+        """Whether no thread is left."""
+        self._has_timed_out = False
+        self._at_exit: weakref.finalize[..., Ending] | None = None
 
     def add(self, close: Close) -> None:
         """Add a part, which is closed before the parts added earlier."""
@@ -39,11 +44,34 @@ class Ending:
         Raises:
             CloseTimeoutError: a thread still runs after `timeout` seconds.
         """
+        self._go_on_at_exit()
         deadline = Deadline(timeout)
-        with ExitStack() as stack:
-            for close in self._parts:
-                stack.callback(_close_until, deadline, close)
-        self._is_closed = True
+        try:
+            with ExitStack() as stack:
+                for close in self._parts:
+                    stack.callback(_close_until, deadline, close)
+        except CloseTimeoutError:
+            self._has_timed_out = True
+            raise
+        if not is_worker(threading.current_thread()):  # which cannot wait for itself
+            self._is_closed = True
+            if self._at_exit is not None:
+                self._at_exit.detach()
+
+    def _go_on_at_exit(self) -> None:
+        """Let the end of the program wait for threads that `close` leaves.
+
+        The interpreter aborts the process if it ends while a thread is inside the engine's library.
+        """
+        if self._at_exit is None:
+            # The method keeps this object alive, so this runs at the end of the program alone.
+            self._at_exit = weakref.finalize(self, self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        if self._has_timed_out:  # and that was told
+            self._close_soon()
+        else:
+            self.close_collected(CLOSE_SECONDS)
 
     def close_on_request(self, timeout: float | None) -> None:
         """Close because the user called `close` or left a `with` block.
@@ -77,10 +105,7 @@ class Ending:
                 self._close_soon()
 
     def _close_soon(self) -> None:
-        """Go on closing for a short time, through more of Ctrl-C.
-
-        The interpreter aborts the process if it ends while a thread is inside the engine's library.
-        """
+        """Go on closing for a short time, through more of Ctrl-C."""
         deadline = Deadline(INTERRUPTED_SECONDS)
         while deadline.seconds_left():
             with suppress(KeyboardInterrupt, CloseTimeoutError):
@@ -95,6 +120,7 @@ class Ending:
             logging.getLogger(__name__).error("%s", error)
 
     def _close_elsewhere(self, timeout: float | None, *, daemon: bool) -> None:
+        self._go_on_at_exit()
         threading.Thread(
             target=self.close_or_log, args=(timeout,), name="embedlib-close", daemon=daemon
         ).start()

@@ -47,6 +47,7 @@ from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
+from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.memory import float32_bytes, no_memory
@@ -68,6 +69,8 @@ class ModelFromFiles:
     its answers are kept."""
     plan: EnginePlan
     engine: Engine
+    hashes: FileHashes
+    """Kept as long as the model: where the cache cannot be written, nothing else knows them."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -119,7 +122,9 @@ class ModelFromFiles:
 
     def _fingerprint_of(self, precision: ChosenPrecision, settings: Mapping[str, object]) -> str:
         settings = {"precision": str(precision), **settings}
-        return model_and_settings_fingerprint(self.opened, self.files, precision, settings)
+        return model_and_settings_fingerprint(
+            self.opened, self.files, precision, settings, self.hashes
+        )
 
     def start_preparing(self) -> Close | None:
         """Start to measure faster precisions for later loads; return what ends it."""
@@ -216,6 +221,7 @@ def load_model(
         machine=machine,
         plan=plan,
         engine=engine,
+        hashes=file_hashes(config),
     )
 
 
@@ -276,6 +282,7 @@ def model_and_settings_fingerprint(
     files: ModelFiles,
     precision: ChosenPrecision,
     settings: Mapping[str, object],
+    hashes: FileHashes,
 ) -> str:
     """Return `REVISION:DIGEST`.
 
@@ -286,8 +293,8 @@ def model_and_settings_fingerprint(
         files: its files.
         precision: the precision of its vectors.
         settings: all settings, besides the model, that the vectors depend on, as JSON values.
+        hashes: the stored digests of its files.
     """
-    hashes = file_hashes(opened.config)
     if opened.manifest is not None:
         manifest = opened.manifest
         made = (manifest.fingerprint, str(manifest.precision), manifest.excluded)

@@ -85,8 +85,7 @@ def quantize(
     - binary, ubinary: int8 or uint8[N, D / 8 rounded up], one bit per dimension, 1 where the value
       is above 0.
 
-    Source: sentence-transformers 6.2, `util/quantization.py`. The codes are the same, except that
-    there values outside the range wrap around.
+    Source: sentence-transformers 6.2, `util/quantization.py`. The codes are the same.
 
     Args:
         vectors: float32[N, D].

@@ -138,6 +138,28 @@ def test_longest_first_is_that_of_the_library(num_first: int, num_second: int, r
     assert longest_first(num_first, num_second, max(room, 1)) == (kept.count("a"), kept.count("b"))
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("room", [9, 10, 20, 40])
+def test_the_first_text_may_be_cut_alone_as_the_library_does_it(room: int, side: Side) -> None:
+    tokenizer, pair = byte_tokenizer(), ("the river", "is wide.")
+    reference = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    reference.enable_truncation(room, strategy="only_first", direction=side)
+    spec, meter = spec_of(room), Meter(lambda: 0.0)
+    keeping = PairTokenizer(tokenizer, spec, on_truncate="ignore", meter=meter, keeps_second=True)
+    [found] = sequences(keeping.with_truncation("ignore", side), [pair])
+    assert found.token_ids == reference.encode(*pair).ids
+
+
+@pytest.mark.parametrize("limit", [2, 8])
+def test_a_second_text_that_leaves_no_room_for_the_first_is_refused(limit: int) -> None:
+    spec, meter = spec_of(limit), Meter(lambda: 0.0)
+    keeping = PairTokenizer(
+        byte_tokenizer(), spec, on_truncate="ignore", meter=meter, keeps_second=True
+    )
+    with pytest.raises(InputError, match=f"hypothesis 'is wide.' takes 8 of the {limit} tokens"):
+        sequences(keeping, [("the river", "is wide.")])
+
+
 def test_a_template_has_no_left_side() -> None:
     tokenize = pair_tokenizer(byte_tokenizer(), 20, template=TEMPLATE)
     with pytest.raises(ConfigError, match="truncated on the right"):

@@ -24,6 +24,7 @@ from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprin
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.session.loading import model_and_settings_fingerprint
 from embedlib.testing import FakeSink, FakeStore
 from tests.fidelity_reports import make_report
@@ -179,7 +180,7 @@ def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_mod
         settings = {"precision": "fp8", **embedder._calls.settings(), "max_seq_length": 24}
         opened = OpenedModel.find(folder, embedder.config)
         files = read_model_files(folder)
-        made = model_and_settings_fingerprint(opened, files, fp8, settings)
+        made = model_and_settings_fingerprint(opened, files, fp8, settings, FileHashes())
         assert store.target is not None
         store.target = replace(store.target, fingerprint=made)
         assert refusals(store, embedder)[0].startswith("fake: was made in fp8, this is float32, ")

@@ -1104,13 +1104,12 @@ def test_a_dry_run_leaves_the_estimate_out_where_the_sample_cannot_be_embedded(
 
 
 def test_a_limit_reads_no_further(store: FakeStore, embedder: Embedder) -> None:
-    def endless() -> Iterator[Document]:
-        number = 0
-        while True:
+    def live() -> Iterator[Document]:
+        for number in range(7):
             yield Document(id=f"d{number}", text=f"text {number}")
-            number += 1
+        raise AssertionError("nobody asked for another one, which may take for ever")
 
-    assert run(endless(), store, embedder, limit=7).num_documents == 7
+    assert run(live(), store, embedder, limit=7).num_documents == 7
     expect(store, numbered(7), embedder)
 
 
@@ -1156,6 +1155,13 @@ def test_the_whole_is_what_will_be_read(
     seen: list[IndexProgress] = []
     run(numbered(100), store, embedder, on_progress=seen.append, **options)
     assert {progress.total_documents for progress in seen} == {total}
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    given = {"chunk_tokens": np.int64(8), "max_delete": np.float64(0.5)}
+    options = IndexOptions(**given, batch_rows=np.int32(4))
+    assert (options.chunk_tokens, options.max_delete, options.batch_rows) == (8, 0.5, 4)
+    assert {type(options.chunk_tokens), type(options.batch_rows)} == {int}
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,27 @@ def test_an_engine_that_never_answers_is_named_and_no_call_waits() -> None:
     embedder.close()
 
 
+def test_close_after_one_in_a_callback_waits_for_the_thread_of_that_callback() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    embedder = fake_embedder(engine)
+    closed, may_go_on = threading.Event(), threading.Event()
+
+    def close(_: object) -> None:
+        embedder.close()
+        closed.set()
+        assert may_go_on.wait(WAIT_SECONDS)
+
+    embedder.submit("a").add_done_callback(close)
+    engine.release()
+    assert closed.wait(WAIT_SECONDS)
+    with pytest.raises(CloseTimeoutError, match="'embedlib-batches'"):
+        embedder.close(timeout=SHORT)
+    may_go_on.set()
+    embedder.close()
+    assert engine.is_closed
+
+
 class NeverClosed(FakeEngine):
     """An engine of another maker: its `close` takes no time limit, and hangs."""
 
@@ -274,6 +295,10 @@ engine.hold()
 embedder = Quick.from_engine(engine, fake_spec(), byte_tokenizer())
 futures = [embedder.submit("a"), embedder.submit_batch(["b" * 30] * 100)]
 engine.wait_submitted(2)
+
+from embedlib.session import ending
+
+ending.INTERRUPTED_SECONDS = 0.05
 """
 LOGGED = (
     "the model was not closed within 0.05 s: the thread 'embedlib-batches' still runs; the engine "
@@ -328,6 +353,20 @@ def test_a_program_ends_although_its_engine_hangs(run: Run, ending: str) -> None
     done = run(HANGING, program)
     expected = "CloseTimeoutError" if ending == "close refused" else LOGGED
     assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", expected)
+
+
+def test_the_end_of_a_program_goes_on_with_a_close_that_timed_out(run: Run) -> None:
+    program = """
+    engine.close = lambda: print("freed", flush=True)
+    try:
+        embedder.close(timeout=0)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    embedder._ending.add(lambda timeout: engine.release())
+    ending.INTERRUPTED_SECONDS = 30
+    """
+    done = run(HANGING, program)
+    assert (done.stdout.split(), done.stderr) == (["CloseTimeoutError", "freed"], "")
 
 
 DAEMONS = """

@@ -29,7 +29,11 @@ from embedlib.errors import (
 from embedlib.fidelity.model import open_model
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights import file_hashes
+from embedlib.models.weights.file_hashes import sha256
+from embedlib.session import loading
 from embedlib.session.loading import load_model
+from embedlib.testing import FakeEngine
 from embedlib.testing.models.table import SCORING_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, H200, fake_machine
@@ -292,3 +296,21 @@ def test_what_does_not_fit_the_cpu_either_says_why_the_gpu_was_skipped(
     with pytest.raises(EngineUnavailableError, match=f"missing; .*; cuda: {TOO_NEW}$") as raised:
         load_model(tiny_folder("bert"), replace(config, precision="fp8"), machine=machine)
     assert str(raised.value).count(TOO_NEW) == 1
+
+
+def test_the_weights_are_read_for_one_fingerprint_where_nothing_can_be_stored(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def reading(path: Path, *args: Any) -> str:
+        read.append(path)
+        return sha256(path, *args)
+
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    monkeypatch.setattr(loading, "make_engine", lambda *_: FakeEngine())
+    monkeypatch.setattr(file_hashes, "sha256", reading)
+    model = load_model(tiny_folder("bert"), Config(engine_cache_dir=no_folder))
+    found = {model.fingerprint({}), model.fingerprint({}), *model.fingerprints({})}
+    assert (len(found), len(read)) == (1, 1)

@@ -41,6 +41,9 @@ def test_scores_are_those_of_transformers(
                 classifier.zero_shot("a", wrong)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=r"^hypothesis_template = 'This is it'; "):
             classifier.zero_shot("a", labels, "This is it")
+        classifier.max_seq_length = 12
+        with pytest.raises(InputError, match="nothing is left for the text; shorten the label"):
+            classifier.zero_shot("a", ["river " * 12])
 
 
 def test_a_model_without_the_label_is_refused(

@@ -71,8 +71,8 @@ class MemorySource:
         """Return a row with its kind; None: the reader knows what to say about this item."""
         if isinstance(item, Mapping):
             problem = _bad_key(item)
-            # A copy: a generator may fill the same dict again while this one waits.
-            fields = {} if problem else dict(item)
+            # Copies: a generator may fill the same dicts and lists again while these wait.
+            fields = {} if problem else {name: _copied(value) for name, value in item.items()}
             return "row", RawRow(
                 number=number, place=_place(number), fields=fields, problem=problem
             )
@@ -88,14 +88,15 @@ class MemorySource:
         if not isinstance(metadata, Mapping):
             problem = f"has the metadata {shown(metadata)}, which must be a mapping"
             return RawRow(number=number, place=_place(number), problem=problem)
+        copies = {key: _copied(value) for key, value in metadata.items()}
         # As everywhere, id and text are not metadata unless they are asked for.
         is_asked = self._options.metadata_fields is not None
         used = () if is_asked else (self._options.id_field, *(self._options.text_fields or ()))
         return RawRow(
             number=number,
             place=_place(number),
-            fields={**metadata, _OWN_ID: _own_id(item), text: getattr(item, text, None)},
-            metadata={key: value for key, value in metadata.items() if key not in used},
+            fields={**copies, _OWN_ID: _own_id(item), text: getattr(item, text, None)},
+            metadata={key: value for key, value in copies.items() if key not in used},
             problem=_bad_key(metadata),
         )
 
@@ -145,6 +146,20 @@ def _bad_key(fields: Mapping[Any, Any]) -> str | None:
         if not isinstance(key, str):
             return f"has the key {shown(key)}, but the names of fields must be strings"
     return None
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of the dicts and lists of a value, at any depth."""
+    try:
+        return _copy(value)
+    except RecursionError:  # a bad row, as who reads it will tell
+        return value
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def _place(number: int) -> str:

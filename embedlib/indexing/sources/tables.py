@@ -33,7 +33,8 @@ class ArrowTable(Protocol):
 
 def is_column(source: object) -> bool:
     """Whether this is a column of a data frame, or an array: it has values and no fields."""
-    return hasattr(source, "dtype") and hasattr(source, "name")
+    # Of the class: a data frame of pandas has attributes named after its columns.
+    return hasattr(type(source), "dtype") and hasattr(type(source), "name")
 
 
 def is_table(source: object) -> bool:

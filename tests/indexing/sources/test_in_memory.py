@@ -228,6 +228,24 @@ def test_a_generator_may_fill_the_same_dict_again() -> None:
     assert summary(rows()) == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
+def test_a_generator_may_fill_the_same_nested_values_again() -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        row: dict[str, Any] = {"nested": {"of": [0]}}
+        for number in range(3):
+            row |= {"id": str(number), "text": "t"}
+            row["nested"]["of"][0] = number
+            yield row
+
+    read_rows = [row for row in read(rows()) if isinstance(row, Document)]
+    assert [row.metadata for row in read_rows] == [{"nested": {"of": [n]}} for n in range(3)]
+
+
+def test_a_data_frame_may_have_columns_named_as_attributes_of_a_column() -> None:
+    frame = PandasLike([{"id": "a", "text": "x", "name": "n", "dtype": "f4"}])
+    frame.name = frame.dtype = "a column"  # type: ignore[attr-defined]
+    assert summary(frame) == [("a", "x")]
+
+
 def test_documents_may_stand_among_rows() -> None:
     own = Document(id="own", text="x")
     assert summary([own, {"id": "a", "text": "b"}, own]) == [("own", "x"), ("a", "b"), ("own", "x")]
@@ -247,7 +265,11 @@ def test_columns_that_are_no_fields_are_refused() -> None:
     twice = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["text", "text"])
     assert refusal(twice) == ("the Table has more than one column named 'text'; rename all but one")
     assert "cannot be read as an Arrow table" in refusal(pyarrow.chunked_array([[1, 2]]))
-    assert "has no rows to read" in refusal(SimpleNamespace(dtype="int", name="a column"))
+
+    class Column:
+        dtype, name = "int", "a column"
+
+    assert "has no rows to read" in refusal(Column())
 
 
 def test_a_value_that_python_has_not_is_one_bad_row() -> None:
