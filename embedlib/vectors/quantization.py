@@ -20,6 +20,9 @@ _PRECISIONS: tuple[str, ...] = get_args(VectorPrecision)
 NUM_STEPS = 255
 """Steps between a byte's 256 codes. Source: sentence-transformers 6.2, `quantize_embeddings`."""
 
+UNIT_TOLERANCE = 1e-3
+"""How much a number of a vector of unit length may exceed 1, by rounding."""
+
 
 def calibrate(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return float32[2, D]: the minimum and the maximum of every dimension of float32[N, D].
@@ -54,6 +57,11 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
             f"quantization_ranges = {str(ranges)!r} cannot be read: {first_line(error)}; save what "
             "Embedder.calibrate returns with numpy.save"
         ) from error
+
+
+def may_be_of_unit_vectors(ranges: NDArray[np.float32]) -> bool:
+    """Return whether float32[2, D] may be the ranges of vectors of unit length."""
+    return bool(np.abs(ranges).max() <= 1 + UNIT_TOLERANCE)
 
 
 def check_precision(precision: str, ranges: NDArray[np.float32] | None) -> None:
