@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import get_args, get_type_hints
 
@@ -50,17 +50,24 @@ def environment_options(given: Iterable[str] = ()) -> dict[str, object]:
     return {name: setting.value for name, setting in read_environment(names).items()}
 
 
-def mistyped_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def mistyped_variables(
+    environ: Mapping[str, str] | None = None, others: Collection[str] = ()
+) -> dict[str, str]:
     """Return variables that nothing reads and that look like a setting's, with that one's name.
 
     Others are left alone: Kubernetes sets `EMBEDLIB_PORT` and its like beside a service "embedlib".
+
+    Args:
+        environ: variables with their values; None: those of this process.
+        others: variables that are read and are no setting's, as those of one command's option.
     """
     environ = os.environ if environ is None else environ
     known = [variable_of(name) for name in SETTINGS]
     found = {}
     for variable in sorted(environ):
         near = get_close_matches(variable, known, n=1, cutoff=0.85)
-        if variable.startswith(PREFIX) and variable not in known and near:
+        is_read = variable in known or variable in others
+        if variable.startswith(PREFIX) and not is_read and near:
             found[variable] = near[0]
     return found
 
