@@ -9,6 +9,7 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,8 +52,12 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
             ) from error
         return _checked(array, dim)
     try:
-        return _checked(np.load(Path(ranges), allow_pickle=False), dim)
-    except (OSError, ValueError, EOFError) as error:  # EOFError: an empty file
+        with Path(ranges).open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.ndarray):
+                raise ValueError("it is an archive of arrays, as of numpy.savez")
+        return _checked(loaded, dim)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:  # EOFError: an empty file
         raise ConfigError(
             f"quantization_ranges = {str(ranges)!r} cannot be read: {first_line(error)}; save what "
             "Embedder.calibrate returns with numpy.save"
