@@ -245,6 +245,16 @@ class CallFactory:
         self._has_unit_ranges = normalizes or self._spec.is_normalized
         return self.ranges
 
+    def check_quantization(self, vectors: VectorArguments) -> None:
+        """Refuse a precision of vectors that are quantized after their call, if it does not fit.
+
+        Raises:
+            ConfigError: the precision is unknown, or its ranges are missing or do not fit.
+        """
+        dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
+        precision = vectors.precision or "float32"
+        self._check_precision(precision, dim, self._normalizes(vectors, dim))
+
     def tokenizer_for(self, role: Role | None, tokenizer: Tokenizer) -> Tokenizer:
         """Return the tokenizer of a role; `tokenizer` unless queries have one of their own."""
         own = self.query_tokenizer if role == "query" else None
