@@ -214,10 +214,20 @@ class Config:
         """`engine_cache_dir`, or embedlib's folder in the user's cache.
 
         Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+
+        Raises:
+            ConfigError: neither the option nor a variable names it, and the user has no home.
         """
         if self.engine_cache_dir is not None:
             return Path(self.engine_cache_dir)
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embedlib"
+        try:
+            cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        except RuntimeError:
+            raise ConfigError(
+                "no folder for the cache: this user has no home folder; pass engine_cache_dir, or "
+                "set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
+            ) from None
+        return Path(cache) / "embedlib"
 
 
 def device_name(device: object) -> object:

@@ -40,7 +40,6 @@ from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import Chunks, TokenPipeline, make_token_call
 from embedlib.session.tokenizers import make_tokenizers
 from embedlib.vectors.arrays import AnyVectors
-from embedlib.vectors.quantization import calibrate
 from embedlib.vectors.tokens import Span
 
 
@@ -347,7 +346,9 @@ class Embedder(EmbeddingSession):
         return submit(pipeline, run, finish)
 
     @checked
-    def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
+    def calibrate(
+        self, texts: Iterable[str], *, normalize_embeddings: bool = False
+    ) -> NDArray[np.float32]:
         """Set the ranges for vectors in int8 and uint8, and return them: float32[2, D].
 
         They are the minimum and the maximum of every dimension in `encode_document(texts)`. Save
@@ -356,6 +357,7 @@ class Embedder(EmbeddingSession):
 
         Args:
             texts: some hundreds or thousands of texts like your own.
+            normalize_embeddings: as in the calls that are to use the ranges.
 
         Raises:
             ConfigError: a dimension has only one value; there are too few texts; the model has a
@@ -364,8 +366,9 @@ class Embedder(EmbeddingSession):
         """
         check_can_calibrate(self.spec)
         arguments.check_many("texts", texts, "calibrate takes some hundreds")
-        self._calls.ranges = calibrate(self.encode_document(texts))
-        return self._calls.ranges
+        form = VectorArguments(normalize_embeddings)
+        vectors = self.encode_document(texts, normalize_embeddings=normalize_embeddings)
+        return self._calls.calibrate(vectors, form)
 
     @checked
     def count_room(self, role: Role | None = None, task: str | None = None) -> int:

@@ -50,6 +50,11 @@ def completion(shell: str, install: bool) -> None:
             f"cannot write {error.filename}: {error.strerror}; `embedlib completion {shell}` "
             "prints the completion instead"
         ) from error
+    except RuntimeError:  # of Path.home
+        raise ConfigError(
+            f"this user has no home folder; set HOME, or let `embedlib completion {shell}` print "
+            "the completion"
+        ) from None
 
 
 def _install(shell: str, script: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,9 +28,10 @@ def config(context: click.Context, as_json: bool) -> None:
     from embedlib.settings.names import SECRETS, SETTINGS
 
     found = read_settings()
+    read = {variable for *_, variable in _options_of_commands(context)}
     variables = dict(_variables_of_commands(context))
     project = project_file()
-    for variable, known in mistyped_variables().items():
+    for variable, known in mistyped_variables(others=read).items():
         click.echo(f"Warning: nothing reads {variable}; did you mean {known}?", err=True)
     values = {
         name: "(not shown)" if name in SECRETS else _shown(found[name].value)
@@ -63,7 +65,7 @@ def config(context: click.Context, as_json: bool) -> None:
     print_table(
         [
             ("project's file", str(project or "none here")),
-            ("user's file", str(user_file()) + ("" if user_file().is_file() else " (none)")),
+            ("user's file", str(user_file()) + ("" if os.path.isfile(user_file()) else " (none)")),
         ]
     )
 
@@ -80,6 +82,20 @@ def _variables_of_commands(context: click.Context) -> Iterator[tuple[str, str]]:
     from embedlib.cli.options import ConfigOption
     from embedlib.config import check_option
 
+    for command, option, variable in _options_of_commands(context):
+        of_command = click.Context(command, context.parent, command.name)
+        if not option.resolve_envvar_value(of_command):
+            continue
+        value, _ = option.handle_parse_result(of_command, {}, [])
+        if isinstance(option, ConfigOption) and option.name is not None:
+            check_option(option.name, value, variable)
+        yield variable, f"sets {max(option.opts, key=len)} of embedlib {command.name}"
+
+
+def _options_of_commands(
+    context: click.Context,
+) -> Iterator[tuple[click.Command, click.Option, str]]:
+    """Yield the options of all commands that have a variable, with its name."""
     assert context.parent is not None
     commands = context.parent.command
     assert isinstance(commands, click.Group)
@@ -87,15 +103,8 @@ def _variables_of_commands(context: click.Context) -> Iterator[tuple[str, str]]:
         command = commands.get_command(context.parent, name)
         assert command is not None, "a command that is listed exists"
         for option in command.params:
-            if not (isinstance(option, click.Option) and isinstance(option.envvar, str)):
-                continue
-            of_command = click.Context(command, context.parent, name)
-            if not option.resolve_envvar_value(of_command):
-                continue
-            value, _ = option.handle_parse_result(of_command, {}, [])
-            if isinstance(option, ConfigOption) and option.name is not None:
-                check_option(option.name, value, option.envvar)
-            yield option.envvar, f"sets {max(option.opts, key=len)} of embedlib {name}"
+            if isinstance(option, click.Option) and isinstance(option.envvar, str):
+                yield command, option, option.envvar
 
 
 def _shown(value: Any) -> Any:

@@ -94,16 +94,24 @@ def _folders(context: click.Context) -> dict[str, Any]:
 def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
     """Return the memory that a model needs, in one line for each engine and precision."""
     from embedlib.engines.kind import ChosenPrecision, EnginePlan
+    from embedlib.engines.precision import REFERENCE
     from embedlib.engines.registry import OWN_KINDS, find_devices
+    from embedlib.engines.static.kind import NAME as STATIC
+    from embedlib.memory import gib
     from embedlib.models.opening import OpenedModel
 
     opened = OpenedModel.find(model, config)
     files = opened.read_files(with_head=opened.has_head)
+    encoder = files.spec.encoder
+    if encoder.is_table:
+        table = gib(4 * encoder.vocab_size * encoder.hidden_size)
+        return {f"{STATIC} {REFERENCE}": f"yes, a table of {table}, which is looked up"}
+    has_one = files.spec.is_sparse or files.spec.late_interaction is not None
     lines = {}
     for kind in OWN_KINDS:
         if kind.describe_memory is None or not find_devices(kind, config, machine).is_available:
             continue
-        for name in kind.precisions:
+        for name in (REFERENCE,) if has_one else kind.precisions:
             asked = replace(config, precision=cast("PrecisionName", name))
             choice = find_devices(kind, asked, machine)
             if not choice.is_available:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,11 @@ import numpy as np
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Choices
 from embedlib.fidelity.texts import FidelityTexts
+
+_MISSING_OR_DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What numpy and zipfile raise; a crash or a bad disk may leave any bytes."""
 
 
 class RememberedVectors:
@@ -86,14 +93,21 @@ class RememberedChoices:
 
 def _read(place: Path) -> Embedded | None:
     try:
-        with np.load(place) as stored:
+        # numpy leaves a damaged file open that it has opened itself.
+        with place.open("rb") as file, np.load(file) as stored:
             return Embedded(queries=stored["queries"], documents=stored["documents"])
-    except (OSError, ValueError, KeyError, EOFError):  # missing or damaged
+    except _MISSING_OR_DAMAGED:  # what is computed then takes its place
         return None
 
 
 def _write(place: Path, embedded: Embedded) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=place.parent, prefix=".", delete=False) as part:
-        np.savez(part, queries=embedded.queries, documents=embedded.documents)
-    Path(part.name).replace(place)
+        try:
+            np.savez(part, queries=embedded.queries, documents=embedded.documents)
+            part.close()  # writes what is buffered; a full disk may show only now
+            Path(part.name).replace(place)
+        except BaseException:
+            with suppress(OSError):
+                Path(part.name).unlink()
+            raise

@@ -98,7 +98,9 @@ def read_texts(path: Path) -> FidelityTexts:
         SourceError: the file cannot be read or contains no text.
     """
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        # As a source of lines: str.splitlines divides texts at form feeds and the like, too.
+        with path.open(encoding="utf-8", newline="\n") as file:
+            lines = [line.removesuffix("\n").removesuffix("\r") for line in file if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     if not lines:

@@ -56,6 +56,16 @@ def ranges_of(embedder: Embedder) -> NDArray[np.float32] | None:
     return embedder._calls.ranges
 
 
+def check_quantization(embedder: Embedder, kind: str, dimensions: int | None) -> None:
+    """Refuse to quantize vectors that were computed with these dimensions, if ranges do not fit.
+
+    Raises:
+        ConfigError: the ranges are those of other vectors.
+    """
+    vectors = VectorArguments(truncate_dim=dimensions, precision=kind)
+    embedder._calls.check_quantization(vectors)
+
+
 def tokens_per_second(session: AnyModel, stats: Stats) -> float:
     """Return the rate while the engine computes; 0: nothing was computed yet."""
     seconds = stats.engine_ms / 1000

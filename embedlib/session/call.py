@@ -25,7 +25,13 @@ from embedlib.session.arguments import as_python, check_inputs, check_no_pairs
 from embedlib.session.late_interaction import check_call
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.modules import layer_norm
-from embedlib.vectors.quantization import check_precision, load_ranges, quantize
+from embedlib.vectors.quantization import (
+    calibrate,
+    check_precision,
+    load_ranges,
+    may_be_of_unit_vectors,
+    quantize,
+)
 from embedlib.vectors.similarity import normalize
 
 
@@ -154,9 +160,12 @@ class CallFactory:
         """Of a late-interaction model; None: queries have the tokenizer of all texts."""
         self.ranges: NDArray[np.float32] | None = None
         """float32[2, D]: the ranges of vectors with the default `truncate_dim`."""
+        self._has_unit_ranges: bool | None = None
+        """Whether they are those of vectors of unit length; None: unknown."""
         if config.quantization_ranges is not None:
             dim = self.truncate_dim or spec.embedding_dim
             self.ranges = load_ranges(config.quantization_ranges, dim)
+            self._has_unit_ranges = None if may_be_of_unit_vectors(self.ranges) else False
 
     def make(
         self,
@@ -223,6 +232,29 @@ class CallFactory:
             max_active_dims=vectors.max_active_dims or self.max_active_dims,
         )
 
+    def calibrate(
+        self, vectors: NDArray[np.float32], arguments: VectorArguments
+    ) -> NDArray[np.float32]:
+        """Set the ranges to those of float32[N, D], made by a call with `arguments`; return them.
+
+        Raises:
+            ConfigError: as `quantization.calibrate`.
+        """
+        self.ranges = calibrate(vectors)
+        normalizes = self._normalizes(arguments, self.truncate_dim)
+        self._has_unit_ranges = normalizes or self._spec.is_normalized
+        return self.ranges
+
+    def check_quantization(self, vectors: VectorArguments) -> None:
+        """Refuse a precision of vectors that are quantized after their call, if it does not fit.
+
+        Raises:
+            ConfigError: the precision is unknown, or its ranges are missing or do not fit.
+        """
+        dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
+        precision = vectors.precision or "float32"
+        self._check_precision(precision, dim, self._normalizes(vectors, dim))
+
     def tokenizer_for(self, role: Role | None, tokenizer: Tokenizer) -> Tokenizer:
         """Return the tokenizer of a role; `tokenizer` unless queries have one of their own."""
         own = self.query_tokenizer if role == "query" else None
@@ -278,6 +310,15 @@ class CallFactory:
                 f"of vectors with {num_ranges} dimensions; pass truncate_dim to the Embedder and "
                 "calibrate it"
             )
+        has_unit = self._has_unit_ranges
+        if self._spec.is_normalized or has_unit in (None, normalizes):
+            return
+        # The ranges of longer vectors leave few codes to vectors of unit length.
+        made = "unit length" if has_unit else "any length"
+        raise ConfigError(
+            f"precision = {precision!r} with normalize_embeddings = {normalizes}: the ranges are "
+            f"those of vectors of {made}; calibrate with normalize_embeddings={normalizes}"
+        )
 
 
 def _check_sparse(config: Config) -> None:

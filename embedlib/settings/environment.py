@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import get_args, get_type_hints
 
@@ -47,16 +47,20 @@ def environment_options(given: Iterable[str] = ()) -> dict[str, object]:
     return {name: setting.value for name, setting in read_environment(names).items()}
 
 
-def mistyped_variables() -> dict[str, str]:
+def mistyped_variables(others: Collection[str] = ()) -> dict[str, str]:
     """Return variables that nothing reads and that look like a setting's, with that one's name.
 
     Others are left alone: Kubernetes sets `EMBEDLIB_PORT` and its like beside a service "embedlib".
+
+    Args:
+        others: variables that are read and are no setting's, as those of one command's option.
     """
     known = [variable_of(name) for name in SETTINGS]
     found = {}
     for variable in sorted(os.environ):
         near = get_close_matches(variable, known, n=1, cutoff=0.85)
-        if variable.startswith(PREFIX) and variable not in known and near:
+        is_read = variable in known or variable in others
+        if variable.startswith(PREFIX) and not is_read and near:
             found[variable] = near[0]
     return found
 

@@ -45,7 +45,7 @@ def find_project_file(folder: Path) -> Path | None:
         ConfigError: a folder has two, or one cannot be read.
     """
     above = [folder, *folder.parents]
-    root = next((place for place, path in enumerate(above) if (path / ".git").exists()), 0)
+    root = next((place for place, path in enumerate(above) if os.path.exists(path / ".git")), 0)
     for path in above[: root + 1]:
         own, shared = path / PROJECT_FILE, path / _PYPROJECT
         found = [file for file in (own, shared) if _has_settings(file)]
@@ -74,12 +74,13 @@ def read_user_file(path: Path) -> dict[str, Setting]:
         ConfigError: it cannot be read, or has a key or value that it must not have.
     """
     # Without a home folder the path would be one below the current folder, which is the project's.
-    is_there = path.is_absolute() and path.is_file()
+    is_there = path.is_absolute() and os.path.isfile(path)
     return _checked(_read_toml(path), path, is_project=False) if is_there else {}
 
 
 def _has_settings(path: Path) -> bool:
-    if not path.is_file():
+    # A folder that may not be searched has none; Path.is_file raises there before Python 3.14.
+    if not os.path.isfile(path):
         return False
     if path.name == PROJECT_FILE:
         return True

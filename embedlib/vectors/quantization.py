@@ -9,6 +9,7 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,9 @@ from embedlib.errors import ConfigError, first_line, shown
 _PRECISIONS: tuple[str, ...] = get_args(VectorPrecision)
 NUM_STEPS = 255
 """Steps between a byte's 256 codes. Source: sentence-transformers 6.2, `quantize_embeddings`."""
+
+UNIT_TOLERANCE = 1e-3
+"""How much a number of a vector of unit length may exceed 1, by rounding."""
 
 
 def calibrate(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -48,12 +52,21 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
             ) from error
         return _checked(array, dim)
     try:
-        return _checked(np.load(Path(ranges), allow_pickle=False), dim)
-    except (OSError, ValueError, EOFError) as error:  # EOFError: an empty file
+        with Path(ranges).open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.ndarray):
+                raise ValueError("it is an archive of arrays, as of numpy.savez")
+        return _checked(loaded, dim)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:  # EOFError: an empty file
         raise ConfigError(
             f"quantization_ranges = {str(ranges)!r} cannot be read: {first_line(error)}; save what "
             "Embedder.calibrate returns with numpy.save"
         ) from error
+
+
+def may_be_of_unit_vectors(ranges: NDArray[np.float32]) -> bool:
+    """Return whether float32[2, D] may be the ranges of vectors of unit length."""
+    return bool(np.abs(ranges).max() <= 1 + UNIT_TOLERANCE)
 
 
 def check_precision(precision: str, ranges: NDArray[np.float32] | None) -> None:

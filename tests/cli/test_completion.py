@@ -58,3 +58,11 @@ def test_completing_reads_no_settings(
         command = main.get_command(context, "encode")
         assert command is not None
         command.make_context("encode", ["a/b"], parent=context, resilient_parsing=True)
+
+
+def test_a_user_without_a_home_folder_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    done = run("completion", "bash", "--install")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: this user has no home folder; set HOME, or let `embedlib")

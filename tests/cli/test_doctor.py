@@ -16,6 +16,8 @@ from embedlib.engines.gpus import Gpu
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
 from embedlib.measuring.machine_facts import describe_machine, describe_packages
+from embedlib.testing.models.sparse import write_sparse_model
+from embedlib.testing.models.static import write_model2vec, write_static_model
 from tests.machines import CUDA, H200, TRTLLM, fake_machine
 
 Run = Callable[..., Result]
@@ -174,6 +176,23 @@ def test_the_memory_of_a_model_in_each_precision(tiny_folder: Callable[[str], Pa
         "openvino bf16",
         "openvino float32",
     }
+
+
+@pytest.mark.parametrize("write", [write_static_model, write_model2vec])
+def test_a_table_has_no_precisions(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    machine = fake_machine(files={"/proc/meminfo": MEMINFO, "/proc/cpuinfo": CPUINFO})
+    memory = json.loads(doctor(machine, str(write(tmp_path)), "--json"))["memory"]
+    assert memory == {"static float32": "yes, a table of 0.0 GiB, which is looked up"}
+
+
+@pytest.mark.parametrize("kind", ["sparse", "late"])
+def test_only_the_precision_that_a_model_has_is_shown(
+    kind: str, tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    folder = tiny_folder("late-bert") if kind == "late" else write_sparse_model(tmp_path)
+    machine = fake_machine(files={"/proc/meminfo": MEMINFO, "/proc/cpuinfo": CPUINFO})
+    memory = json.loads(doctor(machine, str(folder), "--json"))["memory"]
+    assert set(memory) == {"openvino float32"}
 
 
 def test_a_precision_that_the_cpu_does_not_have(tiny_folder: Callable[[str], Path]) -> None:

@@ -151,6 +151,13 @@ def test_config_shows_what_is_set_and_where(
     assert "hf_secret" not in done.output + shown.output
 
 
+def test_variables_of_commands_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLIB_ENCODE_TRUNCATE_DIM", "128")
+    done = run("config")
+    assert "EMBEDLIB_ENCODE_TRUNCATE_DIM sets --truncate-dim of embedlib encode" in done.stdout
+    assert done.stderr == ""
+
+
 def test_config_lists_and_checks_the_variables_of_commands(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

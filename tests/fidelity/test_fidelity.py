@@ -191,6 +191,8 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
     path.write_text("one\n\ntwo\nthree\nvier für\nfive\n", encoding="utf-8")
     assert read_texts(path) == FidelityTexts(("vier für",), ("one", "two", "three", "five"))
     assert read_texts(path).thinned(3) == FidelityTexts(("vier für",), ("one", "five"))
+    path.write_bytes("a\fb\r\nc\u2028d\re".encode())
+    assert read_texts(path).documents == ("a\fb", "c\u2028d\re"), "only line feeds divide texts"
     path.write_text("\n \n")
     with pytest.raises(SourceError, match="has no text in it"):
         read_texts(path)

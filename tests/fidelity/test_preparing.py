@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import shutil
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -428,6 +429,38 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     assert fourth.measured == [()]
     vectors.forget()
     assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_measurement_is_made_again(tmp_path: Path) -> None:
+    texts = FidelityTexts(("a",), ())
+    vectors = RememberedVectors(tmp_path)
+    RememberedChoices(CountedChoices(), vectors).embed((), texts)
+    [stored] = tmp_path.iterdir()
+    content = stored.read_bytes()
+    flipped = content.replace(b"NUMPY", b"NUMPX")  # the checksum no longer holds
+    encrypted = content.replace(b"PK\1\2\x2d\x03\x2d\0\0", b"PK\1\2\x2d\x03\x2d\0\1")
+    for damaged in (content[:200], flipped, encrypted):
+        assert damaged != content
+        stored.write_bytes(damaged)
+        choices = CountedChoices()
+        for _ in range(2):
+            RememberedChoices(choices, vectors).embed((), texts)
+        assert choices.measured == [()]
+        assert stored.read_bytes() == content
+
+
+def test_a_full_disk_keeps_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(file: IO[bytes], **_: object) -> None:
+        file.write(b"PK")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", fill)
+    choices = CountedChoices()
+    RememberedChoices(choices, RememberedVectors(tmp_path)).embed((), FidelityTexts(("a",), ()))
+    assert len(choices.measured) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_that_is_full_keeps_nothing(tmp_path: Path) -> None:

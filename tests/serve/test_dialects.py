@@ -14,7 +14,7 @@ import pytest
 from embedlib import Embedder
 from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
-from embedlib.testing import FAKE_DIM, fake_vector
+from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector
 from tests.serve.conftest import LABELS, Client
 
 TEXTS = ["a", "bc", "def"]
@@ -229,6 +229,19 @@ def test_cohere_embed(client: Client) -> None:
     status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": ["int8"]})
     assert status == 400
     assert "quantization_ranges" in error["message"]
+
+
+def test_cohere_embed_in_bytes(make_client: Any) -> None:
+    asked = {"texts": TEXTS, "embedding_types": ["int8"]}
+    with fake_embedder(truncate_dim=5) as embedder:  # all dimensions that differ between texts
+        client = make_client({"embed": embedder})
+        embedder.calibrate([*TEXTS, "zzzz" * 8])
+        expected = embedder.encode(TEXTS, precision="int8")
+        assert client.post("/v2/embed", asked)["embeddings"]["int8"] == expected.tolist()
+        embedder.calibrate([*TEXTS, "zzzz" * 8], normalize_embeddings=True)
+        status, error = client.refuse("/v2/embed", asked)
+        assert status == 400
+        assert "the ranges are those of vectors of unit length" in error["message"]
 
 
 def test_ollama_embed(client: Client) -> None:

@@ -150,6 +150,30 @@ def test_ranges_do_not_hold_for_vectors_that_get_unit_length_again() -> None:
         assert np.abs(found.astype(int) - expected).max() <= 1
 
 
+def test_ranges_hold_for_vectors_of_unit_length_or_for_others() -> None:
+    with fake_embedder(truncate_dim=DIM) as embedder:
+        others = embedder.calibrate(FAKE_TEXTS)
+        with pytest.raises(ConfigError, match=r"= True: the ranges .* any length; calibrate with"):
+            embedder.encode("a", precision="int8", normalize_embeddings=True)
+        ranges = embedder.calibrate(FAKE_TEXTS, normalize_embeddings=True)
+        expected = quantize(unit(vectors(FAKE_TEXTS)[:, :DIM]), "int8", ranges)
+        found = embedder.encode(FAKE_TEXTS, precision="int8", normalize_embeddings=True)
+        assert np.abs(found.astype(int) - expected).max() <= 1
+        with pytest.raises(ConfigError, match=r"= False: the ranges are .* of unit length"):
+            embedder.encode("a", precision="int8")
+    with fake_embedder(quantization_ranges=ranges, truncate_dim=DIM) as embedder:
+        codes = embedder.encode(FAKE_TEXTS, precision="int8", normalize_embeddings=True)
+        np.testing.assert_array_equal(codes, found)
+    with (
+        fake_embedder(quantization_ranges=others, truncate_dim=DIM) as embedder,
+        pytest.raises(ConfigError, match="the ranges are those of vectors of any length"),
+    ):
+        embedder.encode("a", precision="uint8", normalize_embeddings=True)
+    with fake_embedder(spec=fake_spec(modules=NORMALIZED), truncate_dim=DIM) as embedder:
+        embedder.calibrate(FAKE_TEXTS)
+        embedder.encode("a", precision="int8", normalize_embeddings=True)
+
+
 @pytest.mark.parametrize("precision", ["float16", "uint8", "binary"])
 def test_precision_as_tensors(precision: str) -> None:
     torch = pytest.importorskip("torch")

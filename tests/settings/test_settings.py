@@ -235,3 +235,13 @@ def test_a_deleted_current_folder_has_no_file(
     gone.rmdir()
     assert read_settings() == {}
     monkeypatch.chdir(tmp_path)
+
+
+def test_folders_that_may_not_be_searched_have_no_file(
+    home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stat(path: object, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.stat", stat)  # root, as whom tests may run, searches every folder
+    assert read_settings(project) == {}

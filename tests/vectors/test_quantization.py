@@ -92,6 +92,9 @@ def test_ranges_from_a_file(tmp_path: Path) -> None:
 
 def test_ranges_that_are_no_array_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty.npy").touch()
-    for ranges in ([[1.0], [2.0, 3.0]], tmp_path / "empty.npy"):
+    (tmp_path / "damaged.npz").write_bytes(b"PK\3\4")
+    np.savez(tmp_path / "several.npz", RANGES)
+    names = ("empty.npy", "damaged.npz", "several.npz")
+    for ranges in ([[1.0], [2.0, 3.0]], *(tmp_path / name for name in names)):
         with pytest.raises(ConfigError, match=r"^quantization_ranges = .+$"):
             load_ranges(ranges, 2)

@@ -55,6 +55,14 @@ def lock_folder() -> Path:
     depend on any option and must not move.
 
     Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+
+    Raises:
+        SinkError: no variable names it, and the user has no home.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise SinkError(
+            "no folder for locks: this user has no home folder; set XDG_CACHE_HOME or HOME"
+        ) from None
     return Path(cache) / "embedlib" / "locks"

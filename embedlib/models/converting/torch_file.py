@@ -31,6 +31,8 @@ MAX_PICKLE_BYTES: Final = 1 << 26
 MAX_ENTRIES: Final = 1 << 18
 MAX_DIMS: Final = 8
 """Axes of a tensor."""
+MAX_EMPTY: Final = 1 << 40
+"""The product of the other axes of a tensor with an axis of 0; numpy refuses 2**63 bytes."""
 
 LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of the format before PyTorch 1.6. Source: `MAGIC_NUMBER` in
@@ -161,7 +163,8 @@ def _checked_entry(
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
     # Strides of 0 would make any size of a few numbers.
     is_inside = tensor.offset + last < storage.num_items and size <= storage.num_items
-    if len(tensor.shape) > MAX_DIMS or (size and not is_inside):
+    is_small = prod(n for n in tensor.shape if n) <= MAX_EMPTY
+    if len(tensor.shape) > MAX_DIMS or not (is_inside if size else is_small):
         raise ModelWeightsError(f"{what} has shape {list(tensor.shape)}, beyond its storage")
     return info
 
@@ -176,7 +179,11 @@ def _tensor(tensor: PickledTensor, flat: NDArray[np.uint8]) -> CheckpointTensor:
         kind,
         buffer=flat,
         offset=tensor.offset * kind.itemsize,
-        strides=tuple(step * kind.itemsize for step in tensor.strides),
+        # The stride of an axis with one place may be any number, and says nothing.
+        strides=tuple(
+            step * kind.itemsize if n > 1 else 0
+            for n, step in zip(tensor.shape, tensor.strides, strict=True)
+        ),
     )
     return CheckpointTensor(tensor.storage.kind, numbers)
 

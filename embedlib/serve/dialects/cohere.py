@@ -15,7 +15,7 @@ from embedlib.serve.dialects.dialect import COHERE, Route
 from embedlib.serve.dialects.openai import role_of
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive
-from embedlib.serve.sessions import ranges_of
+from embedlib.serve.sessions import check_quantization, ranges_of
 from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
 from embedlib.serve.wire import check_count
 from embedlib.vectors.arrays import Vectors
@@ -55,7 +55,8 @@ async def embed_texts(exchange: Exchange) -> Response:
     embeddings: dict[str, Any] = {}
     for kind in kinds:
         encode_row: EncodeRow = as_base64 if kind == "base64" else as_decimals
-        converted = await exchange.make(partial(_converted, rows, kind, session), len(rows))
+        make = partial(_converted, rows, kind, session, body.output_dimension)
+        converted = await exchange.make(make, len(rows))
         embeddings[kind] = await exchange.encode_rows(converted, encode_row)
     num_tokens = exchange.work.usage.num_tokens
     content = {
@@ -71,7 +72,9 @@ async def embed_texts(exchange: Exchange) -> Response:
     return await exchange.answer(content, len(rows))
 
 
-def _converted(rows: Vectors, kind: EmbeddingType, session: Embedder) -> NDArray[Any]:
+def _converted(
+    rows: Vectors, kind: EmbeddingType, session: Embedder, dimensions: int | None
+) -> NDArray[Any]:
     if kind == "float" or kind == "base64":
         return rows
     ranges = ranges_of(session)
@@ -83,6 +86,7 @@ def _converted(rows: Vectors, kind: EmbeddingType, session: Embedder) -> NDArray
             param="embedding_types",
         )
     try:
+        check_quantization(session, kind, dimensions)
         return quantize(rows, kind, ranges)
     except ConfigError as error:
         raise HTTPError(400, str(error), param="embedding_types") from None

@@ -40,7 +40,9 @@ def text(value: str) -> bytes:
 
 
 def number(value: int) -> bytes:
-    return b"J" + struct.pack("<i", value)
+    """Return the opcode of a whole number of at most 64 bits."""
+    is_short = -(1 << 31) <= value < 1 << 31
+    return b"J" + struct.pack("<i", value) if is_short else b"\x8a\x08" + struct.pack("<q", value)
 
 
 def numbers(values: tuple[int, ...]) -> bytes:
@@ -315,6 +317,8 @@ def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
         (tensor((1 << 30, 4), (0, 1), num_items=4), 16, "beyond its storage"),
         (tensor((2, 2), (1 << 30, 1)), 16, "beyond its storage"),
         (tensor((1,) * 9), 4, "beyond its storage"),
+        (tensor((0, 1 << 60), (1, 1), num_items=1), 4, "beyond its storage"),
+        (tensor((0, 1 << 30, 1 << 30), (1, 1, 1), num_items=1), 4, "beyond its storage"),
         (tensor((-2, 2), num_items=4), 16, "no list of whole numbers"),
         (tensor((2,), (1, 1)), 8, "more axes than strides"),
         (tensor((2,), key="../../etc/passwd"), 8, "has no storage"),
@@ -326,6 +330,12 @@ def test_sizes_are_those_of_the_file(
     path = write(tmp_path / "x.bin", checkpoint({"a": program}), {"0": bytes(storage)})
     with pytest.raises(ModelWeightsError, match=message):
         read_torch_file(path, tmp_path)
+
+
+def test_the_stride_of_an_axis_with_one_place_says_nothing(tmp_path: Path) -> None:
+    program = checkpoint({"a": tensor((1, 2), (1 << 62, 1))})
+    path = write(tmp_path / "x.bin", program, {"0": bytes(8)})
+    assert read_torch_file(path, tmp_path)["a"].values.tolist() == [[0, 0]]
 
 
 def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
