@@ -243,5 +243,6 @@ def test_folders_that_may_not_be_searched_have_no_file(
     def stat(path: object, **_: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
+    monkeypatch.chdir(project)
     monkeypatch.setattr("os.stat", stat)  # root, as whom tests may run, searches every folder
-    assert read_settings(project) == {}
+    assert read_settings() == {}
