@@ -151,6 +151,21 @@ def test_the_weights_are_read_only_for_the_fingerprint(run: Run, tmp_path: Path)
     assert without_weights.stderr.startswith("Error: ")
 
 
+def test_the_fingerprint_is_that_of_the_options_and_settings(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = write_tiny_model(tmp_path / "model", "bert"), tmp_path / "cache"
+    config = Config(truncate_dim=4, precision="int8", max_seq_tokens=12, engine_cache_dir=cache)
+    with Embedder(folder, config=config) as embedder:
+        expected = embedder.fingerprint
+    monkeypatch.setenv("EMBEDLIB_TRUNCATE_DIM", "4")
+    monkeypatch.setenv("EMBEDLIB_PRECISION", "int8")
+    monkeypatch.setenv("EMBEDLIB_ENGINE_CACHE_DIR", str(cache))
+    done = run("inspect", folder, "--fingerprint", "--max-seq-tokens", 12)
+    assert done.exit_code == 0, done.output
+    assert table(done.stdout)["fingerprint"] == expected
+
+
 def test_a_hub_model_shows_its_commit(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "models--owner--model"
     (root / "refs").mkdir(parents=True)
