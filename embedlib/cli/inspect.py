@@ -48,7 +48,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
 
     Lists layers, pooling, prompts, and the length limit with the file it comes from; for a reranker
     or classifier the labels, and how a pair is written. MODEL is a folder, a hub name, or
-    package:NAME. Without --fingerprint, the weights are not read.
+    package:NAME. A hub model is downloaded; without --fingerprint, its weights are not read.
 
     The fingerprint is that of an index loaded with the same options and settings; --truncate-dim,
     --max-seq-tokens and those of the engine are for it alone.
