@@ -24,7 +24,8 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     """Show what this machine can run, and why.
 
     Lists the hardware, the installed packages, the engines, and which of them `auto` picks. Please
-    include the list in bug reports. With MODEL, also the memory that it needs in each precision.
+    include the list in bug reports. With MODEL, also the memory that it needs in each precision; a
+    hub model is downloaded.
 
     \b
     Examples:

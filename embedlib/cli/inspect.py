@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, config_options
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    GroupedCommand,
+    ModelArgument,
+    config_options,
+)
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -36,17 +42,21 @@ _ORIGINS = {
 @click.argument("model", cls=ModelArgument, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--fingerprint", is_flag=True, help="Also load the model and show its fingerprint.")
-@config_options("template", *MODEL_OPTIONS)
+@config_options("template", "truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> None:
     """Show what the files of MODEL say about it.
 
     Lists layers, pooling, prompts, and the length limit with the file it comes from; for a reranker
     or classifier the labels, and how a pair is written. MODEL is a folder, a hub name, or
-    package:NAME. Without --fingerprint, the weights are not read.
+    package:NAME. A hub model is downloaded; without --fingerprint, its weights are not read.
+
+    The fingerprint is that of an index loaded with the same options and settings; --truncate-dim,
+    --max-seq-tokens and those of the engine are for it alone.
 
     \b
-    Example:
+    Examples:
       embedlib inspect BAAI/bge-small-en-v1.5
+      embedlib inspect BAAI/bge-small-en-v1.5 --fingerprint --truncate-dim 256
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -230,23 +231,25 @@ def known_versions(
     """Return the model's engine directories in the cache, and its measured computed precisions.
 
     Those of a pack are among them where a report says that they are faithful here: nothing is
-    written into a pack, so others are compiled and measured in the cache.
+    written into a pack, so others are compiled and measured in the cache. One that was measured
+    here has its report there as well.
     """
     # Late imports: the modules read every kind of engine directory.
     from embedlib.models.compiled.cache import compiled_versions
-    from embedlib.models.compiled.report_cache import measured_versions
+    from embedlib.models.compiled.report_cache import cached_report, measured_versions
 
     computed = [name for name in kind.precisions[:-1] if name in kind.computed_precisions]
-    measured = measured_versions(files, computed, kind.name, hardware, config)
-    return [
-        *measured,
-        *(
-            version
-            for version in compiled_versions(files, config)
-            if (version.folder is not None and version.folder.is_dir())
-            or (kind.reads_packs and _is_faithful(version, kind, hardware, files))
-        ),
-    ]
+    known = measured_versions(files, computed, kind.name, hardware, config)
+    for version in compiled_versions(files, config):
+        if version.folder is not None and version.folder.is_dir():
+            known.append(version)
+        elif kind.reads_packs:
+            report = cached_report(files, version, kind.name, hardware, config)
+            if report is not None and (version.report is None or report.replaces(version.report)):
+                known.append(replace(version, report=report))
+            elif _is_faithful(version, kind, hardware, files):
+                known.append(version)
+    return known
 
 
 def _is_faithful(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> bool:

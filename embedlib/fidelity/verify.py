@@ -40,9 +40,9 @@ def verify(
 
     Compiles the model first if the precision needs an engine directory and the cache has none.
     Stores a report on at least `MIN_TEXTS` texts in that directory, or in the cache for a precision
-    computed from the model's own files, in place of an older one; an Embedder with the precision
-    "auto" then decides by it. The report of an emulation says so in its `hardware`, and "auto"
-    ignores it.
+    computed from the model's own files and for a pack, in place of an older one, unless both pass
+    and that one is of longer texts; an Embedder with the precision "auto" then decides by it. The
+    report of an emulation says so in its `hardware`, and "auto" ignores it.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.

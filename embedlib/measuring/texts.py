@@ -73,14 +73,19 @@ def texts_of_about(num_tokens: int, num_texts: int, tokenizer: tokenizers.Tokeni
     """Return pieces of the same text whose lengths spread around `num_tokens`.
 
     Lengths are normally distributed with a third of their mean as deviation, the same on every
-    call: of one length, no batch would have padding.
+    call: of one length, no batch would have padding. There are fewer where the documentation is too
+    short for as many.
     """
     random = np.random.default_rng(0)
     drawn = random.normal(num_tokens, num_tokens / 3, num_texts)
     lengths = np.clip(drawn.round(), max(1, num_tokens // 4), 2 * num_tokens).astype(int).tolist()
     texts: list[str] = []
-    for text in _blocks():
-        spans = tokenizer.encode(text, add_special_tokens=False).offsets
+    text, spans = "", list[tuple[int, int]]()
+    for block in _blocks():
+        text += "\n\n" if text else ""
+        offsets = tokenizer.encode(block, add_special_tokens=False).offsets
+        spans += [(begin + len(text), end + len(text)) for begin, end in offsets]
+        text += block
         start = 0
         while len(texts) < num_texts and start + lengths[len(texts)] <= len(spans):
             end = start + lengths[len(texts)]
@@ -88,6 +93,8 @@ def texts_of_about(num_tokens: int, num_texts: int, tokenizer: tokenizers.Tokeni
             start = end
         if len(texts) == num_texts:
             break
+        if start:  # otherwise the next text is longer than this block: it goes on with the next one
+            text, spans = "", []
     return texts
 
 

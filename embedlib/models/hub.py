@@ -19,7 +19,7 @@ from embedlib.errors import (
     ModelNotFoundError,
     ModelWeightsError,
 )
-from embedlib.models.hub_cache import MODULES, hub_name, may_have, snapshots
+from embedlib.models.hub_cache import MODULES, how_to_convert, hub_name, may_have, snapshots
 from embedlib.models.hub_errors import expected_errors, explain
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
@@ -274,8 +274,6 @@ def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:
         raise ModelWeightsError(
             f"{repo!r} at revision {revision} has no .safetensors weights here: either a download "
             "was interrupted (load it once online), or the repository holds only pickle files, "
-            "which embedlib does not read because they can run code; download them with "
-            f"hf download {repo} --local-dir FOLDER, convert them without running them with "
-            "embedlib convert FOLDER, then pass FOLDER"
+            f"which embedlib does not read because they can run code; {how_to_convert(repo)}"
         )
     return ModelFolder(name=name, path=snapshot, revision=revision)

@@ -43,6 +43,14 @@ def may_have(snapshot: Path, file: str) -> bool:
         return True
 
 
+def how_to_convert(repo: str) -> str:
+    """Return what to do with a repository whose pickles are not downloaded."""
+    return (
+        f"download them with hf download {repo} --local-dir FOLDER, convert them without running "
+        "them with embedlib convert FOLDER, then pass FOLDER"
+    )
+
+
 def snapshots(repository: Path) -> list[Path]:
     """Return the snapshots of a repository's folder in the cache, the newest first."""
     found = [path for path in (repository / "snapshots").glob("*") if path.is_dir()]

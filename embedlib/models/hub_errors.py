@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from http import HTTPStatus
 
 from embedlib.errors import typed_line
 from embedlib.models.python_packages import PACKAGE_PREFIX
@@ -56,10 +57,23 @@ def explain(
             "load it once online, check cache_folder, or carry the model here (embedlib pack) and "
             "pass its path",
         )
+    if _is_refused_token(error):
+        return (
+            f"the hub does not take the token: {_without_token(error, token)}",
+            "give a valid one (token=, HF_TOKEN or `hf auth login`); token=False sends none, which "
+            "is enough for a public model",
+        )
     return (
         f"could not be downloaded: {_without_token(error, token)}",
         "try again, or carry the model here (embedlib pack) and pass its path",
     )
+
+
+def _is_refused_token(error: Exception) -> bool:
+    # Without a token, too, the hub answers 401 for a repository that it does not show: the client
+    # makes a RepositoryNotFoundError of that.
+    response = getattr(error, "response", None)
+    return getattr(response, "status_code", None) == HTTPStatus.UNAUTHORIZED
 
 
 def _without_token(error: BaseException, token: str | bool | None) -> str:

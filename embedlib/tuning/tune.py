@@ -228,8 +228,18 @@ class _Tuning:
         if options.texts_path is not None:
             return read_lines(options.texts_path, count)
         if options.text_tokens is not None:
-            return texts_of_about(options.text_tokens, count, self._planned.tokenizer)
+            return self._pieces(options.text_tokens, count)
         return docstrings(count)
+
+    def _pieces(self, num_tokens: int, count: int) -> list[str]:
+        """Return texts of a mean length; refuses one that leaves too few texts for a pass."""
+        made = texts_of_about(num_tokens, max(count, MIN_TEXTS), self._planned.tokenizer)
+        if len(made) < MIN_TEXTS:
+            raise ConfigError(
+                f"text_tokens = {num_tokens}: embedlib's texts make {len(made)} of this length, "
+                f"and a pass has at least {MIN_TEXTS}; give less, or your own texts as texts_path"
+            )
+        return made[:count]
 
     def _num_tokens(self) -> int:
         """Return the tokens of a bulk pass, truncated as the model's are."""

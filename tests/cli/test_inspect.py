@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,6 +151,27 @@ def test_the_weights_are_read_only_for_the_fingerprint(run: Run, tmp_path: Path)
     without_weights = run("inspect", tmp_path, "--fingerprint")
     assert without_weights.exit_code == 1
     assert without_weights.stderr.startswith("Error: ")
+
+
+def test_the_fingerprint_is_that_of_the_options_and_settings(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Config] = []
+
+    def load(model: str, *, config: Config) -> AbstractContextManager[Any]:
+        loaded.append(config)
+        return nullcontext(SimpleNamespace(fingerprint="folder:digest"))
+
+    monkeypatch.setattr("embedlib.embedder.Embedder", load)
+    monkeypatch.setenv("EMBEDLIB_TRUNCATE_DIM", "4")
+    monkeypatch.setenv("EMBEDLIB_PRECISION", "int8")
+    monkeypatch.setenv("EMBEDLIB_ENGINE_CACHE_DIR", str(tmp_path))
+    folder = write_tiny_model(tmp_path, "bert")
+    done = run("inspect", folder, "--fingerprint", "--max-seq-tokens", 12)
+    assert table(done.stdout)["fingerprint"] == "folder:digest"
+    [config] = loaded
+    assert (config.truncate_dim, config.precision, config.max_seq_tokens) == (4, "int8", 12)
+    assert config.engine_cache_path == tmp_path
 
 
 def test_a_hub_model_shows_its_commit(run: Run, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_load_uses_the_profile_and_options_win_over_it(files: ModelFiles, conf
 
     assert load() == ((300, 1), "tuned: 300 tokens, 1 stream, one model for both lanes, onednn")
     assert load(max_batch_tokens=77)[0] == (77, 1)
+    assert load(max_seq_tokens=8)[0] == (300, 1)
     limits, told = load(threads=1)  # another number of threads is another profile
     assert limits == (512, 1)
     assert told.startswith("default: ")

@@ -44,3 +44,15 @@ def test_texts_of_about_a_number_of_tokens() -> None:
     assert max(lengths) <= 80
     assert 38 < sum(lengths) / 300 < 42
     assert len(set(lengths)) > 20, "of one length, no batch would have padding"
+
+
+def test_a_text_may_be_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [f"{letter} " * 50 for letter in "abcdefgh"]
+    monkeypatch.setattr("embedlib.measuring.texts._blocks", lambda: iter(blocks))
+    tokenizer = byte_tokenizer()
+    texts = texts_of_about(250, 2, tokenizer)
+    lengths = [len(tokenizer.encode(text).ids) for text in texts]
+    assert len(texts) == 2
+    assert min(lengths) > 100, "a block has 100 tokens"
+    assert all(text in "\n\n".join(blocks) for text in texts)
+    assert texts_of_about(9000, 2, tokenizer) == []

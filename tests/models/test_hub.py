@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -427,6 +428,22 @@ def test_every_failure_is_one_line_with_a_remedy(
     is_explained = "Error: no" not in what
     assert caught.value.__cause__ is (None if is_explained else error)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_token_that_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = hub_error(errors.HfHubHTTPError, f"Client error '401 Unauthorized' for {SECRET}")
+    error.response = SimpleNamespace(status_code=401)  # type: ignore[attr-defined]
+
+    def download(repo: str, **options: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelNotFoundError, match="the hub does not take the token") as caught:
+        resolve("owner/model", token=SECRET)
+    message = one_line(caught)
+    assert all(way in message for way in ("token=", "HF_TOKEN", "`hf auth login`"))
+    assert "try again" not in message
+    assert SECRET not in message
 
 
 def test_a_full_disk_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

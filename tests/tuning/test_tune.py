@@ -62,3 +62,13 @@ def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> Non
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TuneOptions(**options)  # type: ignore[arg-type]
+
+
+def test_texts_too_long_for_a_pass_are_refused(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.measuring.texts._blocks", lambda: iter(["a b c d"] * 9))
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
+    with pytest.raises(ConfigError, match=r"^text_tokens = 900: embedlib's texts make 0 of"):
+        tune(tiny_folder("bert"), TuneOptions(text_tokens=900, config=config))
+    assert not list((tmp_path / "profiles").iterdir())

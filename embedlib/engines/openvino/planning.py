@@ -79,8 +79,9 @@ def profile_key(
     return ProfileKey(
         engine=plan.engine,
         precision=plan.precision.name,
-        shape={**shape, "max_seq_tokens": files.spec.max_seq_tokens}
-        | {"stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
+        # Without the length limit: with another one the same layers are computed, and `_fits` sees
+        # to the memory of a higher one.
+        shape={**shape, "stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
         machine={"cpu": list(machine.cpu_identity()), "threads": config.num_threads},
         versions={"embedlib": __version__, "openvino": machine.version("openvino")},
     )

@@ -95,6 +95,24 @@ class FidelityReport:
         """Whether the mean and the first percentile both reach the gate."""
         return self.mean >= gate.mean and self.p1 >= gate.p1
 
+    def replaces(self, older: FidelityReport) -> bool:
+        """Whether it decides in the place of an older one.
+
+        It does not where both pass and it covers shorter texts alone: what was measured on longer
+        ones holds for them, too.
+        """
+        gate = Gate()
+        is_less = (
+            self._subject == older._subject
+            and self.max_seq_tokens < older.max_seq_tokens
+            and older.num_texts >= MIN_TEXTS
+        )
+        return not (is_less and self.passes(gate) and older.passes(gate))
+
+    @property
+    def _subject(self) -> tuple[object, ...]:
+        return self.use, self.fingerprint, self.precision, self.excluded, self.reference
+
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {"report_version": REPORT_VERSION, **dataclasses.asdict(self)}
@@ -133,10 +151,15 @@ def template_facts(spec: ModelSpec) -> dict[str, Any] | None:
 def write_report(folder: Path, report: FidelityReport) -> None:
     """Write a report into an engine directory or a folder of the cache, over one of the same use.
 
+    One that it does not replace (`FidelityReport.replaces`) stays.
+
     Raises:
         EngineBuildError: the report cannot be written.
     """
-    place = folder / _report_name(folder, report)
+    older = _of_same_use(folder, report)
+    if older is not None and not report.replaces(older[1]):
+        return
+    place = folder / (_new_name(folder, report) if older is None else older[0])
     part = folder / f".{REPORT_NAME}.{os.getpid()}.embedlib-part"
     try:
         text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
@@ -173,12 +196,17 @@ def is_report(name: str) -> bool:
     return name == REPORT_NAME or fnmatchcase(name, OTHERS_PATTERN)
 
 
-def _report_name(folder: Path, report: FidelityReport) -> str:
-    """Return the name of the file for a report: of the one of the same use, or a new one."""
+def _of_same_use(folder: Path, report: FidelityReport) -> tuple[str, FidelityReport] | None:
+    """Return the report of a directory that has the same use, and its file's name."""
     for path in report_paths(folder):
         stored = _read(path, folder)
         if stored is not None and stored.use == report.use:
-            return path.name
+            return path.name, stored
+    return None
+
+
+def _new_name(folder: Path, report: FidelityReport) -> str:
+    """Return the name of the file for the first report of a use."""
     if read_report(folder) is None:
         return REPORT_NAME
     facts = json.dumps(report.use, sort_keys=True).encode()

@@ -1,8 +1,8 @@
 """The cache of fidelity reports of precisions that are computed from a model's own files.
 
-A precision with an engine directory has its report in there. Reports of the others are in
-`fidelity/KEY/NAME/fidelity.json` of the cache: KEY tells models apart without reading their
-weights, NAME stands for what a report is valid for. A pack brings some, by their NAME.
+A precision with an engine directory has its report in there; no report is written into a pack.
+Others are in `fidelity/KEY/NAME/fidelity.json` of the cache: KEY tells models apart without reading
+their weights, NAME stands for what a report is valid for. A pack brings some, by their NAME.
 """
 
 from __future__ import annotations
@@ -86,6 +86,28 @@ def measured_versions(
                 found.append(Compiled(folder=None, precision=precision, excluded=(), report=report))
                 break
     return found
+
+
+def cached_report(
+    files: ModelFiles, version: Compiled, engine: str, hardware: str, config: Config
+) -> FidelityReport | None:
+    """Return the report in the cache of an engine directory inside a pack; None: there is none.
+
+    Args:
+        files: the model.
+        version: the engine directory.
+        engine: that computes it.
+        hardware: as in `EngineChoice`.
+        config: says where the cache is.
+    """
+    if not any(model_place(files, config).glob(f"{version.precision}-*/{REPORT_NAME}")):
+        return None
+    digest = model_fingerprint(files, file_hashes(config))
+    report = read_report(_place(files, digest, version.precision, engine, hardware, config))
+    if report is None:
+        return None
+    made = (digest, version.precision, version.excluded)
+    return report if (report.fingerprint, report.precision, report.excluded) == made else None
 
 
 def stored_reports(files: ModelFiles, config: Config) -> dict[str, Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.errors import ModelWeightsError
+from embedlib.models.hub_cache import how_to_convert, hub_name, is_snapshot
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import has_file, is_file_name, name_in
@@ -92,7 +93,15 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
             f"it: embedlib convert {folder}"
         )
     others = sorted(path for path in directory.glob("*") if path.suffix in PICKLE_SUFFIXES)
-    told = f"; {other_pickles([name_in(path, folder) for path in others])}" if others else ""
+    told = ""
+    if others:
+        told = f"; {other_pickles([name_in(path, folder) for path in others])}"
+    elif is_snapshot(folder):
+        told = (
+            "; either its download was interrupted (load the model once online), or its weights "
+            "are a pickle, which embedlib does not download because it can run code; "
+            f"{how_to_convert(hub_name(folder.parent.parent))}"
+        )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}{told}")
 
 

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,11 @@ from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import EngineBuildError
 from embedlib.models.compiled.engine_folder import model_fingerprint
-from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.fidelity_report import (
+    FidelityReport,
+    read_reports,
+    write_report,
+)
 from embedlib.models.compiled.report_cache import (
     give_up,
     has_given_up,
@@ -106,6 +111,26 @@ def test_auto_takes_what_is_computed_from_the_models_own_files(
     store(files, config, cosine=0.99)
     assert chosen() == ChosenPrecision(name="float32")
     assert chosen("bf16").faithful_to is None
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "stays"),
+    [
+        ({}, {"max_seq_tokens": 32}, True),
+        ({}, {"max_seq_tokens": 32, "p1": 0.9}, False),
+        ({"p1": 0.9}, {"max_seq_tokens": 32}, False),
+        ({"num_texts": 99}, {"max_seq_tokens": 32}, False),
+        ({"reference": "bf16"}, {"max_seq_tokens": 32}, False),
+        ({}, {"p1": 0.9985}, False),
+    ],
+)
+def test_a_report_of_shorter_texts_that_passes_leaves_one_that_passes(
+    older: dict[str, Any], newer: dict[str, Any], stays: bool, files: ModelFiles, tmp_path: Path
+) -> None:
+    first, second = (replace(report_of(files), **changes) for changes in (older, newer))
+    write_report(tmp_path, first)
+    write_report(tmp_path, second)
+    assert read_reports(tmp_path) == [first if stays else second]
 
 
 def test_a_place_that_cannot_be_made(files: ModelFiles, tmp_path: Path) -> None:

@@ -218,6 +218,18 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     fidelity.verify(pack, texts=cast(Any, "none"), config=replace(other, precision="int8"))
     assert len([*(tmp_path / "other" / "fidelity").rglob("fidelity.json")]) == 1
 
+    def measured(hardware: str, **changes: Any) -> list[float]:
+        newer = replace(report, hardware=hardware, **changes)
+        write_report(report_place(of_pack, newer, other), newer)
+        found = known_versions(KIND, hardware, of_pack, other)
+        assert all(version.folder == place for version in found)
+        return [version.report.p1 for version in found if version.report is not None]
+
+    assert measured(here, p1=0.5) == [0.5, 0.5]  # in the place of both reports of the pack
+    assert measured("a CPU", max_seq_tokens=8)[-1] == report.p1
+    assert measured("another CPU", p1=0.5) == [0.5, 0.5]
+    assert measured("a third CPU", p1=0.5, excluded=("layers.0.q",)) == []
+
 
 def test_reports_of_precisions_without_a_directory_go_along(
     tiny_folder: Folder, tmp_path: Path, config: Config

@@ -240,6 +240,17 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
         _load(folder)
 
 
+def test_a_module_whose_pickle_was_not_downloaded(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--acme--dense" / "snapshots" / ("0" * 40)
+    folder = write_tiny_model(tmp_path / "model", "bert-cls-dense")
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    said = r"2_Dense: there is no model.safe.* pickle, .*hf download acme/dense .*embedlib convert"
+    with pytest.raises(ModelWeightsError, match=said):
+        _load(snapshot)
+
+
 @pytest.mark.parametrize("keep", [0, 4, 100, 20_000])
 def test_a_file_cut_short_is_damaged(tmp_path: Path, keep: int) -> None:
     folder = write_tiny_model(tmp_path, "bert")
