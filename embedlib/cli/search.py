@@ -115,7 +115,8 @@ def search(
         ranking = None
         if reranker is not None:
             progress.watch(f"Loading {reranker}")
-            ranking = stack.enter_context(closing(load_ranking(reranker, config_beside(config))))
+            beside = config_beside(config, "engine", "device")
+            ranking = stack.enter_context(closing(load_ranking(reranker, beside)))
         asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid, config=config))
         progress.watch("Searching")
         hits = asked.search(

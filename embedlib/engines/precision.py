@@ -246,7 +246,9 @@ def known_versions(
         elif kind.reads_packs:
             report = cached_report(files, version, kind.name, hardware, config)
             if report is not None and (version.report is None or report.replaces(version.report)):
-                known.append(replace(version, report=report))
+                measured = replace(version, report=report)
+                if measured not in known:  # a pack has one for each kind of hardware
+                    known.append(measured)
             elif _is_faithful(version, kind, hardware, files):
                 known.append(version)
     return known
@@ -293,7 +295,8 @@ def _other_use(
         return f"it was measured on {report.engine}, {report.hardware}"
     if report.reference not in (REFERENCE, kind.precisions[-1]):
         return f"it was compared with {report.reference}"
-    if report.max_seq_tokens < files.spec.max_seq_tokens:
+    # What fails on shorter texts is not tried on longer ones.
+    if report.max_seq_tokens < files.spec.max_seq_tokens and report.passes(Gate()):
         return f"it was measured on texts truncated to {report.max_seq_tokens} tokens"
     if report.num_texts < MIN_TEXTS:
         return f"it was measured on {report.num_texts} texts"

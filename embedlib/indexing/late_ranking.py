@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from embedlib.config import Config
@@ -40,7 +41,8 @@ def load_ranking(name: str, config: Config) -> Reranker | LateRanking:
     """
     opened = OpenedModel.find(name, config)
     if not opened.has_head and opened.read_files(with_head=False).spec.late_interaction is not None:
-        return LateRanking(Embedder(name, config=config))
+        # Not every engine and device has vectors of tokens.
+        return LateRanking(Embedder(name, config=replace(config, engine="auto", device=None)))
     return Reranker(name, config=config)
 
 

@@ -298,7 +298,7 @@ class Search:
     ) -> RankingModel | None:
         if not isinstance(given, str):
             return given
-        reranker = load_ranking(given, config_beside(config))
+        reranker = load_ranking(given, config_beside(config, "engine", "device"))
         self._owned.append(reranker.close)
         return reranker
 

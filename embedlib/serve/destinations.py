@@ -159,11 +159,11 @@ class Destination:
             )
         self._num_waiting += 1
         limits = (num_rows, where)
-        if asked is None:
-            call = self._thread.submit(find_rows, self._sink, vector, *limits)
-        else:
-            call = self._thread.submit(find_fused, self._sink, vector, asked, *limits)
         try:
+            if asked is None:
+                call = self._thread.submit(find_rows, self._sink, vector, *limits)
+            else:
+                call = self._thread.submit(find_fused, self._sink, vector, asked, *limits)
             return await asyncio.wait_for(asyncio.wrap_future(call), ANSWER_SECONDS)
         except UnreachableSinkError as error:
             raise _come_again(str(error)) from error

@@ -30,11 +30,11 @@ ELEMENTS: Final = 1024
 """Of an array that become objects of Python at a time."""
 
 _SHARED = (
-    *("engine", "device", "prepare", "prepare_seconds", "gpu_memory_fraction", "threads"),
-    *("engine_cache_dir", "token", "cache_folder", "local_files_only"),
+    *("prepare", "prepare_seconds", "gpu_memory_fraction", "threads", "engine_cache_dir"),
+    *("token", "cache_folder", "local_files_only"),
 )
-"""Options that are meant for the models beside an embedder as well. A precision is not: the other
-models may not have it."""
+"""Options that are meant for the models beside an embedder as well. A precision is not, nor are
+engine and device: sparse and late-interaction models may not have them."""
 
 
 def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
@@ -56,19 +56,20 @@ def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
     return config
 
 
-def config_beside(config: Config | None) -> Config:
+def config_beside(config: Config | None, *others: str) -> Config:
     """Return the options of a model that is loaded beside an embedder.
 
     Args:
         config: of the embedder: what it says of the machine and the hub is meant for both. None:
             the environment sets what it sets for a model of its own.
+        others: options that this model has as well.
 
     Raises:
         ConfigError: the environment has an option that is out of range.
     """
     if config is None:
         return one_config(None, {})
-    return Config(**{name: getattr(config, name) for name in _SHARED})
+    return Config(**{name: getattr(config, name) for name in (*_SHARED, *others)})
 
 
 def check_inputs(inputs: object) -> None:

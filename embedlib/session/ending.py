@@ -31,7 +31,8 @@ class Ending:
         self._parts: list[Close] = []
         self._is_closed = False
         """Whether no thread is left."""
-        self._has_timed_out = False
+        self._was_given_up = False
+        """Whether a wait timed out, or Ctrl-C ended it: the end of the program waits no longer."""
         self._at_exit: weakref.finalize[..., Ending] | None = None
 
     def add(self, close: Close) -> None:
@@ -50,8 +51,8 @@ class Ending:
             with ExitStack() as stack:
                 for close in self._parts:
                     stack.callback(_close_until, deadline, close)
-        except CloseTimeoutError:
-            self._has_timed_out = True
+        except (CloseTimeoutError, KeyboardInterrupt):
+            self._was_given_up = True
             raise
         if not is_worker(threading.current_thread()):  # which cannot wait for itself
             self._is_closed = True
@@ -68,7 +69,7 @@ class Ending:
             self._at_exit = weakref.finalize(self, self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        if self._has_timed_out:  # and that was told
+        if self._was_given_up:
             self._close_soon()
         else:
             self.close_collected(CLOSE_SECONDS)
@@ -88,6 +89,9 @@ class Ending:
             self._close_elsewhere(timeout, daemon=False)
         else:
             self.close(timeout)
+            if is_worker(threading.current_thread()):  # another one can wait for it
+                with suppress(RuntimeError):  # the program ends: no thread can be started
+                    self._close_elsewhere(timeout, daemon=True)
 
     def close_collected(self, timeout: float | None) -> None:
         """Close because the session was collected or the program ends; a timeout is logged.

@@ -278,7 +278,9 @@ def test_a_search_that_is_dropped_is_freed(
 def test_models_given_by_name_get_the_options(
     store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = Config(threads=3, local_files_only=True, truncate_dim=3, precision="int8")
+    given = Config(
+        threads=3, local_files_only=True, truncate_dim=3, precision="int8", engine="openvino"
+    )
     loaded: list[Config] = []
 
     def load(name: str, config: Config) -> Any:
@@ -303,6 +305,7 @@ def test_models_given_by_name_get_the_options(
         *[(2, True)] * 2,
     ]
     assert {(each.truncate_dim, each.precision) for each in loaded} == {(None, "auto")}
+    assert [each.engine for each in loaded[:2]] == ["openvino", "auto"], "sparse models have one"
 
 
 def test_an_answer_is_a_sequence() -> None:

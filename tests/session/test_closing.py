@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
+from embedlib.batching.callers import Callers
 from embedlib.batching.policy import BatchingPolicy
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, CloseTimeoutError
+from embedlib.session.ending import INTERRUPTED_SECONDS, Ending
 from embedlib.session.model import ModelAroundEngine
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
 
@@ -142,6 +144,26 @@ def test_an_engine_whose_close_hangs() -> None:
     engine.may_close.set()
     wait_ended(engine)
     assert engine.is_closed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CloseTimeoutError("it hangs")])
+def test_the_end_waits_for_a_short_time_after_a_close_that_was_given_up(
+    error: BaseException,
+) -> None:
+    waited: list[float | None] = []
+
+    def close(timeout: float | None) -> None:
+        waited.append(timeout)
+        if len(waited) == 1:
+            raise error
+
+    ending = Ending(Callers())
+    ending.add(close)
+    with pytest.raises(type(error)):
+        ending.close(30.0)
+    assert ending._at_exit is not None
+    ending._at_exit()  # the program ends
+    assert waited[1:] == [pytest.approx(INTERRUPTED_SECONDS, abs=0.5)]
 
 
 def test_a_batch_that_hangs_in_submit() -> None:

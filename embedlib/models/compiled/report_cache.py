@@ -91,7 +91,9 @@ def measured_versions(
 def cached_report(
     files: ModelFiles, version: Compiled, engine: str, hardware: str, config: Config
 ) -> FidelityReport | None:
-    """Return the report in the cache of an engine directory inside a pack; None: there is none.
+    """Return the report that `verify` made of an engine directory inside a pack; None: none.
+
+    It is in the cache, or in a pack that was made since of the one it measured.
 
     Args:
         files: the model.
@@ -100,14 +102,18 @@ def cached_report(
         hardware: as in `EngineChoice`.
         config: says where the cache is.
     """
-    if not any(model_place(files, config).glob(f"{version.precision}-*/{REPORT_NAME}")):
+    packed = files.folder / REPORTS_PLACE
+    cached = model_place(files, config)
+    pattern = f"{version.precision}-*/{REPORT_NAME}"
+    if not (any(cached.glob(pattern)) or list_directories(packed)):
         return None
     digest = model_fingerprint(files, file_hashes(config))
-    report = read_report(_place(files, digest, version.precision, engine, hardware, config))
-    if report is None:
-        return None
+    name = _name(files, digest, version.precision, engine, hardware)
     made = (digest, version.precision, version.excluded)
-    return report if (report.fingerprint, report.precision, report.excluded) == made else None
+    for report in (read_report(place / name) for place in (cached, packed)):
+        if report and (report.fingerprint, report.precision, report.excluded) == made:
+            return report
+    return None
 
 
 def stored_reports(files: ModelFiles, config: Config) -> dict[str, Path]:
