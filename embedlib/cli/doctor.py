@@ -14,6 +14,7 @@ from embedlib.config import Config, PrecisionName
 
 if TYPE_CHECKING:
     from embedlib.engines.machine import Machine
+    from embedlib.models.reading.files import ModelFiles
 
 
 @click.command()
@@ -24,8 +25,8 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     """Show what this machine can run, and why.
 
     Lists the hardware, the installed packages, the engines, and which of them `auto` picks. Please
-    include the list in bug reports. With MODEL, also the memory that it needs in each precision; a
-    hub model is downloaded.
+    include the list in bug reports. With MODEL, also the memory that it needs in each precision; no
+    weights of a hub model are downloaded for it.
 
     \b
     Examples:
@@ -94,15 +95,20 @@ def _folders(context: click.Context) -> dict[str, Any]:
 
 def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
     """Return the memory that a model needs, in one line for each engine and precision."""
+    from embedlib.models.opening import OpenedModel
+
+    with OpenedModel.outlined(model, config, 0) as outlined:
+        opened = outlined or OpenedModel.find(model, config)
+        return _memory_of(opened.read_files(with_head=opened.has_head), config, machine)
+
+
+def _memory_of(files: ModelFiles, config: Config, machine: Machine) -> dict[str, str]:
     from embedlib.engines.kind import ChosenPrecision, EnginePlan
     from embedlib.engines.precision import REFERENCE
     from embedlib.engines.registry import OWN_KINDS, find_devices
     from embedlib.engines.static.kind import NAME as STATIC
     from embedlib.memory import gib
-    from embedlib.models.opening import OpenedModel
 
-    opened = OpenedModel.find(model, config)
-    files = opened.read_files(with_head=opened.has_head)
     encoder = files.spec.encoder
     if encoder.is_table:
         table = gib(4 * encoder.vocab_size * encoder.hidden_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.engine_folder import Manifest
+    from embedlib.models.opening import OpenedModel
     from embedlib.models.prompts import Prompts, Role
     from embedlib.models.spec import (
         Encoder,
@@ -48,7 +50,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
 
     Lists layers, pooling, prompts, and the length limit with the file it comes from; for a reranker
     or classifier the labels, and how a pair is written. MODEL is a folder, a hub name, or
-    package:NAME. A hub model is downloaded; without --fingerprint, its weights are not read.
+    package:NAME. Without --fingerprint, the weights of a hub model are neither read nor downloaded.
 
     The fingerprint is that of an index loaded with the same options and settings; --truncate-dim,
     --max-seq-tokens and those of the engine are for it alone.
@@ -61,24 +63,22 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     config = Config(**options)
 
     from embedlib.models.compiled.engine_folder import spec_facts
-    from embedlib.models.opening import OpenedModel
     from embedlib.models.prompts import Prompts
     from embedlib.models.reading.pack_file import is_pack, open_pack
 
     with loading(model, config.cache_folder):
-        opened = OpenedModel.find(model, config)
-    if opened.has_head and fingerprint:
+        opened, spec, is_here = _read(model, config, with_weights=fingerprint)
+    if spec.head is not None and fingerprint:
         raise click.UsageError(
             "--fingerprint: fingerprints are stored with vectors, but this model makes scores"
         )
-    spec = opened.read_files(with_head=opened.has_head).spec
     prompts = Prompts(spec, config, opened.known)
     digest = _fingerprint(model, config) if fingerprint else None
     pack = open_pack(opened.folder) if is_pack(opened.folder) else None
     if as_json:
         content = {
             "model": opened.name,
-            "folder": str(opened.folder),
+            "folder": str(opened.folder) if is_here else None,
             "revision": opened.revision,
             **({"fingerprint": digest} if digest else {}),
             **({"pack_digest": pack.index_digest} if pack else {}),
@@ -91,7 +91,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     print_table(
         [
             ("model", opened.name),
-            ("folder", str(opened.folder)),
+            ("folder", str(opened.folder) if is_here else "not downloaded"),
             *([("revision", opened.revision)] if opened.revision else []),
             *([("packed by", f"embedlib {pack.embedlib_version}")] if pack else []),
             *([("digest", pack.index_digest)] if pack else []),
@@ -103,6 +103,15 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             *([("fingerprint", digest)] if digest else []),
         ]
     )
+
+
+def _read(model: str, config: Config, *, with_weights: bool) -> tuple[OpenedModel, ModelSpec, bool]:
+    """Return a model, its spec, and whether all its files are on this machine."""
+    from embedlib.models.opening import OpenedModel
+
+    with nullcontext() if with_weights else OpenedModel.outlined(model, config, 0) as outlined:
+        opened = outlined or OpenedModel.find(model, config)
+        return opened, opened.read_files(with_head=opened.has_head).spec, outlined is None
 
 
 def _fingerprint(model: str, config: Config) -> str:

@@ -92,9 +92,7 @@ def find_plan(
     candidates = _candidates(config, machine, manifest)
     for kind, choice in candidates:
         try:
-            _check_per_token(kind, files)
-            kind.check(files.spec)
-            check_sparse(kind, files, config)
+            _check_model(kind, files, config)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
             precision = choose_precision(
                 kind, choice.hardware, files, config, manifest, tried or None
@@ -108,6 +106,54 @@ def find_plan(
         else:
             return plan
     raise AssertionError("the last candidate returns or raises")
+
+
+def check_room(files: ModelFiles, config: Config, machine: Machine) -> None:
+    """Check that some engine has room for a model in some precision; reads no weights.
+
+    What passes may still be refused by `find_plan`, which knows what was measured.
+
+    Args:
+        files: the model, no engine directory.
+        config: the options.
+        machine: what the machine has.
+
+    Raises:
+        what `find_plan` raises.
+    """
+    if files.spec.encoder.is_table:
+        return
+    refusal = None
+    for kind, choice in _candidates(config, machine):
+        refusal = _refusal(kind, choice, files, config)
+        if refusal is None:
+            return
+    assert refusal is not None, "there is at least one candidate"
+    raise refusal
+
+
+def _refusal(
+    kind: EngineKind, choice: EngineChoice, files: ModelFiles, config: Config
+) -> EngineError | None:
+    """Return why an engine cannot run a model in any precision; None: it can in one."""
+    found: list[EngineError] = []
+    # Backwards: where nothing fits, a load tells of the last one, which needs no report.
+    for name in reversed(kind.precisions) if config.precision == "auto" else (config.precision,):
+        try:
+            _check_model(kind, files, config)
+            _checked(_plan(kind, choice, ChosenPrecision(name=name)), choice, files, config)
+        except EngineError as error:
+            found.append(error)
+        else:
+            return None
+    return found[0]
+
+
+def _check_model(kind: EngineKind, files: ModelFiles, config: Config) -> None:
+    """Raise EngineUnsupportedError or ConfigError for a model that an engine does not have."""
+    _check_per_token(kind, files)
+    kind.check(files.spec)
+    check_sparse(kind, files, config)
 
 
 def _check_per_token(kind: EngineKind, files: ModelFiles) -> None:

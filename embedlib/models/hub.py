@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedlib.config import Config
 from embedlib.errors import (
     ConfigError,
+    ModelError,
     ModelNotFoundError,
     ModelWeightsError,
 )
@@ -25,7 +27,8 @@ from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 from embedlib.models.reading.refusals import held_instead
 
-_ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
+_SETTINGS = ("*.json", "chat_template.jinja", "artifact.metadata")
+_WEIGHTS = "*.safetensors"
 # The same weights in another runtime's format or layout, and training checkpoints.
 _IGNORE = (
     "onnx/*",
@@ -60,6 +63,7 @@ def resolve(
     token: str | bool | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
     local_files_only: bool = False,
+    with_weights: bool = True,
 ) -> ModelFolder:
     """Return the folder of a model; downloads missing files from the hub.
 
@@ -70,6 +74,7 @@ def resolve(
         token: hub token; True reads the stored one, None uses it if there is one.
         cache_folder: hub cache; None is the hub's own.
         local_files_only: use only the cache and open no socket, as with `HF_HUB_OFFLINE=1`.
+        with_weights: False downloads the settings of a hub model alone.
 
     Raises:
         ModelNotFoundError: if no model has this name; the message lists the places tried.
@@ -95,10 +100,13 @@ def resolve(
         token=token,
         cache_folder=cache_folder,
         local_files_only=local_files_only,
+        with_weights=with_weights,
     )
 
 
-def find_model(name: str | os.PathLike[str], config: Config) -> ModelFolder:
+def find_model(
+    name: str | os.PathLike[str], config: Config, *, with_weights: bool = True
+) -> ModelFolder:
     """Return the folder of a model, by the options in `config`; see `resolve`."""
     return resolve(
         name,
@@ -106,7 +114,29 @@ def find_model(name: str | os.PathLike[str], config: Config) -> ModelFolder:
         token=config.token,
         cache_folder=config.cache_folder,
         local_files_only=config.local_files_only,
+        with_weights=with_weights,
     )
+
+
+def is_in_cache(name: str, config: Config) -> bool:
+    """Return whether the hub's cache has a model's weights, or a part of them; asks nobody."""
+    try:
+        find_model(name, replace(config, local_files_only=True))
+    except ModelError:
+        return False
+    return True
+
+
+def weight_sizes(files: Mapping[str, int]) -> dict[str, int]:
+    """Return the files of weights that a load would download.
+
+    Args:
+        files: names and sizes of the files of a repository.
+    """
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
+
+    wanted = filter_repo_objects(files, allow_patterns=_WEIGHTS, ignore_patterns=list(_IGNORE))
+    return {name: files[name] for name in wanted}
 
 
 def may_be_on_hub(name: str) -> bool:
@@ -195,6 +225,7 @@ def _find_on_hub(
     token: str | bool | None,
     cache_folder: str | os.PathLike[str] | None,
     local_files_only: bool,
+    with_weights: bool,
 ) -> ModelFolder:
     import huggingface_hub  # imported here: it loads slowly, and a local folder does not need it
     from huggingface_hub import errors
@@ -209,7 +240,7 @@ def _find_on_hub(
                 token=token,
                 cache_dir=None if cache_folder is None else os.fspath(cache_folder),
                 local_files_only=local_files_only,
-                allow_patterns=list(_ALLOW),
+                allow_patterns=[*_SETTINGS, *([_WEIGHTS] if with_weights else [])],
                 ignore_patterns=list(_IGNORE),
             )
         except Exception as error:  # the hub's client also raises errors of its HTTP library
@@ -222,7 +253,10 @@ def _find_on_hub(
                 cause = None if isinstance(error, expected_errors()) else error
                 raise ModelNotFoundError(_not_found(name, tried, remedy)) from cause
             continue
-        found = _check_snapshot(name, repo, Path(snapshot))
+        # The hub's cache names the folder after the commit: .../snapshots/<commit>.
+        found = ModelFolder(name=name, path=Path(snapshot), revision=Path(snapshot).name)
+        if with_weights:
+            _check_weights(repo, found)
         if may_have(found.path, MODULES):
             _ask_for_modules(
                 repo,
@@ -267,13 +301,10 @@ def _not_found(name: str, tried: list[str], remedy: str) -> str:
     return f"no model {name!r}; tried {', '.join(tried)}; {remedy}"
 
 
-def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:
-    # The hub's cache names the folder after the commit: .../snapshots/<commit>.
-    revision = snapshot.name
-    if not any(snapshot.rglob("*.safetensors")):
+def _check_weights(repo: str, found: ModelFolder) -> None:
+    if not any(found.path.rglob(_WEIGHTS)):
         raise ModelWeightsError(
-            f"{repo!r} at revision {revision} has no .safetensors weights here: either a download "
-            "was interrupted (load it once online), or the repository holds only pickle files, "
-            f"which embedlib does not read because they can run code; {how_to_convert(repo)}"
+            f"{repo!r} at revision {found.revision} has no .safetensors weights here: either a "
+            "download was interrupted (load it once online), or the repository holds only pickle "
+            f"files, which embedlib does not read because they can run code; {how_to_convert(repo)}"
         )
-    return ModelFolder(name=name, path=snapshot, revision=revision)

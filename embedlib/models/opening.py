@@ -10,6 +10,8 @@ This module reads no weights and chooses no engine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -29,7 +31,8 @@ from embedlib.models.compiled.engine_folder import (
     source_on_hub,
 )
 from embedlib.models.folders import read_folder
-from embedlib.models.hub import find_model
+from embedlib.models.hub import ModelFolder, find_model
+from embedlib.models.hub_outline import outline
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.packing.verify import verify_pack
@@ -66,7 +69,29 @@ class OpenedModel:
             ConfigError: `revision` is given for a model that is not on the hub.
             EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
         """
-        found = find_model(name, config)
+        return cls._of(find_model(name, config), config)
+
+    @classmethod
+    @contextmanager
+    def outlined(
+        cls, name: str | PathLike[str], config: Config, min_bytes: int
+    ) -> Iterator[OpenedModel | None]:
+        """Yield a model of the hub as it is known before its weights are downloaded.
+
+        Yields None where the load itself has to tell; see `hub_outline.outline`.
+
+        Raises:
+            ModelError: there is no such model.
+            EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
+        """
+        if isinstance(name, PathLike):
+            yield None
+            return
+        with outline(name, config, min_bytes) as found:
+            yield None if found is None else cls._of(found, config)
+
+    @classmethod
+    def _of(cls, found: ModelFolder, config: Config) -> OpenedModel:
         if is_pack(found.path):
             pack = verify_pack(found.path, file_hashes(config))
             found = replace(found, name=pack.hub_name or found.name, revision=pack.hub_revision)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
+from typing import Final
 
 import tokenizers
 
@@ -26,6 +27,7 @@ from embedlib.engines.precision import (
 )
 from embedlib.engines.registry import OWN_KINDS, check_devices
 from embedlib.engines.select import (
+    check_room,
     choose_engine,
     find_plan,
     plan_again,
@@ -55,6 +57,10 @@ from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.session.ending import Close
 from embedlib.session.late_interaction import without_choice
 from embedlib.session.preparing import prepare_needed, prepare_now, start_later
+
+LARGE_BYTES: Final = 1 << 30
+"""Of weights that are not downloaded before the model was found to be supported and to fit into
+memory. What is less comes in seconds, and asking before would make that longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,16 +208,16 @@ def load_model(
         raise ConfigError(f"model = {name!r:.60}; it must be a folder, a hub name or package:NAME")
     machine = machine or Machine()
     choose_engine(config, machine)  # first: an engine that cannot run needs no download
+    with OpenedModel.outlined(name, config, LARGE_BYTES) as outlined:
+        if outlined is not None and outlined.manifest is None:
+            outlined, files, _ = _read(outlined, with_head)
+            # With a copy of the machine: there may be other memory after the download.
+            check_room(files, outlined.config, replace(machine))
     opened = OpenedModel.find(name, config)
     opened.check_bytes()
-    files = opened.read_files(with_head=with_head)
-    if files.spec.late_interaction is not None:
-        config = without_choice(config)
-        opened = replace(opened, config=config)
-    tokenizer = load_tokenizer(files)
-    files = opened.limit_length(files, tokenizer)
+    opened, files, tokenizer = _read(opened, with_head)
     try:
-        plan, engine, machine = _started(opened, files, config, machine)
+        plan, engine, machine = _started(opened, files, machine)
     except MemoryError as error:
         raise no_memory(str(name), float32_bytes(files.spec)) from error
     return ModelFromFiles(
@@ -225,8 +231,19 @@ def load_model(
     )
 
 
+def _read(
+    opened: OpenedModel, with_head: bool
+) -> tuple[OpenedModel, ModelFiles, tokenizers.Tokenizer]:
+    """Return the model with the options that apply to its kind, its files, and its tokenizer."""
+    files = opened.read_files(with_head=with_head)
+    if files.spec.late_interaction is not None:
+        opened = replace(opened, config=without_choice(opened.config))
+    tokenizer = load_tokenizer(files)
+    return opened, opened.limit_length(files, tokenizer), tokenizer
+
+
 def _started(
-    opened: OpenedModel, files: ModelFiles, config: Config, machine: Machine
+    opened: OpenedModel, files: ModelFiles, machine: Machine
 ) -> tuple[EnginePlan, Engine, Machine]:
     """Return the plan and the engine of a model, and the machine without engines that failed.
 
@@ -237,6 +254,7 @@ def _started(
         EngineUnavailableError: no engine can run the model; the message says what was skipped.
         what `make_engine` raises.
     """
+    config = opened.config
     while True:
         try:
             plan = _prepared_plan(opened, files, machine)

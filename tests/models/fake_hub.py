@@ -1,0 +1,119 @@
+"""A hub on loopback that the real client of huggingface_hub loads from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class FakeHub:
+    """Repositories, as folders, and what was asked of them."""
+
+    folders: dict[str, Path]
+    """By name: OWNER/NAME."""
+    sends_weights: bool = True
+    """False: requests of files of weights are refused."""
+    takes_ranges: bool = True
+    """False: files are sent whole, whatever part is asked for."""
+    stores: str = ""
+    """Address of another host that files of weights are redirected to, as the real hub does."""
+    url: str = ""
+    tokens: list[str | None] = field(default_factory=list)
+    """The header `Authorization` of each request of a file of weights."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        parts = self.path.partition("?")[0].strip("/").split("/")
+        repo = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
+        folder = self.hub.folders.get(repo)
+        if folder is None:
+            self._send(b"{}", {"X-Error-Code": "RepoNotFound"}, status=404)
+        elif parts[0] != "api":
+            self._send_file(folder, "/".join(parts[4:]))
+        elif parts[4] == "revision":
+            self._send(json.dumps({"id": repo, "sha": COMMIT, "siblings": []}).encode())
+        else:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            rows = [
+                {
+                    "type": "file",
+                    "path": path.relative_to(folder).as_posix(),
+                    "size": path.stat().st_size,
+                    "oid": hashlib.sha1(path.name.encode()).hexdigest(),
+                }
+                for path in files
+            ]
+            self._send(json.dumps(rows).encode())
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+    def _send_file(self, folder: Path, name: str) -> None:
+        is_of_weights = name.endswith(".safetensors")
+        if is_of_weights:
+            self.hub.tokens.append(self.headers.get("Authorization"))
+            if not self.hub.sends_weights:
+                self._send(b"", status=503)
+                return
+            if self.hub.stores:
+                self._send(b"", {"Location": f"{self.hub.stores}{self.path}"}, status=302)
+                return
+        content = (folder / name).read_bytes()
+        etag = {"ETag": f'"{hashlib.sha1(name.encode()).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        wanted = self.headers.get("Range")
+        if wanted is None or not self.hub.takes_ranges:
+            self._send(content, etag)
+        else:
+            first, last = wanted.removeprefix("bytes=").split("-")
+            self._send(content[int(first) : int(last) + 1], etag, status=206)
+
+    def _send(
+        self, content: bytes, headers: dict[str, str] | None = None, status: int = 200
+    ) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+@contextmanager
+def serve_hub(hub: FakeHub) -> Iterator[FakeHub]:
+    """Serve a hub until the block ends."""
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        hub.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="fake-hub")
+        thread.start()
+        try:
+            yield hub
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def use_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client in this process ask this hub."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

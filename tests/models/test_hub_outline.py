@@ -1,0 +1,199 @@
+"""What is known of a hub model before its weights are downloaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from embedlib import Embedder
+from embedlib.cli import main
+from embedlib.config import Config
+from embedlib.engines.machine import Machine
+from embedlib.errors import EngineUnavailableError, ModelNotFoundError, ModelUnsupportedError
+from embedlib.models import hub_outline
+from embedlib.models.hub_outline import outline
+from embedlib.models.opening import OpenedModel
+from embedlib.models.weights.safetensors_files import list_tensors
+from embedlib.session.loading import load_model
+from embedlib.testing.models.write import write_tiny_model
+from tests.machines import fake_machine
+from tests.models.fake_hub import COMMIT, FakeHub, serve_hub, use_hub
+
+REPO = "owner/model"
+WEIGHTS = "model.safetensors"
+SECRET = "hf_verysecret"
+LITTLE = {"/proc/meminfo": "MemTotal:  2048 kB\nMemAvailable:  1024 kB\n"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_tiny_model(tmp_path / "published", "bert")
+
+
+@pytest.fixture
+def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with serve_hub(FakeHub({REPO: folder})) as hub:
+        use_hub(hub, monkeypatch)
+        # Every model here is a small one.
+        monkeypatch.setattr("embedlib.session.loading.LARGE_BYTES", 0)
+        yield hub
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(
+        cache_folder=str(tmp_path / "hub"), engine_cache_dir=tmp_path, threads=1, prepare=False
+    )
+
+
+def is_downloaded(config: Config) -> bool:
+    return any(Path(str(config.cache_folder)).rglob(WEIGHTS))
+
+
+def test_a_model_loads_from_a_hub(hub: FakeHub, folder: Path, config: Config) -> None:
+    with Embedder(REPO, config=config) as found, Embedder(folder, config=config) as expected:
+        np.testing.assert_array_equal(found.encode(["a text"]), expected.encode(["a text"]))
+    assert is_downloaded(config)
+
+
+def test_headers_are_those_of_the_weights(hub: FakeHub, folder: Path, config: Config) -> None:
+    with outline(REPO, config, 0) as found:
+        assert found is not None
+        assert (found.name, found.revision) == (REPO, COMMIT)
+        stub = found.path / WEIGHTS
+        assert stub.stat().st_size == (folder / WEIGHTS).stat().st_size
+        tensors, expected = list_tensors(stub, found.path), list_tensors(folder / WEIGHTS, folder)
+        assert [(t.dtype, t.shape, t.start) for t in tensors.values()] == [
+            (t.dtype, t.shape, t.start) for t in expected.values()
+        ]
+    assert not found.path.exists()
+    assert not is_downloaded(config)
+
+
+def test_no_more_than_the_header_is_read_where_ranges_are_not_known(
+    hub: FakeHub, folder: Path, config: Config
+) -> None:
+    hub.takes_ranges = False
+    with outline(REPO, config, 0) as found:
+        assert found is not None
+        length = int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little")
+        assert not (found.path / WEIGHTS).read_bytes()[8 + length :].strip(b"\0")
+
+
+def test_a_model_without_room_is_refused_before_its_download(hub: FakeHub, config: Config) -> None:
+    machine = fake_machine(files=LITTLE)
+    told = rf"^engine openvino: {REPO} needs about .* of memory in float32, and this process can"
+    with pytest.raises(EngineUnavailableError, match=told) as raised:
+        load_model(REPO, config, machine=machine)
+    assert "outline" not in str(raised.value)
+    assert not is_downloaded(config)
+
+
+def test_a_model_that_is_not_supported_is_refused_before_its_download(
+    hub: FakeHub, folder: Path, config: Config
+) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"hidden_act": "mish"}))
+    with pytest.raises(ModelUnsupportedError, match="mish"):
+        Embedder(REPO, config=config)
+    assert not is_downloaded(config)
+
+
+def test_a_name_that_the_hub_lacks(hub: FakeHub, config: Config) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"'owner/other' \(does not exist"):
+        Embedder("owner/other", config=config)
+
+
+def test_what_is_cached_is_not_asked_for(
+    hub: FakeHub, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OpenedModel.find(REPO, config)
+    monkeypatch.setattr(hub_outline, "_read_header", lambda *_: pytest.fail("asked"))
+    with outline(REPO, config, 0) as found:
+        assert found is None
+
+
+@pytest.mark.parametrize("is_set", ["option", "variable"])
+def test_offline_opens_no_socket(
+    hub: FakeHub, config: Config, monkeypatch: pytest.MonkeyPatch, is_set: str
+) -> None:
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("connected"))
+    if is_set == "variable":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelNotFoundError, match="offline mode is on"):
+        Embedder(REPO, config=replace(config, local_files_only=is_set == "option"))
+
+
+def test_small_weights_are_downloaded_at_once(hub: FakeHub, folder: Path, config: Config) -> None:
+    size = (folder / WEIGHTS).stat().st_size
+    with outline(REPO, config, size + 1) as found:
+        assert found is None
+    assert not hub.tokens, "no weights were asked for"
+
+
+def test_the_token_is_given_to_the_hub_alone(hub: FakeHub, folder: Path, config: Config) -> None:
+    with serve_hub(FakeHub({REPO: folder})) as stores:
+        hub.stores = stores.url.replace("127.0.0.1", "localhost")
+        with outline(REPO, replace(config, token=SECRET), 0) as found:
+            assert found is not None
+    assert hub.tokens == [f"Bearer {SECRET}"]
+    assert stores.tokens == [None]
+
+
+def damage(content: bytes) -> bytes:
+    return b"\xff" * 8 + content[8:]
+
+
+@pytest.mark.parametrize("how", ["refused", "no header"])
+def test_without_headers_the_load_tells_what_is_wrong(
+    hub: FakeHub, folder: Path, config: Config, how: str
+) -> None:
+    if how == "refused":
+        hub.sends_weights = False
+    else:
+        (folder / WEIGHTS).write_bytes(damage((folder / WEIGHTS).read_bytes()))
+    with outline(REPO, config, 0) as found:
+        assert found is None
+
+
+def run(machine: Machine | None, *arguments: str) -> str:
+    done = CliRunner().invoke(main, arguments, obj=machine)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", ["doctor", "inspect"])
+def test_commands_that_tell_of_a_model_download_no_weights(
+    hub: FakeHub, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", config.cache_folder)
+    machine = fake_machine() if command == "doctor" else None
+    told, local = run(machine, command, REPO), run(machine, command, str(folder))
+    assert not is_downloaded(config)
+    if command == "doctor":
+        rows = [line for line in told.splitlines() if line.startswith("openvino ")]
+        assert len(rows) > 2
+        assert rows == [line for line in local.splitlines() if line.startswith("openvino ")]
+    else:
+        assert "folder         not downloaded" in told
+        assert json.loads(run(None, command, REPO, "--json"))["folder"] is None
+        assert told.splitlines()[3:] == local.splitlines()[2:]
+
+
+def test_a_shorter_limit_of_length_counts(
+    hub: FakeHub, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(
+        "embedlib.session.loading.check_room",
+        lambda files, *_: seen.append(files.spec.max_seq_tokens),
+    )
+    with Embedder(REPO, config=replace(config, max_seq_tokens=17)):
+        pass
+    assert seen == [17]
