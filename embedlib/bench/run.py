@@ -24,6 +24,7 @@ from embedlib.bench.result import (
     provenance,
 )
 from embedlib.bench.shapes import find_or_write
+from embedlib.errors import ConfigError
 from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError, Process
 from embedlib.measuring.sgemm import SGEMM, linear_shapes
@@ -94,8 +95,13 @@ def _texts(options: BenchOptions, files: ModelFiles) -> tuple[list[str], str]:
     origin = "documentation strings of Python's library"
     if options.text_tokens is None:
         return docstrings(options.num_texts), origin
-    tokenizer = load_tokenizer(files)
-    return texts_of_about(options.text_tokens, options.num_texts, tokenizer), f"pieces of {origin}"
+    made = texts_of_about(options.text_tokens, options.num_texts, load_tokenizer(files))
+    if not made:
+        raise ConfigError(
+            f"text_tokens = {options.text_tokens}: embedlib has no text of this length; give less, "
+            "or your own texts as texts_path"
+        )
+    return made, f"pieces of {origin}"
 
 
 @dataclass(kw_only=True)

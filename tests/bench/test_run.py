@@ -253,3 +253,11 @@ def test_the_table(options: BenchOptions, course: Any) -> None:
 def test_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BenchOptions(model="m", **wrong)
+
+
+def test_a_length_that_no_text_has(
+    options: BenchOptions, course: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.measuring.texts._blocks", lambda: iter(["a b c d"] * 9))
+    with pytest.raises(ConfigError, match=r"^text_tokens = 9000: embedlib has no text of this"):
+        run(replace(options, texts_path=None, text_tokens=9000), course)
