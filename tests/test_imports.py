@@ -86,7 +86,7 @@ AT_HOME = {
     "engines.openvino": {"openvino"},
     "engines.cuda": {"torch", "triton"},
     "engines.tensorrt_llm": {"torch", "tensorrt_llm"},
-    "serve": {"uvicorn", "msgspec", "orjson"},
+    "serve": {"uvicorn", "httptools", "msgspec", "orjson"},
 }
 
 

@@ -203,6 +203,8 @@ def _named(models: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--name {text!r}; it must be NAME=MODEL")
         if model not in models:
             raise click.UsageError(f"--name {text!r}: {model} is none of the models given")
+        if model in aliases:
+            raise click.UsageError(f"--name {text!r}: {model} is {aliases[model]!r} already")
         aliases[model] = name
     named = {aliases.get(model, model): model for model in models}
     if len(named) < len(models):

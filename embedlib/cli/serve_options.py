@@ -56,11 +56,13 @@ def take_bounds(options: dict[str, Any], listen: Listen) -> ServeOptions:
             f"{KEYS_VARIABLE}",
             err=True,
         )
-    own_names = (*LOOPBACK, listen.host) if is_local and has_port else None
+    names = options.pop("allowed_hosts")
+    if is_local and has_port:
+        names = (*LOOPBACK, listen.host, *names)
     data_dir = options.pop("data_dir")
     return ServeOptions(
         api_keys=keys,
-        allowed_hosts=options.pop("allowed_hosts") or own_names,
+        allowed_hosts=names or None,
         token_ids=options.pop("token_ids"),
         max_body_bytes=options.pop("max_body_mb") * MIB,
         max_bulk_texts=options.pop("max_bulk_texts"),
@@ -82,8 +84,11 @@ def _secrets(path: Path | None, variable: str, what: str = "API key") -> tuple[s
 
     if path is not None:
         return read_keys(path, what)
-    given = os.environ.get(variable, "")
-    return tuple(key.strip() for key in given.split(",") if key.strip())
+    given = os.environ.get(variable)
+    found = tuple(key.strip() for key in (given or "").split(",") if key.strip())
+    if given and not found:
+        raise click.UsageError(f"{variable} is set and has no {what}; unset it, or write one")
+    return found
 
 
 def _option(title: str, *names: str, **settings: Any) -> Decorator:

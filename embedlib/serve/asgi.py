@@ -39,6 +39,10 @@ class Direct(Protocol):
         """Return the body, or what is left of it, if all of it is there; None: `receive` waits."""
         ...
 
+    def resume_reading(self) -> None:
+        """Read on behind the body, so that `gone` is seen."""
+        ...
+
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Send a whole answer, unless that is not so simple; False: `send` must do it."""
         ...

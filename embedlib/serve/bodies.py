@@ -105,6 +105,8 @@ class BodyReader:
         limit.cancel()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
+        if request.direct is not None and not message.get("more_body", False):
+            request.direct.resume_reading()
         return message.get("body", b""), not message.get("more_body", False)
 
     def release(self, body: bytes) -> None:

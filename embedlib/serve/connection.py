@@ -6,6 +6,7 @@ Source: uvicorn 0.54, `protocols/http/httptools_impl.py`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -13,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from embedlib.serve.app import Application
 from embedlib.serve.asgi import DIRECT, Request, Scope
 from embedlib.serve.direct import DirectRequest
+from embedlib.serve.parsing import RequestParser
 from embedlib.serve.repeated import RepeatedHead
 from embedlib.serve.slow_readers import ReadLimitedProtocol
 
@@ -42,6 +44,13 @@ class Connection(ReadLimitedProtocol):
     """When the last request was answered, on the clock of the loop."""
     _request: Request | None = None
     """What that head means; None: it was not repeated yet."""
+    _is_resumed = False
+    """Whether the head that is parsed now is `RequestParser`'s own."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        """Take what uvicorn gives its protocol."""
+        super().__init__(*arguments, **more)
+        self.parser = RequestParser(self)
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first head."""
@@ -134,6 +143,8 @@ class Connection(ReadLimitedProtocol):
 
     def on_message_begin(self) -> None:
         """Begin to read a head."""
+        if self._is_resumed:
+            return
         self._disarm()
         self._awaits_head = True
         self._num_bytes = 0
@@ -147,6 +158,9 @@ class Connection(ReadLimitedProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
+        if self._is_resumed:
+            self._is_resumed, self.headers = False, []
+            return
         self._disarm()
         self._awaits_head = False
         is_forwarded = b"x-forwarded-for" in dict(self.headers)
@@ -156,6 +170,16 @@ class Connection(ReadLimitedProtocol):
         self.scope["extensions"] = {DIRECT: {"connection": direct}}
         # Trailers are no headers: they would take the place of those that a proxy has set.
         self.headers = []
+
+    def resume(self) -> Iterable[tuple[bytes, bytes]]:
+        """Go on with a message whose head is parsed again; see `RequestParser`."""
+        self._is_resumed = True
+        return self.scope["headers"]
+
+    def on_message_complete(self) -> None:
+        """End a message, unless its head offered another protocol: then its body comes yet."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who answers that the client has left."""

@@ -38,10 +38,17 @@ class DirectRequest:
         cycle = self._cycle
         if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
             return None
-        if cycle.flow.read_paused:
-            cycle.flow.resume_reading()
+        self.resume_reading()
         body, cycle.body = bytes(cycle.body), bytearray()
         return body
+
+    def resume_reading(self) -> None:
+        """Read on behind the body: of a connection that is not read nobody sees the end.
+
+        uvicorn stops at bodies of some size, and goes on when the next part is asked for.
+        """
+        if self._cycle.flow.read_paused:
+            self._cycle.flow.resume_reading()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Send a whole answer, unless that is not so simple; False: `send` must do it."""

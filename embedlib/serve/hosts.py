@@ -27,7 +27,7 @@ def check_host(host: str | None, allowed: Collection[str] | None) -> None:
     if allowed is None or host is None:
         return
     name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
-    if name.lower() not in allowed:
+    if name.lower() not in map(str.lower, allowed):
         raise HTTPError(
             421,
             f"Host = {host!r:.80} is not served here; add --allow-host {name:.60}",

@@ -52,7 +52,7 @@ def _without_scheme(given: str) -> bytes:
     for _ in range(MAX_SCHEMES):
         if given[:16].lower().startswith(_SCHEMES):
             given = given.partition(" ")[2].lstrip()
-    return given.encode()
+    return given.encode("latin-1")  # as it was decoded; clients send UTF-8
 
 
 def owner_of(key: str) -> str:

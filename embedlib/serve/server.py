@@ -138,10 +138,13 @@ class _Server(uvicorn.Server):
         """Handle signals on the event loop; uvicorn would raise them again at the end."""
         loop = asyncio.get_running_loop()
         handlers: dict[signal.Signals, Callable[[], object]] = {
-            number: partial(self._end, number) for number in (signal.SIGTERM, signal.SIGINT)
+            number: partial(self._end, number)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         }
         if self._renewable is not None:
             handlers[signal.SIGHUP] = self._renewable.renew
+        elif signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
+            del handlers[signal.SIGHUP]
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:

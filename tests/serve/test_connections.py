@@ -127,3 +127,43 @@ def test_a_long_body_is_no_head(converse: Converse) -> None:
         assert b"200 OK" in await connection.send(REQUEST)
 
     converse(conversation)
+
+
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
+BODY = b'{"input": "a"}'
+LENGTH = b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize("size", [1, 40, 1000])
+@pytest.mark.parametrize("framed", [LENGTH, CHUNKS])
+def test_an_offer_of_another_protocol_is_ignored(
+    converse: Converse, framed: bytes, size: int
+) -> None:
+    """As Java's client sends it; in pieces of any size, and between other requests."""
+    post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD
+    get = REQUEST.replace(HEAD, HEAD + OFFER)
+
+    async def conversation(connection: Connection) -> None:
+        for head in (OFFER, b"", OFFER):
+            request = post + head + framed
+            pieces = [request[start : start + size] for start in range(0, len(request), size)]
+            for piece in pieces[:-1]:
+                connection.protocol.data_received(piece)
+            answer = await connection.send(pieces[-1])
+            assert answer.count(b"HTTP/1.1") == 1
+            assert b"200 OK" in answer
+            assert b'"embedding"' in answer
+            assert b"200 OK" in await connection.send(get)
+        both = await connection.send(post + OFFER + framed + post + OFFER + framed)
+        assert both.count(b"200 OK") == 2
+        assert not connection.transport.close.called
+
+    converse(conversation)
+
+
+def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")
+
+    converse(conversation)

@@ -264,6 +264,9 @@ class Connection:
     def take_body(self) -> None:
         return None
 
+    def resume_reading(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("tells", [False, True], ids=["by receive", "by the connection"])
 def test_a_client_that_leaves_costs_nothing_more(
@@ -337,6 +340,12 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
         assert client.send("GET", path).status_code == 200
 
 
+def test_a_key_of_any_characters(make_client: MakeClient) -> None:
+    client = make_client(api_keys=("schlüssel",))
+    sent: Any = {"authorization": "Bearer schlüssel".encode()}
+    assert client.send("GET", "/v1/models", headers=sent).status_code == 200
+
+
 def test_a_key_behind_many_schemes_costs_no_more_than_one() -> None:
     class Counted(str):
         num_copies = 0
@@ -405,6 +414,46 @@ def test_the_header_host() -> None:
         check_host("evil.example", ("localhost",))
     assert OPENAI.respond(refused.value).status == 421
     check_host("evil.example", None)
+    check_host("api.example", ("API.example",))
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ((), ("localhost", "127.0.0.1", "::1", "127.0.0.1")),
+        (
+            ("--allow-host", "api.example"),
+            ("localhost", "127.0.0.1", "::1", "127.0.0.1", "api.example"),
+        ),
+        (("--host", "0.0.0.0"), None),
+        (("--host", "0.0.0.0", "--allow-host", "api.example"), ("api.example",)),
+    ],
+)
+def test_an_allowed_host_is_added_to_those_of_a_loopback_address(
+    monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], allowed: tuple[str, ...] | None
+) -> None:
+    served: list[Application] = []
+    monkeypatch.setattr(
+        "embedlib.serve.server.serve", lambda application, listen: served.append(application)
+    )
+    assert CliRunner().invoke(main, ["serve", "model", *given]).exit_code == 0
+    assert served[0].options.allowed_hosts == allowed
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "message"),
+    [
+        (("--name", "a=m", "--name", "b=m"), "", "--name 'b=m': m is 'a' already"),
+        ((), " , ", "EMBEDLIB_API_KEYS is set and has no API key; unset it, or write one"),
+    ],
+)
+def test_what_would_be_dropped_is_refused(
+    monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], keys: str, message: str
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_API_KEYS", keys)
+    done = CliRunner().invoke(main, ["serve", "m", *given])
+    assert done.exit_code == 2
+    assert message in done.stderr
 
 
 def test_a_server_listens_before_its_models_are_loaded() -> None:
