@@ -40,7 +40,11 @@ def message_of(error: Any) -> str:
         (b'{"input": "a", "dimensions": 0}', 422, "dimensions = 0; it must be 1 or more"),
         (b'{"input": "a", "encoding_format": "hex"}', 400, "'hex'; it must be base64 or bytes or"),
         (b'{"input": "a", "lane": "fast"}', 400, "lane = 'fast'; it must be query or bulk"),
-        (b'{"input": "a", "model": "rank"}', 400, "model 'rank' cannot embed, it can rerank"),
+        (
+            b'{"input": "a", "model": "rank"}',
+            400,
+            "model 'rank' cannot embed, it can rerank (POST /rerank)",
+        ),
         (b'{"input": "a", "input_type": "image"}', 400, "input_type = 'image'"),
         (b'{"input": "\\ud800"}', 400, "half of a surrogate pair; send whole characters"),
         (b'{"input": "\\ud800 and more"}', 400, "half of a surrogate pair"),
