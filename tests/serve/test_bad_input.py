@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -62,6 +63,17 @@ def test_a_wrong_field_is_named(client: Client, body: bytes, status: int, words:
     assert "\n" not in error["message"]
     assert answer.status_code in (status, 400)
     assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/v2/embed", "/api/embed"])
+def test_a_compressed_body_is_refused_as_that(client: Client, path: str) -> None:
+    body = gzip.compress(b'{"input": "a"}')
+    answer = client.send("POST", path, body, headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert "Content-Encoding = 'gzip'; send the body uncompressed" in message_of(answer.json())
+    body = b'{"input": "a", "inputs": "a", "texts": ["a"], "input_type": "search_query"}'
+    plain = client.send("POST", path, body, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_unknown_fields_are_ignored(client: Client) -> None:
