@@ -33,6 +33,7 @@ from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.routes import COMPUTING, find_route
 from embedlib.serve.tracing import Tracing
+from embedlib.serve.wire import check_encoding
 
 BASETEN_ID = "x-baseten-customer-request-id"
 """The header in which Baseten's client sends the id of a request."""
@@ -183,6 +184,8 @@ class Application:
                     check_host(request.headers.get("host"), self.options.allowed_hosts)
                     if route.needs_key:
                         exchange.owner = self._keys.check(request.headers)
+                    if route.body is not None:
+                        check_encoding(request.headers)
                     request.entrance = route, exchange.rest, exchange.owner
                 if route.keeps_jobs:
                     _ = exchange.jobs  # told before the body is read

@@ -10,13 +10,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic, time
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import CallerEngine, Lane, why_lost
 from embedlib.errors import EmbedlibError, first_line
+from embedlib.models.spec import ModelSpec
+from embedlib.models.weights.token_heads import has_token_head
 from embedlib.reranker import Reranker
 from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
@@ -27,13 +30,25 @@ from embedlib.serve.sessions import (
     AnyModel,
     EmbeddingForms,
     engine_of,
+    has_sparse_head,
     precision_of,
     tokens_per_second,
 )
 from embedlib.session.late_interaction import check_one_vector
 
-Task = Literal["embed", "rerank", "classify"]
-LoadModel = Callable[[Callable[[Task], None]], AnyModel]
+Task = Literal["embed", "embed_sparse", "rerank", "classify"]
+Tasks = tuple[Task, ...]
+"""What one model computes; the first one is its own, and a head beside it adds another."""
+ROUTE_OF: Final[Mapping[Task, str]] = MappingProxyType(
+    {
+        "embed": "/v1/embeddings",
+        "embed_sparse": "/embed_sparse",
+        "rerank": "/rerank",
+        "classify": "/classify",
+    }
+)
+"""The route that errors name for a task."""
+LoadModel = Callable[[Callable[[Tasks], None]], AnyModel]
 """Loads a model, and tells before what its files say that it computes."""
 
 FEEDERS = 4
@@ -59,7 +74,8 @@ class ServedModel:
     forms: EmbeddingForms = field(default_factory=EmbeddingForms)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     feeders: ThreadPoolExecutor = field(init=False)
-    _expected: Task | None = field(init=False, default=None)
+    tasks: Tasks | None = field(init=False, default=None)
+    """What it computes; None while its files were not read, or if they cannot be."""
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
 
@@ -70,15 +86,8 @@ class ServedModel:
 
     @property
     def task(self) -> Task | None:
-        """What it computes; None while its files were not read, or if they cannot be."""
-        match self.session:
-            case Embedder():
-                return "embed"
-            case Reranker():
-                return "rerank"
-            case Classifier():
-                return "classify"
-        return self._expected
+        """The first of `tasks`; None: they are not known."""
+        return None if self.tasks is None else self.tasks[0]
 
     def make(self) -> None:
         """Load it; blocks.
@@ -87,10 +96,12 @@ class ServedModel:
             what `load` raises.
         """
 
-        def expect(task: Task) -> None:
-            self._expected = task
+        def expect(tasks: Tasks) -> None:
+            self.tasks = tasks
 
-        self.session = self.load(expect)
+        session = self.load(expect)
+        self.tasks = _tasks_of(session)  # first: requests find it by them
+        self.session = session
 
     @cached_property
     def computes_on_callers(self) -> bool:
@@ -160,19 +171,18 @@ class Catalog:
         """
         named = self._models.get(name or "")
         if named is not None:
-            task = named.task
-            if task is not None and task not in tasks:
+            if named.tasks is not None and set(tasks).isdisjoint(named.tasks):
                 raise HTTPError(
                     400,
-                    f"model {named.name!r} cannot {' or '.join(tasks)}, it can {task}; "
-                    f"{self._others(tasks)}",
+                    f"model {named.name!r} cannot {' or '.join(tasks)}, it can "
+                    f"{_with_routes(named.tasks)}; {self._others(tasks)}",
                     "wrong_model",
                     param="model",
                 )
             return named
         for task in tasks:
             # One whose files cannot be read may be the one that is meant.
-            able = [model for model in self if model.task in (task, None)]
+            able = [model for model in self if model.tasks is None or task in model.tasks]
             if len(able) == 1 or (able and not name):
                 return able[0]
             if missing := [model for model in able if model.session is None]:
@@ -184,15 +194,21 @@ class Catalog:
                     "not_found",
                     param="model",
                 )
+        found = dict.fromkeys(task for model in self for task in model.tasks or ())
         raise HTTPError(
             400,
-            f"no model here can {' or '.join(tasks)}; start the server with one that can",
+            f"no model here can {' or '.join(tasks)}, they can {_with_routes(found)}; start the "
+            "server with one that can",
             "wrong_model",
             param="model",
         )
 
-    def _others(self, tasks: tuple[Task, ...]) -> str:
-        names = [model.name for model in self if model.task is None or model.task in tasks]
+    def _others(self, tasks: Tasks) -> str:
+        names = [
+            model.name
+            for model in self
+            if model.tasks is None or not set(tasks).isdisjoint(model.tasks)
+        ]
         return f"there is {', '.join(names)}" if names else "no other model can"
 
     @property
@@ -229,6 +245,25 @@ class Catalog:
                 if model.session is not None:
                     stack.push_async_callback(asyncio.to_thread, model.session.close)
             await asyncio.to_thread(self._loader.shutdown)
+
+
+def _tasks_of(session: AnyModel) -> Tasks:
+    match session:
+        case Reranker():
+            return ("rerank",)
+        case Classifier():
+            return ("classify",)
+    return _embedder_tasks(session.spec, has_sparse_head(session))
+
+
+def _embedder_tasks(spec: ModelSpec, with_head: bool) -> Tasks:
+    if spec.is_sparse:
+        return ("embed_sparse",)
+    return ("embed", "embed_sparse") if with_head else ("embed",)
+
+
+def _with_routes(tasks: Iterable[Task]) -> str:
+    return ", ".join(f"{task} (POST {ROUTE_OF[task]})" for task in tasks)
 
 
 def describe_model(model: ServedModel) -> Mapping[str, object]:
@@ -268,7 +303,7 @@ def describe_model(model: ServedModel) -> Mapping[str, object]:
     return facts
 
 
-def load_by_kind(name: str, config: Config, tell: Callable[[Task], None]) -> AnyModel:
+def load_by_kind(name: str, config: Config, tell: Callable[[Tasks], None]) -> AnyModel:
     """Load a model as what its files say it is.
 
     Raises:
@@ -278,13 +313,14 @@ def load_by_kind(name: str, config: Config, tell: Callable[[Task], None]) -> Any
 
     opened = OpenedModel.find(name, config)
     if not opened.has_head:
-        tell("embed")
-        check_one_vector(opened.read_files(with_head=False).spec, "embedlib serve")
+        files = opened.read_files(with_head=False)
+        tell(_embedder_tasks(files.spec, has_token_head(files, "sparse")))
+        check_one_vector(files.spec, "embedlib serve")
         return Embedder(name, config=config)
     head = opened.read_files(with_head=True).spec.head
     assert head is not None, "files read with a head have one; this is a bug in embedlib"
     if head.template is not None or len(head.labels) == 1:
-        tell("rerank")
+        tell(("rerank",))
         return Reranker(name, config=config)
-    tell("classify")
+    tell(("classify",))
     return Classifier(name, config=config)

@@ -27,6 +27,7 @@ Kind = Literal[
     "unauthorized",  # the API key is missing or wrong
     "wrong_host",  # the name that the request was sent to
     "too_large",  # the body
+    "encoded",  # the body is compressed
     "timeout",  # the body came late, or the deadline passed
     "overloaded",  # come again
     "missing",  # no such file, batch or request

@@ -19,6 +19,7 @@ _ERRORS = {
     "404": "no such model, file, batch or request",
     "408": "the body came late",
     "413": "too many texts or bytes",
+    "415": "the body is compressed",
     "422": "a field is wrong",
     "424": "the model cannot do this, or failed",
     "429": "overloaded; come again after Retry-After seconds",

@@ -7,10 +7,11 @@ from time import monotonic, time
 
 import msgspec
 
-from embedlib.errors import EmbedlibError
+from embedlib.engines.base import Lane
+from embedlib.errors import EmbedlibError, first_line
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import Work, embed, score_pairs, score_texts
+from embedlib.serve.compute import Work, embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
@@ -50,9 +51,9 @@ async def ready(exchange: Exchange) -> Response:
         for model in shared.catalog:
             if model.lost:
                 is_ready = False
-            elif not await _answers(model):
+            elif silence := await _why_silent(model):
                 is_ready = False
-                states[model.name] = f"it has not answered within {ANSWER_SECONDS:g} seconds"
+                states[model.name] = silence
     for destination in shared.destinations:
         states[f"search {destination.name}"] = destination.error or (
             "loading" if destination.model is None else "ready"
@@ -65,21 +66,25 @@ async def ready(exchange: Exchange) -> Response:
     return Response(msgspec.json.encode(content), 200 if is_ready else 503)
 
 
-async def _answers(model: ServedModel) -> bool:
-    """Return whether a model has answered lately, or answers a canary."""
+async def _why_silent(model: ServedModel) -> str:
+    """Return why a model answers no canary; empty: it does, or has answered lately."""
     if model.answered_at and monotonic() - model.answered_at <= CANARY_SECONDS:
-        return True
+        return ""
     try:
         await asyncio.wait_for(_compute_canary(model), ANSWER_SECONDS)
-    except (EmbedlibError, HTTPError, asyncio.TimeoutError):
-        return False
-    return True
+    except asyncio.TimeoutError:
+        return f"it has not answered within {ANSWER_SECONDS:g} seconds"
+    except (EmbedlibError, HTTPError) as error:
+        return first_line(error)
+    return ""
 
 
 async def _compute_canary(model: ServedModel) -> None:
     match model.task:
         case "embed":
             await embed(model, ["a"], Work())
+        case "embed_sparse":
+            await embed_tokens(model, ["a"], Work(lane=Lane.QUERY), "sparse")
         case "rerank":
             await score_pairs(model, [("a", "a")], Work())
         case "classify":

@@ -22,6 +22,7 @@ from embedlib.embedder import Embedder
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt, Role
+from embedlib.models.weights.token_heads import has_token_head
 from embedlib.reranker import MAX_QUERY_DOCUMENTS, Reranker
 from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.scoring import Scores, activate, lane_of
@@ -49,6 +50,12 @@ def engine_of(session: AnyModel) -> Engine:
 def precision_of(session: AnyModel) -> str:
     """Return the precision that is computed in, and the layers excluded from it."""
     return session._model.precision
+
+
+def has_sparse_head(embedder: Embedder) -> bool:
+    """Return whether a model with vectors has weights of tokens as well, as bge-m3."""
+    files = embedder._model.files
+    return files is not None and has_token_head(files, "sparse")
 
 
 def ranges_of(embedder: Embedder) -> NDArray[np.float32] | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _OPERATIONS: Final[dict[Task, str]] = {
     "embed": "embeddings",
+    "embed_sparse": "embeddings",
     "rerank": "rerank",
     "classify": "classify",
 }

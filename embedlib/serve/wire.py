@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -21,6 +21,21 @@ _HALF_OF_A_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 
 Input = str | list[str | int | list[int]]
 """A text, texts, the token ids of a text, or those of several; see `inputs_of`."""
+
+
+def check_encoding(headers: Mapping[str, str]) -> None:
+    """Check that a body is sent as it is.
+
+    Raises:
+        HTTPError: it is compressed. A small one could become any number of bytes here.
+    """
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() not in ("", "identity"):
+        raise HTTPError(
+            415,
+            f"Content-Encoding = {encoding!r:.40}; send the body uncompressed, without this header",
+            "encoded",
+        )
 
 
 def decode(body: bytes, kind: type[T]) -> T:

@@ -39,3 +39,19 @@ class RerankFields(ModelFields, total=False):
     """How many documents are returned; None: all."""
     rank_kwargs: dict[str, Any]
     """Arguments of `Reranker.rank`, such as `instruction` or `raw_scores`."""
+
+
+class RetrieverFields(TypedDict, total=False):
+    """The fields of `EmbedlibRetriever`; the last three are those of every retriever."""
+
+    top_k: int
+    """How many documents, at most."""
+    k: int
+    """The same."""
+    where: str | None
+    """A filter on the metadata."""
+    min_score: float | None
+    """Leave out rows with a lower score."""
+    name: str | None
+    tags: list[str] | None
+    metadata: dict[str, Any] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -40,7 +41,11 @@ def message_of(error: Any) -> str:
         (b'{"input": "a", "dimensions": 0}', 422, "dimensions = 0; it must be 1 or more"),
         (b'{"input": "a", "encoding_format": "hex"}', 400, "'hex'; it must be base64 or bytes or"),
         (b'{"input": "a", "lane": "fast"}', 400, "lane = 'fast'; it must be query or bulk"),
-        (b'{"input": "a", "model": "rank"}', 400, "model 'rank' cannot embed, it can rerank"),
+        (
+            b'{"input": "a", "model": "rank"}',
+            400,
+            "model 'rank' cannot embed, it can rerank (POST /rerank)",
+        ),
         (b'{"input": "a", "input_type": "image"}', 400, "input_type = 'image'"),
         (b'{"input": "\\ud800"}', 400, "half of a surrogate pair; send whole characters"),
         (b'{"input": "\\ud800 and more"}', 400, "half of a surrogate pair"),
@@ -58,6 +63,17 @@ def test_a_wrong_field_is_named(client: Client, body: bytes, status: int, words:
     assert "\n" not in error["message"]
     assert answer.status_code in (status, 400)
     assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/v2/embed", "/api/embed"])
+def test_a_compressed_body_is_refused_as_that(client: Client, path: str) -> None:
+    body = gzip.compress(b'{"input": "a"}')
+    answer = client.send("POST", path, body, headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert "Content-Encoding = 'gzip'; send the body uncompressed" in message_of(answer.json())
+    body = b'{"input": "a", "inputs": "a", "texts": ["a"], "input_type": "search_query"}'
+    plain = client.send("POST", path, body, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_unknown_fields_are_ignored(client: Client) -> None:

@@ -756,6 +756,14 @@ def test_a_model_that_does_not_answer_is_not_ready(
     assert client.send("GET", "/ready").status_code == 200
 
 
+def test_ready_tells_why_a_model_does_not_answer(client: Client, engine: FakeEngine) -> None:
+    engine.fail_next(EngineRunError("out of memory"))
+    answer = client.send("GET", "/ready")
+    assert answer.status_code == 503
+    assert answer.json()["models"]["embed"].endswith("out of memory")
+    assert client.send("GET", "/ready").status_code == 200
+
+
 def test_routes_of_jobs_are_described_where_there_are_jobs(client: Client) -> None:
     paths = client.send("GET", "/openapi.json").json()["paths"]
     assert "/v1/embeddings" in paths

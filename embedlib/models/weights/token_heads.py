@@ -57,6 +57,11 @@ def head_files(folder: Path) -> list[Path]:
     return [path for path in paths if has_file(path, folder)]
 
 
+def has_token_head(files: ModelFiles, name: TokenHeadName) -> bool:
+    """Return whether a model has a head; `load_token_head` says what is wrong with it."""
+    return (files.transformer_dir / f"{HEAD_STEMS[name]}.safetensors").is_file()
+
+
 def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
     """Read a head and check it against the model.
 

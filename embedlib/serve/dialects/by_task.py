@@ -46,10 +46,15 @@ def _handle_for(exchange: Exchange, fields: dict[str, msgspec.Raw]) -> Handle:
         return tei.compare
     name = decode(bytes(fields.get("model", b"null")), Any)
     named = name if isinstance(name, str) else None
-    model = exchange.shared.catalog.find(named, "embed", "classify", "rerank")
+    model = exchange.shared.catalog.find(named, "embed", "embed_sparse", "classify", "rerank")
     if "input" in fields:
         return classify if model.task == "classify" else embeddings
-    return tei.embed_texts if model.task in ("embed", None) else tei.predict
+    match model.task:
+        case "embed" | None:
+            return tei.embed_texts
+        case "embed_sparse":
+            return tei.embed_sparse
+    return tei.predict
 
 
 async def vertex(exchange: Exchange) -> Response:

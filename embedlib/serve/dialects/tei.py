@@ -12,6 +12,7 @@ import msgspec
 from embedlib.classifier import Classifier
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
+from embedlib.serve.catalog import Task
 from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import TEI, Handle, Route
 from embedlib.serve.dialects.ranking import rank_scores
@@ -125,14 +126,15 @@ async def embed_texts(exchange: Exchange) -> Response:
 
 async def embed_all(exchange: Exchange) -> Response:
     """Answer `POST /embed_all`: the vector of every token, special ones included."""
-    rows = await _embed_tokens(exchange, "token_embeddings")
+    rows = await _embed_tokens(exchange, "token_embeddings", "embed")
     encoded = [await exchange.encode_rows(row) for row in rows]
     return _timed(exchange, await exchange.answer(encoded, sum(map(len, encoded))))
 
 
 async def embed_sparse(exchange: Exchange) -> Response:
     """Answer `POST /embed_sparse`: lexical weights."""
-    weights = await _embed_tokens(exchange, "sparse")
+    # Where no model has them, an embedder says which file it lacks.
+    weights = await _embed_tokens(exchange, "sparse", "embed_sparse", "embed")
 
     def content() -> list[list[dict[str, Any]]]:
         return [
@@ -144,7 +146,7 @@ async def embed_sparse(exchange: Exchange) -> Response:
 
 
 async def _embed_tokens(
-    exchange: Exchange, output: Literal["token_embeddings", "sparse"]
+    exchange: Exchange, output: Literal["token_embeddings", "sparse"], *tasks: Task
 ) -> list[Any]:
     body = await exchange.read(EmbedAllBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
@@ -156,7 +158,7 @@ async def _embed_tokens(
             param="truncate",
         )
     return await embed_tokens(
-        exchange.find(body.model, "embed"),
+        exchange.find(body.model, *tasks),
         texts_of(body.inputs, "inputs", exchange.shared.options),
         exchange.work,
         output,
@@ -256,12 +258,13 @@ async def compare(exchange: Exchange) -> Response:
 
 
 async def info(exchange: Exchange) -> Response:
-    """Answer `GET /info` for the first model."""
+    """Answer `GET /info` for the first model of the first task that has one."""
     options = exchange.shared.options
-    model = exchange.find(None, "embed", "rerank", "classify")
+    model = exchange.find(None, "embed", "embed_sparse", "rerank", "classify")
     session = model.open()
     if isinstance(session, Embedder):
-        pooling = session.spec.pooling.modes[0]
+        # What clients of text-embeddings-inference choose /embed_sparse by.
+        pooling = "splade" if session.spec.is_sparse else session.spec.pooling.modes[0]
         kind: dict[str, Any] = {"embedding": {"pooling": pooling}}
     else:
         labels = {str(index): label for index, label in enumerate(session.labels)}

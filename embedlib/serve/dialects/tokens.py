@@ -36,7 +36,7 @@ class DecodeBody(Common, kw_only=True):
 async def tokenize(exchange: Exchange) -> Response:
     """Answer `POST /tokenize`, of text-embeddings-inference or, with `prompt`, of vLLM."""
     body = await exchange.read(TokenizeBody)
-    session = exchange.find(body.model, "embed", "rerank", "classify").open()
+    session = exchange.find(body.model, "embed", "embed_sparse", "rerank", "classify").open()
     given = body.prompt if body.inputs is None else body.inputs
     if given is None:
         raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
@@ -90,7 +90,7 @@ def _tokens(session: AnyModel, text: str, adds_special: bool) -> list[dict[str, 
 async def decode_ids(exchange: Exchange) -> Response:
     """Answer `POST /decode`."""
     body = await exchange.read(DecodeBody)
-    session = exchange.find(body.model, "embed", "rerank", "classify").open()
+    session = exchange.find(body.model, "embed", "embed_sparse", "rerank", "classify").open()
     groups = ids_of(body.ids, "ids")
     skips = body.skip_special_tokens is not False
 

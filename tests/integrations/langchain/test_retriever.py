@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import ConfigurableField
 from pydantic import ValidationError
 
 from embedlib import Document, Search, index
@@ -39,7 +42,10 @@ def test_documents_with_their_scores(search: Search) -> None:
     assert exact.page_content == "3 text"
 
 
-def test_a_call_may_name_the_number_as_vector_stores_do(search: Search) -> None:
+def test_the_number_may_have_the_name_that_vector_stores_give_it(search: Search) -> None:
+    assert EmbedlibRetriever(search=search, k=3).top_k == 3
+    with pytest.raises(ConfigError, match="pass one of them"):
+        EmbedlibRetriever(search=search, k=3, top_k=3)
     retriever = EmbedlibRetriever(search=search)
     assert retriever.invoke("3 text", k=2) == retriever.invoke("3 text", top_k=2)
     with pytest.raises(ConfigError, match="pass one of them"):
@@ -60,3 +66,33 @@ def test_callbacks_see_the_documents(search: Search) -> None:
 def test_a_wrong_field_is_refused(search: Search) -> None:
     with pytest.raises(ValidationError, match="top_k"):
         EmbedlibRetriever(search=search, top_k=0)
+    given: Any = {"wher": "n = 3"}
+    message = "EmbedlibRetriever has no field 'wher'; did you mean 'where'?"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        EmbedlibRetriever(search=search, **given)
+
+
+def test_what_is_no_search_is_refused() -> None:
+    url: Any = "edge:docs"
+    with pytest.raises(ConfigError, match=r"search is a str; it must be an embedlib\.Search"):
+        EmbedlibRetriever(search=url)
+
+
+def test_other_fields_of_retrievers_and_copies(search: Search) -> None:
+    retriever = EmbedlibRetriever(search=search, k=2, tags=["docs"], metadata={"a": 1}, name="docs")
+    assert (retriever.tags, retriever.get_name()) == (["docs"], "docs")
+    found = retriever.invoke("3 text")
+    assert len(found) == 2
+    assert copy.copy(retriever).invoke("3 text") == found
+    assert retriever.model_copy(update={"top_k": 1}).invoke("3 text") == found[:1]
+    number = ConfigurableField(id="top_k")
+    one = retriever.configurable_fields(top_k=number).with_config(configurable={"top_k": 1})
+    assert one.invoke("3 text") == found[:1]
+
+
+def test_a_class_made_from_it_may_have_fields_of_its_own(search: Search) -> None:
+    class Named(EmbedlibRetriever):
+        source: str = ""
+
+    given: Any = {"source": "docs"}
+    assert Named(search=search, **given).source == "docs"
