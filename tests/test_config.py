@@ -288,6 +288,6 @@ def test_engine_cache_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_user_without_a_home_folder_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as for a user without an entry
     with pytest.raises(ConfigError, match=r"^no folder for the cache: .*EMBEDLIB_ENGINE_CACHE_DIR"):
         _ = Config().engine_cache_path

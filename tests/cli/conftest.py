@@ -8,6 +8,12 @@ from click.testing import CliRunner, Result
 from embedlib.cli import main
 
 
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test here ask a hub for a model before it is looked for."""
+    monkeypatch.setattr("embedlib.models.hub_outline._is_downloaded", lambda *_: False)
+
+
 @pytest.fixture
 def run() -> Callable[..., Result]:
     """Run `embedlib` with these arguments and this standard input."""

@@ -62,7 +62,7 @@ def test_completing_reads_no_settings(
 
 def test_a_user_without_a_home_folder_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as for a user without an entry
     done = run("completion", "bash", "--install")
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: this user has no home folder; set HOME, or let `embedlib")

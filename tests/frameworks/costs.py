@@ -140,7 +140,7 @@ def make_static(folder: Path) -> None:
     minilm(folder)
     rows = len(load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"])
     table = np.random.default_rng(0).standard_normal((rows, 256)).astype(np.float32)
-    for path in (*folder.glob("*.json"), *folder.glob("*/")):
+    for path in [*folder.iterdir()]:
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != "tokenizer.json":

@@ -218,7 +218,8 @@ def test_without_a_home_folder_the_current_one_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as for a user without an entry
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~/.config/embedlib").mkdir(parents=True)
     (tmp_path / "~/.config/embedlib/config.toml").write_text("threads = 1")

@@ -18,7 +18,7 @@ def test_the_folder_of_locks_is_that_of_earlier_versions(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert lock_folder() == tmp_path / ".cache" / "embedlib" / "locks"
     monkeypatch.delenv("HOME")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as for a user without an entry
     with pytest.raises(SinkError, match="no home folder; set XDG_CACHE_HOME or HOME"):
         lock_folder()
 
