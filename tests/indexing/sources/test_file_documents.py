@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_source
+from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import file_documents
 from embedlib.indexing.sources.html_text import decode_html, html_text
@@ -141,10 +142,36 @@ def test_a_page_becomes_markdown() -> None:
             "<h1>T</h1><p># as root</p><p>#1</p><pre># x</pre>",
             "# T\n\n\\# as root\n\n#1\n\n```\n# x\n```",
         ),
+        ("<p>a<br>==</p><p>a ==</p>", "a\n\\==\n\na =="),
+        ("<p>~~~</p><p>``` a</p><p>```a```</p>", "\\~~~\n\n\\``` a\n\n```a```"),
+        ("<ul><li>``` a<li>1. ~~~</ul>", "- \\``` a\n- 1. \\~~~"),
+        ("<pre>```\n# a</pre>b", "````\n```\n# a\n````\n\nb"),
+        ("<pre>a<pre># b</pre># c</pre>d", "```\na\n# b\n# c\n```\n\nd"),
+        ("<pre># a", "```\n# a\n```"),
     ],
 )
 def test_pages_are_read_as_they_are_meant(page: str, text: str) -> None:
     assert html_text(page)[0] == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *("<p>", "<pre>", "</pre>", "<li>", "<br>", "<h1>", "<h2>a ", "</h2>"),
+                *("# ", "#", "==", "```", "`", "~~~", "- ", "1. ", "a", " ", "\n"),
+            ]
+        )
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_only_the_headings_of_a_page_are_headings(parts: list[str]) -> None:
+    page = "".join(parts)
+    # A paragraph after the page shows that no block of code has swallowed it.
+    text, _ = html_text(page + "</pre>" * page.count("<pre>") + "<h3>end</h3>")
+    headings = [heading.title for heading in Outline(text).headings]
+    assert headings[-1:] == ["end"]
+    assert len(headings) <= page.count("<h") + 1
 
 
 @given(
