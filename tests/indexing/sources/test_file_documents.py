@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -234,7 +236,7 @@ def test_a_folder_is_read_for_them_only_if_asked() -> None:
 def test_without_the_package_the_way_to_install_it_is_named(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, package, None)
+    monkeypatch.setitem(sys.modules, package, None)
     Path(name).write_bytes(b"")
     told = f"{package} is not installed; {install_line('documents')}"
     with pytest.raises(SourceError, match=re.escape(told)):
@@ -252,14 +254,37 @@ def test_the_pages_of_a_pdf_are_documents() -> None:
     assert bad_row("scan.pdf").reason == ("has no text on any page; recognize its text (OCR) first")
 
 
-def test_an_encrypted_pdf_is_a_bad_row() -> None:
+def encrypt(name: str, password: str, algorithm: str) -> None:
     pypdf = pytest.importorskip("pypdf")
+    writer = pypdf.PdfWriter(clone_from=BytesIO(pdf("text")))
+    writer.encrypt(password, owner_password="owner", algorithm=algorithm)
+    writer.write(name)
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256"])
+def test_an_encrypted_pdf_is_a_bad_row(algorithm: str) -> None:
+    if algorithm != "RC4-128":
+        pytest.importorskip("cryptography")
     for name, password in (("a.pdf", "secret"), ("b.pdf", "")):
-        writer = pypdf.PdfWriter(clone_from=BytesIO(pdf("text")))
-        writer.encrypt(password, owner_password="owner", algorithm="RC4-128")
-        writer.write(name)
+        encrypt(name, password, algorithm)
     assert bad_row("a.pdf").reason == "is encrypted; save it without a password"
     assert [row.id for row in read("b.pdf")] == ["b.pdf#1"]
+
+
+def test_without_the_package_for_aes_the_way_to_install_it_is_named() -> None:
+    pytest.importorskip("cryptography")
+    for algorithm in ("AES-128", "AES-256"):
+        encrypt(f"{algorithm}.pdf", "", algorithm)
+    script = """
+import sys
+sys.modules["cryptography"] = sys.modules["Crypto"] = None
+from embedlib.indexing import SourceOptions, open_source
+for name in ("AES-128.pdf", "AES-256.pdf"):
+    print(*{row.reason for row in open_source([name], SourceOptions(), print)})
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    line = f"is encrypted with AES; {install_line('documents')}\n"
+    assert (shown.stdout, shown.stderr) == (line * 2, "")
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the packages about damaged files
