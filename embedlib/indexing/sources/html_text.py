@@ -53,6 +53,10 @@ _TOKEN = re.compile(
 do not end: here, the search for the end of a tag stops at the next one."""
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
+_XML_ENCODING = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']\s*([\w:.-]+)")
+"""In the declaration of XHTML. Source:
+https://html.spec.whatwg.org/multipage/parsing.html#xml-encoding"""
+
 _HEAD_BYTES = 1024
 """Where the declaration of an encoding must be. Source:
 https://html.spec.whatwg.org/multipage/semantics.html#charset"""
@@ -70,7 +74,9 @@ def decode_html(data: bytes) -> str:
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
         if data.startswith(mark):
             return data[len(mark) :].decode(name)
-    found = None if data.startswith(codecs.BOM_UTF8) else _CHARSET.search(data[:_HEAD_BYTES])
+    found = None
+    if not data.startswith(codecs.BOM_UTF8):
+        found = _CHARSET.search(data[:_HEAD_BYTES]) or _XML_ENCODING.match(data)
     name = "utf-8-sig"
     if found is not None:
         try:

@@ -197,6 +197,17 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
             b"<META content='text/html; charset=cp1251'>\xff",
             "<META content='text/html; charset=cp1251'>я",
         ),
+        (
+            b'<?xml version="1.0" encoding="ISO-8859-1"?>\xe4',
+            '<?xml version="1.0" encoding="ISO-8859-1"?>ä',
+        ),
+        (b"<?xml encoding = 'cp1251' ?>\xff", "<?xml encoding = 'cp1251' ?>я"),
+        ('<?xml encoding="utf-16"?>ä'.encode(), '<?xml encoding="utf-16"?>ä'),
+        (
+            b'<?xml encoding="cp1251"?><meta charset="latin1">\xe4',
+            '<?xml encoding="cp1251"?><meta charset="latin1">ä',
+        ),
+        ('<?xml?><p encoding="latin1">ä'.encode(), '<?xml?><p encoding="latin1">ä'),
         ('<meta charset="utf-16">ä'.encode(), '<meta charset="utf-16">ä'),
         ('<meta charset="hex">ä'.encode(), '<meta charset="hex">ä'),
         ('<meta charset="unknown">ä'.encode(), '<meta charset="unknown">ä'),
