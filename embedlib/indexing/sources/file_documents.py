@@ -59,9 +59,9 @@ def read_file(file: InputFile) -> list[Document | BadRow]:
             raise BadValueError("is empty")
         return documents
     except (BadValueError, BrokenFileError) as error:
-        # The pages of a PDF that cannot be read are unknown, and so are their ids.
-        id_ = None if file.input_format == "pdf" else file.name
-        return [BadRow(place=place, reason=str(error), id=id_)]
+        if file.input_format == "pdf":  # its pages are unknown, and so are their ids
+            return [BadRow(place=place, reason=str(error), file=file.name)]
+        return [BadRow(place=place, reason=str(error), id=file.name)]
 
 
 def _read(file: InputFile, place: str) -> Iterator[Document | BadRow]:

@@ -262,7 +262,11 @@ def test_the_pages_of_a_pdf_are_documents() -> None:
         Document(id="a.pdf#3", text="three", metadata={"page": 3}, place="page 3 of 'a.pdf'"),
     ]
     Path("scan.pdf").write_bytes(pdf("", ""))
-    assert bad_row("scan.pdf").reason == ("has no text on any page; recognize its text (OCR) first")
+    assert bad_row("scan.pdf") == BadRow(
+        place="'scan.pdf'",
+        reason="has no text on any page; recognize its text (OCR) first",
+        file="scan.pdf",
+    )
 
 
 def encrypt(name: str, password: str, algorithm: str) -> None:
