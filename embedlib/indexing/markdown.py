@@ -11,6 +11,8 @@ from dataclasses import dataclass
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
+_ITEM = re.compile(r" {0,3}(?:(?:[-+*]|\d{1,9}[.)])[ \t]{1,4})+(?=[`~])")
+"""Matches the markers of a list in front of what may be a fence (section 5.2)."""
 _NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[#>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
 """Matches lines that cannot be the text of a setext heading."""
 
@@ -60,17 +62,22 @@ class Outline:
 
 
 def _headings(text: str) -> Iterator[Heading]:
-    fence = ""
+    fence, indent = "", 0
     paragraph: tuple[int, str] | None = None
     for start, line in _lines_after_front_matter(text):
-        marker = _FENCE.match(line)
         if fence:
-            # A closing fence has at least as many of the same character, and nothing after them.
-            if marker and marker[1].startswith(fence) and not line[marker.end() :].strip():
-                fence = ""
-            continue
-        if marker:
+            columns = line.expandtabs(4)
+            if not columns[:indent].strip():
+                # A closing fence has at least as many of the same character, and nothing after.
+                marker = _FENCE.match(columns, indent)
+                if marker and marker[1].startswith(fence) and not columns[marker.end() :].strip():
+                    fence = ""
+                continue
+            fence = ""  # ends with the item of the list in which it is
+        item = _ITEM.match(line)
+        if marker := _FENCE.match(line, item.end() if item else 0):
             fence, paragraph = marker[1], None
+            indent = len(item[0].expandtabs(4)) if item else 0
             continue
         if atx := _ATX.match(line):
             paragraph = None

@@ -107,7 +107,7 @@ class BadRows:
             raise SourceError(f"{bad.place}: {bad.reason}")
         with self._lock:
             self.num_rows += 1
-            self.has_unnamed |= bad.id is None
+            self.has_unnamed |= bad.id is None and bad.file is None
             if self._path is not None:
                 record = {"place": bad.place, "id": bad.id, "reason": bad.reason}
                 with self._file_errors():
@@ -255,6 +255,8 @@ class Reader:
                 reason = f"the id {item.id!r} was used before; ids must be unique{self._hint}"
                 item = BadRow(place=_place(item), reason=reason, id=item.id)
             if isinstance(item, BadRow):
+                if item.file is not None:
+                    self._seen.add_file(item.file)
                 self._bad_rows.add(item)
                 continue
             num_documents += 1

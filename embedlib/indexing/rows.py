@@ -49,11 +49,14 @@ class BadRow:
         place: where it was read.
         reason: what is wrong with it, in one line.
         id: the document's id; None if it could not be read.
+        file: set if the row stands for all documents of a file, whose ids are `FILE#...`: what is
+            stored of them is kept.
     """
 
     place: str
     reason: str
     id: str | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

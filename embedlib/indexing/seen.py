@@ -23,6 +23,7 @@ class Seen:
         self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._execute("PRAGMA journal_mode = OFF")
         self._execute("PRAGMA synchronous = OFF")
+        self._has_files = False
         self._execute("CREATE TABLE seen (id BLOB PRIMARY KEY, num_chunks INTEGER) WITHOUT ROWID")
 
     def add(self, source_id: str) -> bool:
@@ -34,13 +35,23 @@ class Seen:
         """Record how many rows a document has; without it, any number counts as right."""
         self._execute("UPDATE seen SET num_chunks = ? WHERE id = ?", num_chunks, _key(source_id))
 
+    def add_file(self, name: str) -> None:
+        """Record a file of which it is not known which documents it has; their ids are `NAME#...`.
+
+        Any document of it that is stored counts as a bad row.
+        """
+        self._has_files = True
+        self._execute("INSERT OR IGNORE INTO seen VALUES (?, NULL)", _file_key(name))
+
     def find(self, source_id: str) -> tuple[bool, int | None]:
         """Return whether a document was read or is a bad row, and how many rows it has.
 
         The number is None for a bad row: what is stored of it may be right.
         """
-        query = "SELECT num_chunks FROM seen WHERE id = ?"
-        found = self._execute(query, _key(source_id)).fetchone()
+        found = self._find(_key(source_id))
+        file, mark, _ = source_id.rpartition("#")
+        if found is None and mark and self._has_files:
+            found = self._find(_file_key(file))
         return (False, None) if found is None else (True, found[0])
 
     def has_rows(self) -> bool:
@@ -51,6 +62,12 @@ class Seen:
     def close(self) -> None:
         """Remove the file."""
         self._database.close()
+
+    def _find(self, key: bytes) -> tuple[int | None] | None:
+        found: tuple[int | None] | None = self._execute(
+            "SELECT num_chunks FROM seen WHERE id = ?", key
+        ).fetchone()
+        return found
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
         try:
@@ -82,3 +99,7 @@ def _no_temporary_file(error: Exception) -> SourceError:
 
 def _key(source_id: str) -> bytes:
     return blake2b(source_id.encode(), digest_size=16).digest()
+
+
+def _file_key(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=16, person=b"file").digest()

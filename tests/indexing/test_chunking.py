@@ -376,6 +376,12 @@ def test_plain_text_has_no_headings() -> None:
         ("two\nlines\n---\n", ["lines"]),
         ("~~~\n# a\n```\n~~~\n# b", ["b"]),
         ("``` not a `fence`\n# a", ["a"]),
+        ("1. ```sh\n   # a\n\n   ```\n2. b\n\n# c", ["c"]),
+        ("-\t~~~\n\t# a\n\t~~~\n# b", ["b"]),
+        ("- - ```\n    # a\n    ```\n# b", ["b"]),
+        ("- ```\n  # a\n\n# b\n```\n# c", ["b"]),
+        ("1. ```a``` and b\n# c", ["c"]),
+        ("-     ``` indented code\n# a", ["a"]),
         ("---\nno end of the block\n\n# a", ["a"]),
     ],
 )

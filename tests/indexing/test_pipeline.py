@@ -251,6 +251,20 @@ def test_nothing_is_deleted_when_a_bad_row_may_own_it(store: FakeStore, embedder
     assert set(contents(store)) == {(f"d{n}", 0) for n in [*range(8), 9]}
 
 
+def test_a_bad_file_keeps_its_own_documents_alone(store: FakeStore, embedder: Embedder) -> None:
+    kept = {"a.pdf#1": "one", "a.pdf#12": "two", "b.pdf#1": "three", "c#d.pdf#1": "four"}
+    gone = {"a.pdf": "five", "a.pdf#x#1": "six", "old.pdf#1": "seven"}
+    run({**kept, **gone}, store, embedder)
+    source = [
+        *documents({"b.pdf#1": "three"}),
+        BadRow(place="a.pdf", reason="broken", file="a.pdf"),
+        BadRow(place="c#d.pdf", reason="broken", file="c#d.pdf"),
+    ]
+    report = run(source, store, embedder, delete_missing=True, max_delete=1.0)
+    assert (report.num_bad, report.num_deleted, report.num_other) == (2, 3, 0)
+    expect(store, kept, embedder)
+
+
 def test_nothing_is_deleted_when_reading_fails(store: FakeStore, embedder: Embedder) -> None:
     run(numbered(10), store, embedder)
 

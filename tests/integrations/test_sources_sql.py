@@ -189,11 +189,50 @@ def test_postgres(postgres: str) -> None:
         "tags": ["a", None],
         "host": "10.0.0.1",
         "nan": None,
-        "wait": "1 day, 0:00:00",
+        "wait": "1 day",
     }
     [row] = read(postgres, "SELECT 1 AS id, 'a' AS text, '\\x00'::bytea AS raw")
     assert isinstance(row, BadRow)
     assert row.reason.startswith("the field 'raw' holds bytes")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("'infinity'::timestamptz", "infinity"),
+        ("'-infinity'::timestamp", "-infinity"),
+        ("'2026-01-02 03:04:05'::timestamp", "2026-01-02T03:04:05"),
+        ("'infinity'::date", "infinity"),
+        ("'0044-03-15 BC'::date", "0044-03-15 BC"),
+        ("'20000-01-01'::date", "20000-01-01"),
+        ("'24:00'::time", "24:00:00"),
+        ("'10:00+02'::timetz", "10:00:00+02:00"),
+        ("ARRAY['infinity', '2026-01-02']::date[]", ["infinity", "2026-01-02"]),
+        ("'1 mon 2 days'::interval", "1 mon 2 days"),
+        ("'1000000000 days'::interval", "1000000000 days"),
+        ("'[1,5)'::int4range", "[1,5)"),
+        ("'[2026-01-02,infinity)'::daterange", "[2026-01-02,infinity)"),
+        ("'{[1,2),[5,6)}'::int4multirange", "{[1,2),[5,6)}"),
+    ],
+)
+def test_values_of_postgres_that_python_has_no_type_for(
+    postgres: str, value: str, written: object
+) -> None:
+    # Such a column is not taken for the one with the texts.
+    query = f"SELECT 1 AS id, {value} AS x, 'a' AS note UNION ALL SELECT 2, NULL, 'b'"
+    rows = read(postgres, query)
+    assert [row.metadata for row in rows if isinstance(row, Document)] == [
+        {"x": written},
+        {"x": None},
+    ]
+
+
+def test_times_of_a_server_that_writes_them_in_another_style(postgres: str) -> None:
+    german = f"{postgres}&options=-c%20DateStyle%3DGerman%20-c%20TimeZone%3DUTC"
+    query = "SELECT 1 AS id, 'a' AS text, '2026-01-02 03:04Z'::timestamptz AS x"
+    [row] = read(german, query)
+    assert isinstance(row, Document)
+    assert row.metadata == {"x": "02.01.2026 03:04:00 UTC"}
 
 
 def test_postgres_sends_rows_as_they_are_needed(postgres: str) -> None:
@@ -246,6 +285,17 @@ def test_postgres_reads_what_has_changed(postgres: str) -> None:
     again.resume(first.position())
     assert [row.id for row in again] == ["8", "9", "10", "11", "12"]
     assert json.loads(again.position())[:2] == ["datetime", "2026-01-01T12:00:00+00:00"]
+
+
+def test_a_time_without_end_moves_no_position(postgres: str) -> None:
+    query = (
+        "SELECT * FROM (VALUES (1, 'a', TIMESTAMP '2026-01-01'), (2, 'b', 'infinity')) "
+        "AS t (id, text, at)"
+    )
+    options = SourceOptions(since_field="at")
+    source: Any = open_sql_source(postgres, query, options, [].append)
+    assert len(list(source)) == 2
+    assert json.loads(source.position())[:2] == ["datetime", "2026-01-01T00:00:00"]
 
 
 def test_rows_of_a_transaction_that_is_open_longer_are_read_later(

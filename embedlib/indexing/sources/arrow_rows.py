@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from embedlib.errors import SourceError
+from embedlib.indexing.extras import import_extra
+
 
 def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch; where Python has no such value, the row holds the exception."""
+    batch = _in_microseconds(batch)
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError):
@@ -30,4 +34,46 @@ def _value(column: Any, index: int) -> Any:
     try:
         return column[index].as_py()
     except (ValueError, OverflowError) as error:
+        zone = getattr(column.type, "tz", None)
+        if zone is not None and "zoneinfo" in str(error):  # "must be installed", which it is
+            return ValueError(f"the time zone {zone!r} is not known; is tzdata installed?")
         return error
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Cut times in nanoseconds to microseconds, as Python's are.
+
+    pyarrow makes objects of pandas of them where that is installed, and fails otherwise.
+    """
+    pyarrow = import_extra("pyarrow", "parquet", SourceError)
+    schema = pyarrow.schema([_python_field(field, pyarrow) for field in batch.schema])
+    return batch if schema.equals(batch.schema) else batch.cast(schema, safe=False)
+
+
+def _python_type(kind: Any, pyarrow: Any) -> Any:
+    """Return a type with microseconds for one with nanoseconds, also inside of others."""
+    types = pyarrow.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return pyarrow.timestamp("us", kind.tz)
+    if types.is_duration(kind) and kind.unit == "ns":
+        return pyarrow.duration("us")
+    if types.is_time64(kind) and kind.unit == "ns":
+        return pyarrow.time64("us")
+    if types.is_struct(kind):
+        return pyarrow.struct([_python_field(field, pyarrow) for field in kind])
+    if types.is_map(kind):
+        inner = (_python_field(field, pyarrow) for field in (kind.key_field, kind.item_field))
+        return pyarrow.map_(*inner, kind.keys_sorted)
+    lists = (
+        (types.is_list, pyarrow.list_),
+        (types.is_large_list, pyarrow.large_list),
+        (types.is_fixed_size_list, lambda field: pyarrow.list_(field, kind.list_size)),
+    )
+    for is_this, make in lists:
+        if is_this(kind):
+            return make(_python_field(kind.value_field, pyarrow))
+    return kind
+
+
+def _python_field(field: Any, pyarrow: Any) -> Any:
+    return field.with_type(_python_type(field.type, pyarrow))

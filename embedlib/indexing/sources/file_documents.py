@@ -16,6 +16,7 @@ from embedlib.indexing.sources.html_text import decode_html, html_text
 from embedlib.indexing.sources.input_files import InputFile
 from embedlib.indexing.sources.json_values import BadValueError, check_text
 from embedlib.indexing.sources.protocol import InputFormat
+from embedlib.installing import install_line
 
 _EXTRA: Final = "documents"
 _PACKAGES: Final[dict[InputFormat, str]] = {"pdf": "pypdf", "docx": "mammoth"}
@@ -58,9 +59,9 @@ def read_file(file: InputFile) -> list[Document | BadRow]:
             raise BadValueError("is empty")
         return documents
     except (BadValueError, BrokenFileError) as error:
-        # The pages of a PDF that cannot be read are unknown, and so are their ids.
-        id_ = None if file.input_format == "pdf" else file.name
-        return [BadRow(place=place, reason=str(error), id=id_)]
+        if file.input_format == "pdf":  # its pages are unknown, and so are their ids
+            return [BadRow(place=place, reason=str(error), file=file.name)]
+        return [BadRow(place=place, reason=str(error), id=file.name)]
 
 
 def _read(file: InputFile, place: str) -> Iterator[Document | BadRow]:
@@ -128,7 +129,7 @@ def _read_pages(file: InputFile, place: str) -> Iterator[Document | BadRow]:
     except BrokenFileError:
         raise
     except Exception as error:  # of damaged files; they are of many kinds
-        raise _damaged("PDF", error) from error
+        raise _unreadable_pdf(error) from error
     if num_pages > _MAX_PAGES:
         raise BrokenFileError(f"has {num_pages:,} pages; divide it into files of {_MAX_PAGES:,}")
     is_scan = True
@@ -151,10 +152,17 @@ def _read_page(reader: Any, number: int, name: str, place: str) -> Document | Ba
     except BadValueError as error:
         return BadRow(place=page_place, reason=str(error), id=id_)
     except Exception as error:  # of damaged pages; they are of many kinds
-        return BadRow(place=page_place, reason=str(_damaged("PDF", error)), id=id_)
+        return BadRow(place=page_place, reason=str(_unreadable_pdf(error)), id=id_)
     if not text or text.isspace():
         return None
     return Document(id=id_, text=text, metadata={"page": number}, place=page_place)
+
+
+def _unreadable_pdf(error: Exception) -> BrokenFileError:
+    missing = import_extra("pypdf.errors", _EXTRA, SourceError).DependencyError
+    if isinstance(error, missing) and "AES" in str(error):  # older ciphers need no package
+        return BrokenFileError(f"is encrypted with AES; {install_line(_EXTRA)}")
+    return _damaged("PDF", error)
 
 
 def _damaged(kind: str, error: Exception) -> BrokenFileError:

@@ -33,11 +33,10 @@ _IN_CELLS = frozenset(("p", "div"))
 _LIST_ITEMS = frozenset(("li", "tr", "dt", "dd"))
 """Blocks that follow one another without a blank line."""
 
-_NO_HEADING = re.compile(r"#{1,6}(?= |$)")
-"""What would make a heading of a line that is none."""
+_MARKUP = re.compile(r"(?=#{1,6}(?: |$)|=+$)|(?:(?:[-+*]|\d{1,9}[.)]) )*(?=`{3,}[^`]*$|~{3,})")
+"""What would make a heading of a line that is none, or a block of code of all that follow."""
 
-_FENCE = "```"
-"""Around preformatted text, in which a line that begins with # is no heading."""
+_BACKTICKS = re.compile("`+")
 
 _RAW = {tag: re.compile(f"</{tag}", re.IGNORECASE) for tag in ("script", "style")}
 """Elements in which only their own end is markup."""
@@ -54,6 +53,10 @@ _TOKEN = re.compile(
 do not end: here, the search for the end of a tag stops at the next one."""
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
+_XML_ENCODING = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']\s*([\w:.-]+)")
+"""In the declaration of XHTML. Source:
+https://html.spec.whatwg.org/multipage/parsing.html#xml-encoding"""
+
 _HEAD_BYTES = 1024
 """Where the declaration of an encoding must be. Source:
 https://html.spec.whatwg.org/multipage/semantics.html#charset"""
@@ -71,7 +74,9 @@ def decode_html(data: bytes) -> str:
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
         if data.startswith(mark):
             return data[len(mark) :].decode(name)
-    found = None if data.startswith(codecs.BOM_UTF8) else _CHARSET.search(data[:_HEAD_BYTES])
+    found = None
+    if not data.startswith(codecs.BOM_UTF8):
+        found = _CHARSET.search(data[:_HEAD_BYTES]) or _XML_ENCODING.match(data)
     name = "utf-8-sig"
     if found is not None:
         try:
@@ -120,12 +125,15 @@ class _Reader:
         self._hidden_tag = ""
         self._is_title = False
         self._preformatted = 0
+        self._fence_at = 0
         self._is_in_cell = False
         self._is_heading = False
 
     def text(self) -> str:
         """Return the lines so far."""
         self._end_line()
+        if self._preformatted:
+            self._end_preformatted()
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(self._parts))
         return text.strip("\n")
 
@@ -154,8 +162,9 @@ class _Reader:
             elif tag == "li":
                 self._line.append("- ")
             if tag == "pre":
+                if not self._preformatted:
+                    self._fence_at = len(self._parts)
                 self._preformatted += 1
-                self._parts.append(_FENCE)
 
     def end(self, tag: str) -> None:
         """End an element."""
@@ -172,7 +181,8 @@ class _Reader:
             self._end_line()
             if tag == "pre" and self._preformatted:
                 self._preformatted -= 1
-                self._parts.append(_FENCE)
+                if not self._preformatted:
+                    self._end_preformatted()
             self._end_block(tag)
 
     def add(self, data: str) -> None:
@@ -196,11 +206,19 @@ class _Reader:
             return
         self._line = []
         line = line.rstrip() if self._preformatted else re.sub(" {2,}", " ", line).strip()
-        if not (self._is_heading or self._preformatted) and _NO_HEADING.match(line):
-            line = f"\\{line}"
+        if not (self._is_heading or self._preformatted) and (markup := _MARKUP.match(line)):
+            line = f"{markup[0]}\\{line[markup.end() :]}"
         self._is_heading = False
         if self._preformatted or line.strip("#- "):
             self._parts.append(line)
+
+    def _end_preformatted(self) -> None:
+        """Put preformatted text, in which no line is a heading, between fences."""
+        lines = self._parts[self._fence_at :]
+        # A fence is ended by one of its own length, which the text must not have.
+        longest = max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0)
+        fence = "`" * max(3, longest + 1)
+        self._parts[self._fence_at :] = [fence, *lines, fence]
 
     def _end_block(self, tag: str) -> None:
         self._end_line()

@@ -19,7 +19,7 @@ from embedlib.indexing.sources.file_bytes import STDIN
 from embedlib.indexing.sources.file_formats import FORMATS, TEXTS, place_of, suffix_of
 from embedlib.indexing.sources.file_ids import file_name, forms_of
 from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
-from embedlib.indexing.sources.storage import is_folder, is_storage, list_folder, local_path
+from embedlib.indexing.sources.storage import is_folder, is_storage, list_folder, normal_path
 
 _MAX_LISTED_SUFFIXES = 5
 """How many kinds of skipped files a message lists; the others are counted."""
@@ -69,7 +69,7 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     if not inputs:
         raise SourceError("no input was given; name files or folders, or - for standard input")
     files: dict[str, InputFile] = {}
-    for path in map(local_path, inputs):
+    for path in map(normal_path, inputs):
         in_storage = is_storage(path)
         if path != STDIN and not in_storage and not os.path.exists(path):
             raise SourceError(f"cannot read {without_password(place_of(path))}: {_why_not(path)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import (
@@ -25,8 +26,24 @@ from embedlib.errors import shown
 MAX_INTEGER_BITS = 14_280
 """Of 4,299 digits: Python neither prints nor reads integers of more than 4,300, also in JSON."""
 
+
+@dataclass(frozen=True, slots=True)
+class DatabaseValue:
+    """A value for which Python has no type, as its database writes it.
+
+    It is no str, so that its column is not taken for the one with the texts.
+    """
+
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+    __repr__ = __str__
+
+
 _WRITTEN_OUT = (
-    *(UUID, timedelta),
+    *(UUID, timedelta, DatabaseValue),
     *(IPv4Address, IPv6Address, IPv4Interface, IPv6Interface, IPv4Network, IPv6Network),
 )
 """Types of database values that `str` writes in full."""

@@ -17,6 +17,7 @@ from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
+from embedlib.indexing.sources.postgres_values import load_as_written
 from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
 from embedlib.indexing.sources.sql_positions import Highest, Value, changed_since
@@ -219,14 +220,13 @@ def _check_postgres_url(url: str, name: str) -> str:
 
 
 def _read_postgres(url: str, query: str, values: Sequence[object], name: str) -> _Rows:
-    with (
-        _connected(url, name) as connection,
+    with _connected(url, name) as connection:
+        load_as_written(connection)
         # A named cursor stays on the server and sends some rows at a time.
-        connection.cursor(name="embedlib_source") as cursor,
-    ):
-        cursor.execute(query, values or None)  # with None, % is no parameter
-        names = _column_names(cursor.description, name)
-        yield from _number(_batches(cursor), names, name)
+        with connection.cursor(name="embedlib_source") as cursor:
+            cursor.execute(query, values or None)  # with None, % is no parameter
+            names = _column_names(cursor.description, name)
+            yield from _number(_batches(cursor), names, name)
 
 
 def _open_seconds(url: str, name: str) -> float:

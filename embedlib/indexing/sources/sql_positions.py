@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from embedlib.errors import SourceError, shown
 from embedlib.indexing.sinks.protocol import Tell
+from embedlib.indexing.sources.json_values import DatabaseValue
 
 Value = int | float | Decimal | date | str
 """What can be a position; a datetime is a date."""
@@ -88,7 +89,7 @@ class Highest:
         Raises:
             SourceError: it has no order, or another one than the values before it.
         """
-        if value is None or (isinstance(value, float | Decimal) and not math.isfinite(value)):
+        if value is None or _is_infinite(value):
             return  # such a row is read in every run
         kind = _kind_of(value)
         if kind is None:
@@ -156,6 +157,12 @@ def changed_since(query: str, field: str, mark: str) -> str:
     return (
         f"SELECT * FROM (\n{query}\n) AS embedlib_rows WHERE {column} >= {mark} OR {column} IS NULL"
     )
+
+
+def _is_infinite(value: Any) -> bool:
+    if isinstance(value, DatabaseValue):
+        return value.written in ("infinity", "-infinity")  # times of PostgreSQL
+    return isinstance(value, float | Decimal) and not math.isfinite(value)
 
 
 def _kind_of(value: object) -> str | None:

@@ -24,9 +24,16 @@ _BLOCK_BYTES: Final = 1 << 22
 """What one request fetches; s3fs would take 50 MiB."""
 
 
-def local_path(path: str) -> str:
-    """Return a path without `file://`, so that a file has one name however it is written."""
-    return path[len(_LOCAL) :] if path.lower().startswith(_LOCAL) else path
+def normal_path(path: str) -> str:
+    """Return the one name that a file has however its scheme is written: `S3://`, `file://`.
+
+    Raises:
+        SourceError: it is a URL, and the package that knows its scheme is missing.
+    """
+    if path.lower().startswith(_LOCAL):
+        return path[len(_LOCAL) :]
+    scheme, mark, rest = path.partition("://")
+    return f"{scheme.lower()}{mark}{rest}" if is_storage(path) else path
 
 
 def is_storage(path: str) -> bool:

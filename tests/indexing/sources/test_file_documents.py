@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_source
+from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import file_documents
 from embedlib.indexing.sources.html_text import decode_html, html_text
@@ -141,10 +144,36 @@ def test_a_page_becomes_markdown() -> None:
             "<h1>T</h1><p># as root</p><p>#1</p><pre># x</pre>",
             "# T\n\n\\# as root\n\n#1\n\n```\n# x\n```",
         ),
+        ("<p>a<br>==</p><p>a ==</p>", "a\n\\==\n\na =="),
+        ("<p>~~~</p><p>``` a</p><p>```a```</p>", "\\~~~\n\n\\``` a\n\n```a```"),
+        ("<ul><li>``` a<li>1. ~~~</ul>", "- \\``` a\n- 1. \\~~~"),
+        ("<pre>```\n# a</pre>b", "````\n```\n# a\n````\n\nb"),
+        ("<pre>a<pre># b</pre># c</pre>d", "```\na\n# b\n# c\n```\n\nd"),
+        ("<pre># a", "```\n# a\n```"),
     ],
 )
 def test_pages_are_read_as_they_are_meant(page: str, text: str) -> None:
     assert html_text(page)[0] == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *("<p>", "<pre>", "</pre>", "<li>", "<br>", "<h1>", "<h2>a ", "</h2>"),
+                *("# ", "#", "==", "```", "`", "~~~", "- ", "1. ", "a", " ", "\n"),
+            ]
+        )
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_only_the_headings_of_a_page_are_headings(parts: list[str]) -> None:
+    page = "".join(parts)
+    # A paragraph after the page shows that no block of code has swallowed it.
+    text, _ = html_text(page + "</pre>" * page.count("<pre>") + "<h3>end</h3>")
+    headings = [heading.title for heading in Outline(text).headings]
+    assert headings[-1:] == ["end"]
+    assert len(headings) <= page.count("<h") + 1
 
 
 @given(
@@ -168,6 +197,17 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
             b"<META content='text/html; charset=cp1251'>\xff",
             "<META content='text/html; charset=cp1251'>я",
         ),
+        (
+            b'<?xml version="1.0" encoding="ISO-8859-1"?>\xe4',
+            '<?xml version="1.0" encoding="ISO-8859-1"?>ä',
+        ),
+        (b"<?xml encoding = 'cp1251' ?>\xff", "<?xml encoding = 'cp1251' ?>я"),
+        ('<?xml encoding="utf-16"?>ä'.encode(), '<?xml encoding="utf-16"?>ä'),
+        (
+            b'<?xml encoding="cp1251"?><meta charset="latin1">\xe4',
+            '<?xml encoding="cp1251"?><meta charset="latin1">ä',
+        ),
+        ('<?xml?><p encoding="latin1">ä'.encode(), '<?xml?><p encoding="latin1">ä'),
         ('<meta charset="utf-16">ä'.encode(), '<meta charset="utf-16">ä'),
         ('<meta charset="hex">ä'.encode(), '<meta charset="hex">ä'),
         ('<meta charset="unknown">ä'.encode(), '<meta charset="unknown">ä'),
@@ -207,7 +247,7 @@ def test_a_folder_is_read_for_them_only_if_asked() -> None:
 def test_without_the_package_the_way_to_install_it_is_named(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, package, None)
+    monkeypatch.setitem(sys.modules, package, None)
     Path(name).write_bytes(b"")
     told = f"{package} is not installed; {install_line('documents')}"
     with pytest.raises(SourceError, match=re.escape(told)):
@@ -222,17 +262,44 @@ def test_the_pages_of_a_pdf_are_documents() -> None:
         Document(id="a.pdf#3", text="three", metadata={"page": 3}, place="page 3 of 'a.pdf'"),
     ]
     Path("scan.pdf").write_bytes(pdf("", ""))
-    assert bad_row("scan.pdf").reason == ("has no text on any page; recognize its text (OCR) first")
+    assert bad_row("scan.pdf") == BadRow(
+        place="'scan.pdf'",
+        reason="has no text on any page; recognize its text (OCR) first",
+        file="scan.pdf",
+    )
 
 
-def test_an_encrypted_pdf_is_a_bad_row() -> None:
+def encrypt(name: str, password: str, algorithm: str) -> None:
     pypdf = pytest.importorskip("pypdf")
+    writer = pypdf.PdfWriter(clone_from=BytesIO(pdf("text")))
+    writer.encrypt(password, owner_password="owner", algorithm=algorithm)
+    writer.write(name)
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256"])
+def test_an_encrypted_pdf_is_a_bad_row(algorithm: str) -> None:
+    if algorithm != "RC4-128":
+        pytest.importorskip("cryptography")
     for name, password in (("a.pdf", "secret"), ("b.pdf", "")):
-        writer = pypdf.PdfWriter(clone_from=BytesIO(pdf("text")))
-        writer.encrypt(password, owner_password="owner", algorithm="RC4-128")
-        writer.write(name)
+        encrypt(name, password, algorithm)
     assert bad_row("a.pdf").reason == "is encrypted; save it without a password"
     assert [row.id for row in read("b.pdf")] == ["b.pdf#1"]
+
+
+def test_without_the_package_for_aes_the_way_to_install_it_is_named() -> None:
+    pytest.importorskip("cryptography")
+    for algorithm in ("AES-128", "AES-256"):
+        encrypt(f"{algorithm}.pdf", "", algorithm)
+    script = """
+import sys
+sys.modules["cryptography"] = sys.modules["Crypto"] = None
+from embedlib.indexing import SourceOptions, open_source
+for name in ("AES-128.pdf", "AES-256.pdf"):
+    print(*{row.reason for row in open_source([name], SourceOptions(), print)})
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    line = f"is encrypted with AES; {install_line('documents')}\n"
+    assert (shown.stdout, shown.stderr) == (line * 2, "")
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the packages about damaged files

@@ -112,6 +112,38 @@ def test_a_row_that_cannot_be_read_does_not_end_the_file() -> None:
     assert rows[8].id == "8"
 
 
+def test_nanoseconds_are_cut_to_microseconds() -> None:
+    number = 1_700_000_000_123_456_789
+    at, inner = "2023-11-14T22:13:20.123456", pa.timestamp("ns")
+    columns = {
+        "zone": (pa.timestamp("ns", "UTC"), number, f"{at}+00:00"),
+        "span": (pa.duration("ns"), 1_500_000_999, "0:00:01.500000"),
+        "time": (pa.time64("ns"), 1_999, "00:00:00.000001"),
+        "list": (pa.list_(inner), [number], [at]),
+        "large": (pa.large_list(inner), [number], [at]),
+        "fixed": (pa.list_(inner, 1), [number], [at]),
+        "struct": (pa.struct([("a", pa.list_(inner))]), {"a": [number]}, {"a": [at]}),
+        "map": (pa.map_(pa.string(), inner), [("a", number)], [["a", at]]),
+    }
+    arrays = {name: pa.array([value, None], kind) for name, (kind, value, _) in columns.items()}
+    pq.write_table(pa.table({"id": [1, 2], "text": ["a", "b"], **arrays}), "a.parquet")
+    assert [row.metadata for row in read("a.parquet") if isinstance(row, Document)] == [
+        {name: written for name, (_, _, written) in columns.items()},
+        dict.fromkeys(columns),
+    ]
+
+
+def test_a_time_zone_that_is_unknown_is_named() -> None:
+    times = pa.array([0], pa.timestamp("us", "Mars/Phobos"))
+    pq.write_table(pa.table({"id": [1], "text": ["a"], "at": times}), "a.parquet")
+    [row] = read("a.parquet")
+    assert isinstance(row, BadRow)
+    assert row.reason == (
+        "the field 'at' cannot be read: the time zone 'Mars/Phobos' is not known; is tzdata "
+        "installed?"
+    )
+
+
 def test_a_file_that_is_broken_in_the_middle_ends_with_a_bad_row() -> None:
     table = pa.table({"id": range(4000), "text": [str(n**5) for n in range(4000)]})
     pq.write_table(table, "a.parquet", row_group_size=1000, compression="zstd")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from embedlib.errors import SourceError
+from embedlib.indexing.sources.json_values import DatabaseValue
 from embedlib.indexing.sources.sql_positions import Highest, changed_since, lower_bound
 
 UTC = timezone.utc
@@ -57,6 +58,7 @@ def test_rows_are_read_again_from_before_the_position(
         ["2026-01-02 10:00:00.5", "2026-01-02 10:00:00"],
         ["2026-01-02", "2026-01-01"],
         [7, None, float("nan"), float("inf"), Decimal("NaN")],
+        [datetime(2026, 1, 2), DatabaseValue("infinity"), DatabaseValue("-infinity")],
     ],
 )
 def test_the_largest_value_is_the_position(values: list[Any]) -> None:
@@ -86,7 +88,9 @@ def test_without_a_value_there_is_no_position() -> None:
     assert seen.position() is None
 
 
-@pytest.mark.parametrize("value", [True, b"1", "soon", "2026-13-01", "10:00", [1], ""])
+@pytest.mark.parametrize(
+    "value", [True, b"1", "soon", "2026-13-01", "10:00", [1], "", DatabaseValue("0044-03-15 BC")]
+)
 def test_values_without_an_order_are_refused(value: Any) -> None:
     with pytest.raises(SourceError, match=r"db: the field 'changed' holds .*needs a column of"):
         highest().see(value)

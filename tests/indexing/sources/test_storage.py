@@ -214,6 +214,11 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install_line("storage") in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["b/docs", "b/docs/a.txt"])
+def test_capitals_in_a_scheme_make_no_other_url(bucket: Any, path: str) -> None:
+    assert read(f"MEMORY://{path}") == read(f"memory://{path}")
+
+
 def test_a_url_of_a_disk_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     assert read(f"file://{tmp_path}") == read(str(tmp_path))

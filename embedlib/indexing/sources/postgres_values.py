@@ -1,0 +1,63 @@
+"""Values of PostgreSQL for which Python has no type, or one that cannot hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedlib.errors import SourceError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.sources.json_values import DatabaseValue
+
+_TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
+"""Types with values that Python's do not have: `infinity`, years before 1 or after 9999, 24:00."""
+
+_INTERVAL = "interval"
+"""Has months, of which psycopg makes 30 days."""
+
+
+def load_as_written(connection: Any) -> None:
+    """Make a connection of psycopg return such values as the server writes them.
+
+    psycopg ends the whole query at an `infinity`, and has classes of its own for ranges.
+    """
+    psycopg_types = import_extra("psycopg.types", "pgvector", SourceError)
+    text_format = import_extra("psycopg.pq", "pgvector", SourceError).Format.TEXT
+    adapters = connection.adapters
+    for kind in adapters.types:
+        if kind.name == _INTERVAL or isinstance(
+            kind, (psycopg_types.range.RangeInfo, psycopg_types.multirange.MultirangeInfo)
+        ):
+            adapters.register_loader(kind.oid, _Written)
+        elif kind.name in _TIMES:
+            usual = adapters.get_loader(kind.oid, text_format)
+            adapters.register_loader(kind.oid, _time_or_written(usual))
+
+
+class _Written:
+    """A loader of psycopg; `psycopg.abc.Loader` documents the members."""
+
+    format = 0  # text, the only one in which a cursor in the server is read here
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        pass
+
+    def load(self, data: Any) -> Any:
+        return DatabaseValue(bytes(data).decode())
+
+
+def _time_or_written(usual: Any) -> type[_Written]:
+    """Return a loader that returns what the usual one does, where that can."""
+    error = import_extra("psycopg", "pgvector", SourceError).DataError
+
+    class TimeOrWritten(_Written):
+        def __init__(self, oid: int, context: Any = None) -> None:
+            super().__init__(oid, context)
+            self._load = usual(oid, context).load
+
+        def load(self, data: Any) -> Any:
+            try:
+                return self._load(data)
+            except (error, NotImplementedError):  # the latter: a DateStyle other than ISO
+                return super().load(data)
+
+    return TimeOrWritten
