@@ -24,6 +24,7 @@ from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embe
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.preparing import (
     check_arguments,
+    check_files,
     estimate_documents,
     ignore,
     prepare_chunker,
@@ -36,7 +37,6 @@ from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import Sink, Tell
 from embedlib.indexing.sinks.thread import running_thread
 from embedlib.indexing.sinks.urls import check_is_sink
-from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
@@ -118,12 +118,10 @@ def index(
     check_embedder(embedder, TextEmbedder)
     assert not isinstance(embedder, str), "check_embedder refuses a str"
     documents = open_documents(source, source_options or SourceOptions(), tell)
-    if settings.errors_file is not None:
-        inputs = getattr(documents, "input_paths", ())  # unknown for an iterable of the caller
-        check_not_input(settings.errors_file, inputs, "errors_file")
     chunker = prepare_chunker(embedder, settings, tell)
     with ExitStack() as stack:
         to = open_destination(sink, embedder, sparse, settings, tell, stack)
+        check_files(documents, to.sink, to.settings.errors_file)
         settings = to.settings
         run = Run(
             embedder=embedder,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from operator import length_hint
+from pathlib import Path
 from typing import Literal, Protocol
 
 import tokenizers
@@ -17,7 +19,8 @@ from embedlib.indexing.late_windows import WINDOW_CHUNKS, WindowedChunks, check_
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.rows import BadRow, CutDocuments, Document
-from embedlib.indexing.sinks.protocol import Target, Tell
+from embedlib.indexing.sinks.protocol import Sink, Target, Tell
+from embedlib.indexing.sources.input_files import check_not_input, is_same_file
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import name_to_store, precision_to_store
 
@@ -44,6 +47,28 @@ def check_arguments(source_options: object, tell: object, on_progress: object) -
     for name, value in (("tell", tell), ("on_progress", on_progress)):
         if not callable(value):
             raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")
+
+
+def check_files(
+    documents: Iterable[Document | BadRow], sink: Sink, errors_file: str | Path | None
+) -> None:
+    """Refuse a load that would write over a file that it reads, or write a file in two ways.
+
+    Raises:
+        SourceError: a file that is written is also an input.
+        ConfigError: the errors file is also a file of the destination.
+    """
+    inputs = getattr(documents, "input_paths", ())  # unknown for an iterable of the caller
+    outputs: Sequence[str] = getattr(sink, "output_paths", ())
+    if errors_file is not None:
+        check_not_input(errors_file, inputs, "errors_file")
+    for output in outputs:
+        check_not_input(output, inputs, "destination")
+        if errors_file is not None and is_same_file(errors_file, output):
+            raise ConfigError(
+                f"errors_file {os.fspath(errors_file)!r} is also a file of {sink.name}, which a "
+                "load replaces; name another file"
+            )
 
 
 def estimate_documents(documents: Iterable[Document | BadRow], options: IndexOptions) -> int | None:

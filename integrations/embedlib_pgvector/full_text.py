@@ -131,17 +131,18 @@ def search_text(
     word is there and falls with the length of the text, times ln(1 + rows / rows with the word). A
     rank of Postgres alone does not know which word is rare.
     """
+    # The table may have columns of any names, of which none may meet a name given here.
     assert table.full_text is not None, "the caller has checked it"
     queries = _words_of(connection, table.full_text, question)
     if not queries:
         return []
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     statement = sql.SQL(
-        "WITH word AS MATERIALIZED (SELECT query,"
+        "WITH word AS MATERIALIZED (SELECT asked.query,"
         " ln(1 + (SELECT greatest(reltuples, 1) FROM pg_class WHERE oid = %s)"
-        " / greatest((SELECT count(*) FROM {table} WHERE {words} @@ query), 1)) AS weight"
-        " FROM unnest(%s::text[]::tsquery[]) AS query)"
-        " SELECT {columns}, place, score FROM (SELECT *, tableoid AS place,"
+        " / greatest((SELECT count(*) FROM {table} WHERE {words} @@ asked.query), 1)) AS weight"
+        " FROM unnest(%s::text[]::tsquery[]) AS asked (query))"
+        " SELECT {columns}, place, score FROM (SELECT {columns}, tableoid AS place,"
         " (SELECT sum(weight * ts_rank({words}, query, 1)) FROM word) AS score"
         " FROM {table} WHERE {words} @@ %s::tsquery AND {clause}) AS found"
         " ORDER BY score DESC, langchain_id LIMIT %s"

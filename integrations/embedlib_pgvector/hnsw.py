@@ -95,7 +95,8 @@ def clear_own_index(connection: Connection, table: Table, *, is_live: bool) -> b
     """Drop an index that a killed build left, and the index of an empty table.
 
     Inserts into an indexed table are a hundred times slower, so an empty table gets its index
-    at the end. A table with rows may be in use by searches, so it keeps its index.
+    at the end. A table with rows may be in use by searches, so it keeps its index, and so does an
+    empty one of another role: only the owner may drop an index, or build it again.
 
     Returns:
         whether there is an index now.
@@ -103,8 +104,13 @@ def clear_own_index(connection: Connection, table: Table, *, is_live: bool) -> b
     index = find_index(connection, table)
     is_ours = index is not None and index.name == index_name(table)
     if index is not None and is_ours and not (index.is_valid and is_live):
-        drop_index(connection, table, index.name)
-        return False
+        try:
+            drop_index(connection, table, index.name)
+        except psycopg.errors.InsufficientPrivilege:
+            if not index.is_valid:
+                raise
+        else:
+            return False
     return index is not None and index.is_valid
 
 

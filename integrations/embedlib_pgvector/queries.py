@@ -111,7 +111,8 @@ def search_sparse(
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     query = sql.SQL(
         f"SELECT {HIT_COLUMNS}, place, distance FROM"
-        " (SELECT *, tableoid AS place, {} <#> %s::sparsevec AS distance FROM {} WHERE {}) AS found"
+        f" (SELECT {HIT_COLUMNS}, tableoid AS place, {{}} <#> %s::sparsevec AS distance FROM {{}}"
+        " WHERE {}) AS found"
         " WHERE distance < 0 ORDER BY distance, langchain_id LIMIT %s"
     ).format(sql.Identifier(SPARSE_COLUMN), table.escaped, clause)
     rows = connection.execute(query, (vector, *values, k)).fetchall()

@@ -30,6 +30,7 @@ from embedlib_qdrant.full_text import (
     client_text_index,
     is_ranking,
 )
+from embedlib_qdrant.metadata_limits import MetadataLimits
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     OWN_KEY,
@@ -38,7 +39,7 @@ from embedlib_qdrant.points import (
     read_digest,
     read_key,
 )
-from embedlib_qdrant.upserts import BATCH, describe_bad_row, find_big_number
+from embedlib_qdrant.upserts import BATCH
 
 MARK_KEY = "embedlib"
 """Key in the collection's metadata."""
@@ -50,6 +51,8 @@ class CollectionSink(CollectionSearch):
     """A collection; a subclass connects, locks, creates and indexes it."""
 
     takes_multi_vectors = True
+    metadata_limits: MetadataLimits
+    """What can be stored, by `store` too."""
 
     def __init__(self, name: str, collection: str, given: GivenOptions) -> None:
         super().__init__(name, collection)
@@ -279,12 +282,9 @@ class CollectionSink(CollectionSearch):
         """Return the operations that replace metadata; rows that cannot be stored are bad rows."""
         models, changes = self.models, []
         for row in rows:
-            payload = metadata_payload(row)
-            if find_big_number(payload) is None:
-                points = models.SetPayload(payload=payload, points=[str(row.id)])
+            if self.metadata_limits.takes(row, bad_rows):
+                points = models.SetPayload(payload=metadata_payload(row), points=[str(row.id)])
                 changes.append(models.SetPayloadOperation(set_payload=points))
-            else:
-                bad_rows.append(describe_bad_row(row, ValueError()))
         return changes
 
     def _retrieve(self, ids: list[str]) -> Any:

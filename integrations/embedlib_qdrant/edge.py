@@ -14,6 +14,7 @@ import numpy as np
 
 from embedlib.errors import SinkError, first_line
 from embedlib.indexing import (
+    BadRow,
     FileLock,
     Row,
     RowKey,
@@ -22,6 +23,7 @@ from embedlib.indexing import (
     SparseVector,
     Target,
     Tell,
+    UnstorableRowsError,
     Vectors,
     check_target,
     check_vectors,
@@ -32,6 +34,7 @@ from embedlib_qdrant.edge_config import edge_config
 from embedlib_qdrant.edge_folder import EdgeFolder
 from embedlib_qdrant.edge_search import EdgeSearch
 from embedlib_qdrant.full_text import check_language, edge_text_index, is_ranking
+from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
 from embedlib_qdrant.one_line_errors import REMEDIES, one_line_errors
 from embedlib_qdrant.points import (
     CONTENT_KEY,
@@ -157,27 +160,35 @@ class EdgeSink(EdgeSearch):
         if not rows:
             return
         self._check_room(4 * num_bytes)
+        bad_rows = list[BadRow]()
         with self.one_line("cannot be written"):
             points = [
                 edge.Point(row.id, vector, {CONTENT_KEY: row.text, **_metadata_payload(row)})
                 for row, vector in zip(rows, vectors, strict=True)
+                if FOLDER_LIMITS.takes(row, bad_rows)
             ]
-            shard.update(edge.UpdateOperation.upsert_points(points))
-        self._has_changed = True
-        self._num_unflushed += len(rows)
+            if points:
+                shard.update(edge.UpdateOperation.upsert_points(points))
+                self._has_changed = True
+        self._num_unflushed += len(points)
         if self._num_unflushed >= _FLUSH_ROWS:
             self._flush()
+        if bad_rows:
+            raise UnstorableRowsError(self.name, bad_rows)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest."""
         shard, edge = self._begun, self.edge
         self._check_room()
-        stored = self.digests([row.id for row in rows])
+        stored, bad_rows = self.digests([row.id for row in rows]), list[BadRow]()
         with self.one_line("cannot be written"):
-            # The engine raises an error for unknown ids.
-            for row in (row for row in rows if row.id in stored):
-                shard.update(edge.UpdateOperation.set_payload([row.id], _metadata_payload(row)))
+            for row in rows:
+                # The engine raises an error for unknown ids.
+                if row.id in stored and FOLDER_LIMITS.takes(row, bad_rows):
+                    shard.update(edge.UpdateOperation.set_payload([row.id], _metadata_payload(row)))
             shard.flush()
+        if bad_rows:
+            raise UnstorableRowsError(self.name, bad_rows)
 
     def scan(self) -> Iterator[RowKey]:
         """Yield every row."""

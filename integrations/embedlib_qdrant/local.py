@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 
 from embedlib.errors import SinkError, first_line
 from embedlib.indexing import (
+    BadRow,
     Filter,
     Hit,
     Row,
     SinkState,
     SinkUrl,
     SparseVector,
+    UnstorableRowsError,
     Vectors,
     import_extra,
 )
@@ -36,6 +38,7 @@ from embedlib_qdrant.collection_options import parse_options
 from embedlib_qdrant.creation import multivector_config, sparse_config
 from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.full_text import SIMPLE
+from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
 from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
 
@@ -61,6 +64,8 @@ def open_sink(url: SinkUrl) -> LocalSink:
 
 class LocalSink(CollectionSink):
     """A collection in a folder of qdrant-client's local mode."""
+
+    metadata_limits = FOLDER_LIMITS
 
     def __init__(self, path: Path, collection: str) -> None:
         suffix = "" if collection == DEFAULT_COLLECTION else f"?collection={quote(collection)}"
@@ -118,12 +123,16 @@ class LocalSink(CollectionSink):
                 {"": vector, SPARSE_NAME: self.sparse_of(sparse)}
                 for vector, sparse in zip(both, weights, strict=True)
             ]
+        bad_rows = list[BadRow]()
         points = [
             self.models.PointStruct(id=str(row.id), vector=vector, payload=row_payload(row))
             for row, vector in zip(rows, both, strict=True)
+            if self.metadata_limits.takes(row, bad_rows)
         ]
         if points:
             self.call(lambda: self.connect().upsert(self.collection, points))
+        if bad_rows:
+            raise UnstorableRowsError(self.name, bad_rows)
 
     def read_info(self, collection: str | None = None) -> Any:
         """Return the client's `CollectionInfo`; does not open, and so create, a missing folder."""

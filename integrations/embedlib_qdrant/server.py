@@ -41,6 +41,7 @@ from embedlib_qdrant.index_state import (
 )
 from embedlib_qdrant.lease import Lease
 from embedlib_qdrant.load_requests import LoadRequests
+from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.points import SOURCE_ID_KEY, Mark
 from embedlib_qdrant.retry import retry
 from embedlib_qdrant.server_version import check_metadata, check_ranking
@@ -61,6 +62,7 @@ class ServerSink(CollectionSink):
     """A collection of a server."""
 
     is_shared = True
+    metadata_limits = SERVER_LIMITS
 
     def __init__(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from embedlib.indexing import BadRow, Row, SparseVector, Vectors, import_extra
+from embedlib_qdrant.metadata_limits import SERVER_LIMITS, bad_row
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,
@@ -28,8 +28,6 @@ MAX_NUMBERS = 1 << 20
 Source: MAX_MULTIVECTOR_FLATTENED_LEN in Qdrant's lib/common/common/src/validation.rs."""
 
 _NO_ID = "0" * 36
-_INT64 = range(-(1 << 63), 1 << 63)
-"""Source: `integer_value` of Qdrant's json_with_int.proto is an int64."""
 
 
 class PointEncoder:
@@ -96,10 +94,8 @@ class PointEncoder:
             if weights is not None:
                 sparse = [self._write_weights(each) for each in weights[part]]
             for row, vector, more in zip(rows[part], vectors[part], sparse, strict=True):
-                try:
-                    payload = self._write_payload(row)
-                except (ValueError, TypeError, OverflowError) as error:
-                    bad_rows.append(describe_bad_row(row, error))
+                payload = self._write_payload(row, bad_rows)
+                if payload is None:
                     continue
                 id_ = str(row.id).encode()
                 point = (payload, self._before_id, id_, self._after_id, vector.tobytes(), more)
@@ -116,10 +112,8 @@ class PointEncoder:
             if vector.size >= MAX_NUMBERS:
                 bad_rows.append(_describe_long_row(row, vector))
                 continue
-            try:
-                payload = self._write_payload(row)
-            except (ValueError, TypeError, OverflowError) as error:
-                bad_rows.append(describe_bad_row(row, error))
+            payload = self._write_payload(row, bad_rows)
+            if payload is None:
                 continue
             point = self._grpc.PointStruct(id=self._grpc.PointId(uuid=str(row.id)))
             held = point.vectors
@@ -144,13 +138,21 @@ class PointEncoder:
         written: bytes = point.SerializeToString()
         return written
 
-    def _write_payload(self, row: Row) -> bytes:
-        """Return a PointStruct with the payload of a row alone."""
+    def _write_payload(self, row: Row, bad_rows: list[BadRow]) -> bytes | None:
+        """Return a PointStruct with the payload of a row alone; None: it is a bad row now."""
+        if not SERVER_LIMITS.takes(row, bad_rows):
+            return None
         self._text.string_value = row.text
         self._source_id.string_value = row.source_id
         self._chunk.integer_value = row.chunk
         self._digest.string_value = row.digest.hex()
-        metadata = self._grpc.PointStruct(payload=self._to_payload({METADATA_KEY: row.metadata}))
+        try:
+            payload = self._to_payload({METADATA_KEY: row.metadata})
+        except (ValueError, TypeError) as error:
+            reason = f"has metadata that Qdrant cannot store: {' '.join(str(error).split())}"
+            bad_rows.append(bad_row(row, reason))
+            return None
+        metadata = self._grpc.PointStruct(payload=payload)
         own: bytes = self._point.SerializeToString()
         written: bytes = own + metadata.SerializeToString()
         return written
@@ -166,47 +168,12 @@ def _varint(number: int) -> bytes:
     return bytes(written)
 
 
-def describe_bad_row(row: Row, error: Exception) -> BadRow:
-    """Return what a row's metadata has that Qdrant cannot store."""
-    big = find_big_number(row.metadata)
-    if big is None:
-        reason = f"has metadata that Qdrant cannot store: {' '.join(str(error).split())}"
-    else:
-        path, number = big
-        reason = (
-            f"has the number {number} in metadata {path!r}, and Qdrant stores whole numbers of "
-            "64 bits; make it a string"
-        )
-    return _bad_row(row, reason)
-
-
 def _describe_long_row(row: Row, vector: Vectors) -> BadRow:
     """Return that a row has more tokens than a server stores vectors of."""
     num_tokens, dim = vector.shape
-    return _bad_row(
+    return bad_row(
         row,
         f"has {num_tokens} vectors of {dim} numbers, {num_tokens * dim} in all, and a Qdrant "
         f"server stores less than {MAX_NUMBERS}, here up to {(MAX_NUMBERS - 1) // dim} vectors; "
         "make shorter chunks, or pass a lower max_seq_tokens",
     )
-
-
-def _bad_row(row: Row, reason: str) -> BadRow:
-    return BadRow(place=f"{row.source_id!r}, chunk {row.chunk}", reason=reason, id=row.source_id)
-
-
-def find_big_number(value: Any, path: str = "") -> tuple[str, int] | None:
-    """Return path and value of a whole number beyond 64 bits; None: there is none."""
-    if isinstance(value, int):
-        return None if value in _INT64 else (path, value)
-    items: Iterator[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        items = iter(value.items())
-    elif isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    else:
-        return None
-    for key, item in items:
-        if found := find_big_number(item, f"{path}.{key}" if path else str(key)):
-            return found
-    return None

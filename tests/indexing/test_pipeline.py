@@ -847,6 +847,38 @@ def test_an_errors_file_that_is_a_source_is_left_alone(
     assert store.calls == []
 
 
+@pytest.mark.parametrize("scheme", ["jsonl", "npy", "parquet"])
+def test_an_errors_file_of_the_destination_is_refused(
+    scheme: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["out", "out.rows.jsonl"] if scheme == "npy" else ["out"]
+    for _ in range(2):  # before there is the file, and then
+        for name in names:
+            with pytest.raises(ConfigError, match=f"'.*{name}' is also a file of {scheme}:out"):
+                index(
+                    documents({"a": ""}),
+                    f"{scheme}:out",
+                    embedder=embedder,
+                    errors_file=str(tmp_path / name),
+                )
+        index(documents({"a": "b"}), f"{scheme}:out", embedder=embedder, errors_file="out.errors")
+    (tmp_path / "link").symlink_to("out")
+    with pytest.raises(ConfigError, match="errors_file 'link' is also a file of"):
+        index(documents({"a": ""}), f"{scheme}:out", embedder=embedder, errors_file="link")
+
+
+def test_a_destination_is_not_loaded_from_itself(embedder: Embedder, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    index(documents({"a": "b"}), f"jsonl:{out}", embedder=embedder)
+    before = out.read_bytes()
+    message = r"^destination '.*out\.jsonl' is also an input, which writing would destroy; name"
+    with pytest.raises(SourceError, match=message):
+        index(out, f"jsonl:{out}", embedder=embedder)
+    assert out.read_bytes() == before
+    assert index(out, f"jsonl:{tmp_path / 'other.jsonl'}", embedder=embedder).num_rows == 1
+
+
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
 def test_a_name_that_no_errors_file_can_have_is_one_line(
     name: str, store: FakeStore, embedder: Embedder

@@ -93,6 +93,11 @@ class FileSink:
         self._database: sqlite3.Connection | None = None
         self._lock: FileLock | None = None
 
+    @property
+    def output_paths(self) -> list[str]:
+        """The files that a load replaces."""
+        return list(self._files)
+
     def inspect(self) -> SinkState | None:
         """Return what the folder beside the file holds; refuse a file embedlib did not write."""
         with self._errors():

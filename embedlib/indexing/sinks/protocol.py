@@ -139,7 +139,8 @@ class Sink(Protocol):
 
     A sink may have `is_shared = True`: it is a server that other machines reach under the same URL,
     and `begin` admits several writers, each with another `Target.shard`. The workers of a cluster
-    then write themselves.
+    then write themselves. It may have `output_paths`: the files it writes, which `index` refuses as
+    input and as errors file.
     """
 
     @property

@@ -114,6 +114,13 @@ def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], optio
             )
 
 
+def is_same_file(first: str | os.PathLike[str], second: str) -> bool:
+    """Return whether two names are of one file, which need not exist."""
+    if os.path.isfile(first) and os.path.isfile(second):
+        return os.path.samefile(first, second)
+    return os.path.abspath(first) == os.path.abspath(second)
+
+
 def _named_file(path: str, options: SourceOptions) -> InputFile:
     input_format = options.input_format
     if input_format == "auto":

@@ -64,6 +64,17 @@ def test_words_are_added_to_a_table_with_rows(pg: Any) -> None:
     pg.fetch("DROP TABLE {}", table)
 
 
+def test_columns_of_the_user_may_have_any_name(pg: Any, pg_table: str) -> None:
+    sink = load(pg, pg_table, ENGLISH, make_rows(9, text="the copied folders"))
+    expected = [(hit.id, hit.score) for hit in sink.search_text("folders copied", 5, None)]
+    assert len(expected) == 5
+    for name in ("place", "score", "query", "weight", "word", "found", "rank", "asked"):
+        pg.fetch(f"ALTER TABLE {{}} ADD COLUMN {name} text DEFAULT 'folder'", pg_table)
+    found = sink.search_text("folders copied", 5, None)
+    assert [(hit.id, hit.score) for hit in found] == expected
+    sink.close()
+
+
 def test_an_unknown_language_changes_nothing(pg: Any, pg_table: str) -> None:
     bad = "english'; DROP TABLE docs; --"
     for language, num_rows in ((bad, None), ("ENGLISH", 2)):

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from embedlib.errors import SinkError
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import (
     BYTES_PER_NEIGHBOR,
@@ -91,6 +92,35 @@ def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> N
     assert indexes(pg, pg_table) == []
     sink.finish()
     assert len(indexes(pg, pg_table)) == 1
+
+
+def test_a_role_that_only_writes_rows_fills_an_empty_table(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.slow_inserts.SLOW_INSERT_ROWS", 5)
+    sink, rows, role = pg.begun(pg_table), pg.rows(0, 5), f"loader_{pg_table[:20]}"
+    sink.finish()
+    sink.close()
+    built = indexes(pg, pg_table)
+    pg.fetch("CREATE ROLE {} LOGIN", role)
+    try:
+        pg.fetch("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}", pg_table, role)
+        theirs = psycopg.conninfo.make_conninfo(pg.dsn, user=role)
+        sink = pg.begun(pg_table, conninfo=theirs)
+        sink.write(rows, pg.vectors(rows))
+        sink.finish()
+        sink.close()
+        assert len([line for line in pg.lines if "has an index already" in line]) == 1
+        assert indexes(pg, pg_table) == built
+        assert pg.fetch("SELECT count(*) FROM {}", pg_table) == [5]
+        # An index that no search uses is not kept.
+        pg.fetch("DELETE FROM {}", pg_table)
+        pg.fetch(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {built[0][2]}")
+        with pytest.raises(SinkError, match="must be owner of index"):
+            pg.begun(pg_table, conninfo=theirs)
+    finally:
+        pg.fetch("DROP OWNED BY {}", role)
+        pg.fetch("DROP ROLE {}", role)
 
 
 def test_rows_into_an_indexed_table_are_told_to_be_slow(

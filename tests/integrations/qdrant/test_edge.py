@@ -18,6 +18,7 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import row_id
+from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.installing import install_line
 from embedlib.testing import check_sink
@@ -267,6 +268,53 @@ def test_new_metadata_replaces_the_old_and_keeps_the_vector(make: Callable[..., 
     sink.close()
     assert (hit.id, hit.text, hit.metadata) == (rows[2].id, rows[2].text, {"only": 1})
     assert hit.score > 0.999
+
+
+def nested(num_dicts: int) -> dict[str, Any]:
+    """Return metadata of as many dicts in one another."""
+    metadata: dict[str, Any] = {}
+    for _ in range(num_dicts - 1):
+        metadata = {"a": metadata}
+    return metadata
+
+
+@pytest.mark.parametrize("method", ["write", "write_metadata"])
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        # From 122 levels on the engine takes a row that it never reads again.
+        (nested(101), "has metadata 'a' nested too deeply, and Qdrant stores up to 99 objects"),
+        (nested(400), "has metadata 'a' nested too deeply"),
+        ({"a": [{"n": 10**309}]}, "has a number of 310 digits in metadata 'a.0.n'"),
+        ({"n": -(10**400)}, "has a number of 402 digits in metadata 'n'"),
+    ],
+)
+def test_metadata_that_the_engine_cannot_keep_is_one_bad_row(
+    make: Callable[..., Any], method: str, metadata: dict[str, Any], reason: str
+) -> None:
+    load(make)
+    rows = make_rows(11)
+    rows[3] = replace(rows[3], metadata=metadata, digest=b"x" * 24)
+    rows[4] = replace(rows[4], metadata=nested(100))
+    rows[5] = replace(rows[5], metadata={"n": 10**308, "also": -(10**308)})
+    sink = begin(make)
+    arguments = (rows, make_vectors(rows)) if method == "write" else (rows,)
+    with pytest.raises(UnstorableRowsError, match="cannot store 1 of these rows") as caught:
+        getattr(sink, method)(*arguments)
+    (bad,) = caught.value.bad_rows
+    assert (bad.id, bad.place) == (
+        rows[3].source_id,
+        f"{rows[3].source_id!r}, chunk {rows[3].chunk}",
+    )
+    assert bad.reason.startswith(reason)
+    sink.close()
+    sink = begin(make)  # which reads the log
+    assert len(list(sink.scan())) == (11 if method == "write" else 10)
+    stored = {hit.id: hit.metadata for hit in sink.search(make_vectors(rows)[0], 11)}
+    sink.close()
+    assert stored[rows[3].id] == make_rows(10)[3].metadata
+    assert stored[rows[4].id] == rows[4].metadata
+    assert stored[rows[5].id] == {"n": 1e308, "also": -1e308}
 
 
 def test_metadata_that_cannot_be_stored_is_one_line_and_writes_nothing(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
+from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
@@ -67,6 +68,26 @@ def test_new_metadata_replaces_the_old_and_keeps_the_vector(make: Callable[..., 
     sink.close()
     assert (hit.id, hit.text, hit.metadata) == (rows[2].id, rows[2].text, {"only": 1})
     assert hit.score > 0.999
+
+
+@pytest.mark.parametrize("method", ["write", "write_metadata"])
+def test_both_ways_to_write_take_the_same_metadata(make: Callable[..., Any], method: str) -> None:
+    load(make)
+    rows, deep = make_rows(10), dict[str, Any]()
+    for _ in range(300):
+        deep = {"a": [deep]}
+    rows[2] = replace(rows[2], metadata={"big": 2**70})
+    rows[3] = replace(rows[3], metadata=deep)
+    sink = make()
+    sink.begin(TARGET, ignore)
+    arguments = (rows, make_vectors(rows)) if method == "write" else (rows,)
+    with pytest.raises(UnstorableRowsError, match="'a' nested too deeply") as caught:
+        getattr(sink, method)(*arguments)
+    assert [bad.id for bad in caught.value.bad_rows] == [rows[3].source_id]
+    stored = {hit.id: hit.metadata for hit in sink.search(make_vectors(rows)[2], 10)}
+    sink.close()
+    assert stored[rows[2].id] == {"big": 2**70}
+    assert stored[rows[3].id] == make_rows(10)[3].metadata
 
 
 def test_langchain_opens_searches_adds_to_and_deletes_from_what_was_written(

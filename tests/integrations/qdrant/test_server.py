@@ -5,6 +5,7 @@ Each test uses a collection of its own and removes it.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
+from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
@@ -52,6 +54,29 @@ def make(
 @pytest.mark.parametrize("options", ["", "?on_disk=1&quantization=scalar&shards=2&m=8"])
 def test_it_keeps_what_every_sink_promises(make: Callable[..., Any], options: str) -> None:
     check_sink(lambda: make(options))
+
+
+@pytest.mark.parametrize("method", ["write", "write_metadata"])
+@pytest.mark.parametrize(("opened", "closed", "most"), [('{"a":', "}", 29), ("[", "]", 43)])
+def test_the_deepest_metadata_is_stored_and_found(
+    make: Callable[..., Any], method: str, opened: str, closed: str, most: int
+) -> None:
+    sink = make("?shards=2")
+    sink.begin(TARGET, ignore)
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    deep, deeper = (json.loads(opened * depth + "1" + closed * depth) for depth in (most, most + 1))
+    rows[0] = replace(rows[0], metadata={"deep": deep})
+    rows[1] = replace(rows[1], metadata={"deep": deeper})
+    arguments = (rows, make_vectors(rows)) if method == "write" else (rows,)
+    with pytest.raises(UnstorableRowsError, match="cannot store 1 of these rows"):
+        getattr(sink, method)(*arguments)
+    hits = sink.search(make_vectors(rows)[0], 2)
+    assert {hit.id: hit.metadata for hit in hits} == {
+        rows[0].id: {"deep": deep},
+        rows[1].id: make_rows(2)[1].metadata,
+    }
+    sink.close()
 
 
 def test_the_graph_is_built_at_the_end(make: Callable[..., Any]) -> None:

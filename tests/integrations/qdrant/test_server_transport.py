@@ -502,6 +502,37 @@ def test_a_number_that_qdrant_cannot_store_is_one_bad_row(
         assert stored_ids(stub) == sorted(str(row.id) for row in rows if row is not rows[3])
 
 
+def in_one_another(num: int, name: str) -> dict[str, Any]:
+    """Return metadata of as many dicts or lists under one key."""
+    value: Any = 1
+    for _ in range(num):
+        value = {"a": value} if name == "dicts" else [value]
+    return {"deep": value}
+
+
+@pytest.mark.parametrize("method", ["write", "write_metadata"])
+@pytest.mark.parametrize(("name", "most"), [("dicts", 29), ("lists", 43)])
+def test_metadata_that_the_server_cannot_decode_is_one_bad_row(
+    make_sink: Callable[..., Any], stub: Any, method: str, name: str, most: int
+) -> None:
+    sink = begin(make_sink)
+    rows = make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    rows[0] = replace(rows[0], metadata=in_one_another(most, name))
+    rows[1] = replace(rows[1], metadata=in_one_another(most + 1, name))
+    rows[2] = replace(rows[2], metadata=in_one_another(300, name))
+    arguments = (rows, make_vectors(rows)) if method == "write" else (rows,)
+    with pytest.raises(UnstorableRowsError, match="cannot store 2 of these rows") as caught:
+        getattr(sink, method)(*arguments)
+    for bad in caught.value.bad_rows:
+        assert bad.reason.startswith("has metadata 'deep' nested too deeply, and Qdrant stores up")
+    sink.close()
+    found = stub.local.retrieve("docs", [str(row.id) for row in rows])
+    stored = {point.id: point.payload["metadata"] for point in found}
+    assert stored[str(rows[0].id)] == rows[0].metadata
+    assert [stored[str(row.id)]["page"] for row in rows[1:]] == [1, 2]
+
+
 def test_a_load_counts_it_and_goes_on(make_sink: Callable[..., Any], stub: Any) -> None:
     documents = [Document(id=f"d{n}", text=f"text {n}", metadata={"n": n}) for n in range(50)]
     documents[7] = replace(documents[7], metadata={"n": 12345678901234567890})
