@@ -97,8 +97,7 @@ def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
     """Return the memory that a model needs, in one line for each engine and precision."""
     from embedlib.models.opening import OpenedModel
 
-    with OpenedModel.outlined(model, config, 0) as outlined:
-        opened = outlined or OpenedModel.find(model, config)
+    with OpenedModel.described(model, config) as opened:
         return _memory_of(opened.read_files(with_head=opened.has_head), config, machine)
 
 

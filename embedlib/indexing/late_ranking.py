@@ -39,8 +39,9 @@ def load_ranking(name: str, config: Config) -> Reranker | LateRanking:
     Raises:
         what `Reranker` raises, also for an embedding model of another kind.
     """
-    opened = OpenedModel.find(name, config)
-    if not opened.has_head and opened.read_files(with_head=False).spec.late_interaction is not None:
+    with OpenedModel.described(name, config) as opened:
+        spec = opened.read_files(with_head=opened.has_head).spec
+    if spec.late_interaction is not None:
         # Not every engine and device has vectors of tokens.
         return LateRanking(Embedder(name, config=replace(config, engine="auto", device=None)))
     return Reranker(name, config=config)

@@ -91,6 +91,17 @@ class OpenedModel:
             yield None if found is None else cls._of(found, config)
 
     @classmethod
+    @contextmanager
+    def described(cls, name: str | PathLike[str], config: Config) -> Iterator[OpenedModel]:
+        """Yield a model whose settings alone are to be read; downloads no weights if it can.
+
+        Raises:
+            what `find` raises.
+        """
+        with cls.outlined(name, config, 0) as outlined:
+            yield outlined or cls.find(name, config)
+
+    @classmethod
     def _of(cls, found: ModelFolder, config: Config) -> OpenedModel:
         if is_pack(found.path):
             pack = verify_pack(found.path, file_hashes(config))

@@ -311,14 +311,14 @@ def load_by_kind(name: str, config: Config, tell: Callable[[Tasks], None]) -> An
     """
     from embedlib.models.opening import OpenedModel
 
-    opened = OpenedModel.find(name, config)
-    if not opened.has_head:
-        files = opened.read_files(with_head=False)
-        tell(_embedder_tasks(files.spec, has_token_head(files, "sparse")))
+    with OpenedModel.described(name, config) as opened:
+        files = opened.read_files(with_head=opened.has_head)
+        is_sparse = has_token_head(files, "sparse")
+    head = files.spec.head
+    if head is None:
+        tell(_embedder_tasks(files.spec, is_sparse))
         check_one_vector(files.spec, "embedlib serve")
         return Embedder(name, config=config)
-    head = opened.read_files(with_head=True).spec.head
-    assert head is not None, "files read with a head have one; this is a bug in embedlib"
     if head.template is not None or len(head.labels) == 1:
         tell(("rerank",))
         return Reranker(name, config=config)

@@ -33,10 +33,10 @@ class TextMeasure:
             ModelError: there is no such model, or it makes no vectors.
             ConfigError: an option does not fit the model.
         """
-        opened = OpenedModel.find(name, config)
-        files = opened.read_files(with_head=False)
-        self.tokenizer: tokenizers.Tokenizer = load_tokenizer(files)
-        spec = opened.limit_length(files, self.tokenizer).spec
+        with OpenedModel.described(name, config) as opened:
+            files = opened.read_files(with_head=False)
+            self.tokenizer: tokenizers.Tokenizer = load_tokenizer(files)
+            spec = opened.limit_length(files, self.tokenizer).spec
         self._calls = CallFactory(spec, config, opened.known)
         given = (spec, self.tokenizer, config, Meter(perf_counter))
         self._tokenizer, _ = make_tokenizers(*given)

@@ -20,7 +20,9 @@ from embedlib.models import hub_outline
 from embedlib.models.hub_outline import outline
 from embedlib.models.opening import OpenedModel
 from embedlib.models.weights.safetensors_files import list_tensors
+from embedlib.serve.catalog import load_by_kind
 from embedlib.session.loading import load_model
+from embedlib.session.text_measure import TextMeasure
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import fake_machine
 from tests.models.fake_hub import COMMIT, FakeHub, serve_hub, use_hub
@@ -184,6 +186,26 @@ def test_commands_that_tell_of_a_model_download_no_weights(
         assert "folder         not downloaded" in told
         assert json.loads(run(None, command, REPO, "--json"))["folder"] is None
         assert told.splitlines()[3:] == local.splitlines()[2:]
+
+
+def test_texts_are_measured_without_weights(hub: FakeHub, folder: Path, config: Config) -> None:
+    rooms = [TextMeasure(name, config).count_room("document") for name in (REPO, str(folder))]
+    assert rooms[0] == rooms[1]
+    assert not is_downloaded(config)
+
+
+def test_a_server_knows_the_kind_of_a_model_before_its_download(
+    hub: FakeHub, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+
+    def load(*_: object, **__: object) -> object:
+        assert not is_downloaded(config)
+        return "the model"
+
+    monkeypatch.setattr("embedlib.serve.catalog.Embedder", load)
+    loaded: object = load_by_kind(REPO, config, told.append)
+    assert (loaded, told) == ("the model", [("embed",)])
 
 
 def test_a_shorter_limit_of_length_counts(
