@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     "texts]",
 )
 @click.option(
+    "-o",
     "--out",
     type=FilePath(path_type=Path),
     help="Folder to write.  [default: one in --engine-cache-dir]",

@@ -14,6 +14,7 @@ from embedlib.config import Config, PrecisionName
 
 if TYPE_CHECKING:
     from embedlib.engines.machine import Machine
+    from embedlib.models.compiled.engine_folder import Manifest
     from embedlib.models.reading.files import ModelFiles
 
 
@@ -98,13 +99,17 @@ def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
     from embedlib.models.opening import OpenedModel
 
     with OpenedModel.described(model, config) as opened:
-        return _memory_of(opened.read_files(with_head=opened.has_head), config, machine)
+        files = opened.read_files(with_head=opened.has_head)
+        return _memory_of(files, opened.manifest, config, machine)
 
 
-def _memory_of(files: ModelFiles, config: Config, machine: Machine) -> dict[str, str]:
+def _memory_of(
+    files: ModelFiles, manifest: Manifest | None, config: Config, machine: Machine
+) -> dict[str, str]:
     from embedlib.engines.kind import ChosenPrecision, EnginePlan
     from embedlib.engines.precision import REFERENCE
     from embedlib.engines.registry import OWN_KINDS, find_devices
+    from embedlib.engines.select import is_model
     from embedlib.engines.static.kind import NAME as STATIC
     from embedlib.memory import gib
 
@@ -112,12 +117,16 @@ def _memory_of(files: ModelFiles, config: Config, machine: Machine) -> dict[str,
     if encoder.is_table:
         table = gib(4 * encoder.vocab_size * encoder.hidden_size)
         return {f"{STATIC} {REFERENCE}": f"yes, a table of {table}, which is looked up"}
-    has_one = files.spec.is_sparse or files.spec.late_interaction is not None
+    given: str | None = None if manifest is None or is_model(manifest) else manifest.precision
+    if files.spec.is_sparse or files.spec.late_interaction is not None:
+        given = REFERENCE
     lines = {}
     for kind in OWN_KINDS:
         if kind.describe_memory is None or not find_devices(kind, config, machine).is_available:
             continue
-        for name in (REFERENCE,) if has_one else kind.precisions:
+        for name in kind.precisions:
+            if given not in (None, name):
+                continue
             asked = replace(config, precision=cast("PrecisionName", name))
             choice = find_devices(kind, asked, machine)
             if not choice.is_available:

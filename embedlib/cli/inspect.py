@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +66,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     from embedlib.models.reading.pack_file import is_pack, open_pack
 
     with loading(model, config.cache_folder):
-        opened, spec, is_here = _read(model, config, with_weights=fingerprint)
+        opened, spec = _read(model, config, with_weights=fingerprint)
     if spec.head is not None and fingerprint:
         raise click.UsageError(
             "--fingerprint: fingerprints are stored with vectors, but this model makes scores"
@@ -78,7 +77,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     if as_json:
         content = {
             "model": opened.name,
-            "folder": str(opened.folder) if is_here else None,
+            "folder": str(opened.folder) if opened.has_weights else None,
             "revision": opened.revision,
             **({"fingerprint": digest} if digest else {}),
             **({"pack_digest": pack.index_digest} if pack else {}),
@@ -91,7 +90,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     print_table(
         [
             ("model", opened.name),
-            ("folder", str(opened.folder) if is_here else "not downloaded"),
+            ("folder", str(opened.folder) if opened.has_weights else "not downloaded"),
             *([("revision", opened.revision)] if opened.revision else []),
             *([("packed by", f"embedlib {pack.embedlib_version}")] if pack else []),
             *([("digest", pack.index_digest)] if pack else []),
@@ -105,13 +104,14 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     )
 
 
-def _read(model: str, config: Config, *, with_weights: bool) -> tuple[OpenedModel, ModelSpec, bool]:
-    """Return a model, its spec, and whether all its files are on this machine."""
+def _read(model: str, config: Config, *, with_weights: bool) -> tuple[OpenedModel, ModelSpec]:
     from embedlib.models.opening import OpenedModel
 
-    with nullcontext() if with_weights else OpenedModel.outlined(model, config, 0) as outlined:
-        opened = outlined or OpenedModel.find(model, config)
-        return opened, opened.read_files(with_head=opened.has_head).spec, outlined is None
+    if with_weights:
+        opened = OpenedModel.find(model, config)
+        return opened, opened.read_files(with_head=opened.has_head).spec
+    with OpenedModel.described(model, config) as opened:
+        return opened, opened.read_files(with_head=opened.has_head).spec
 
 
 def _fingerprint(model: str, config: Config) -> str:

@@ -114,15 +114,13 @@ def check_room(files: ModelFiles, config: Config, machine: Machine) -> None:
     What passes may still be refused by `find_plan`, which knows what was measured.
 
     Args:
-        files: the model, no engine directory.
+        files: a transformer, no engine directory.
         config: the options.
         machine: what the machine has.
 
     Raises:
         what `find_plan` raises.
     """
-    if files.spec.encoder.is_table:
-        return
     refusal = None
     for kind, choice in _candidates(config, machine):
         refusal = _refusal(kind, choice, files, config)
@@ -311,7 +309,7 @@ def _candidates(
     """Return the engines that these options allow and that can run here; at least one."""
     what = f"engine = {config.engine!r}"
     kinds = _wanted_kinds(config, machine)
-    if manifest is not None and not _is_model(manifest):
+    if manifest is not None and not is_model(manifest):
         kinds = [kind for kind in kinds if manifest.precision in kind.precisions]
         what = f"a model compiled to {manifest.precision}"
     found = [(kind, find_devices(kind, config, machine)) for kind in kinds]
@@ -359,7 +357,7 @@ def _check_compiled(
     files: ModelFiles, config: Config, manifest: Manifest, machine: Machine
 ) -> None:
     """Raise ConfigError for an option that contradicts the engine directory."""
-    if _is_model(manifest):
+    if is_model(manifest):
         return
     if POOLED_ROWS in manifest.excluded:
         raise ConfigError(
@@ -380,6 +378,6 @@ def _check_compiled(
         )
 
 
-def _is_model(manifest: Manifest) -> bool:
+def is_model(manifest: Manifest) -> bool:
     """Whether an engine directory is an ordinary model folder, with its weights in bfloat16."""
     return manifest.precision == "bf16"

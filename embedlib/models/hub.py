@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from embedlib.config import Config
 from embedlib.errors import (
     ConfigError,
-    ModelError,
     ModelNotFoundError,
     ModelWeightsError,
 )
@@ -118,25 +117,13 @@ def find_model(
     )
 
 
-def is_in_cache(name: str, config: Config) -> bool:
-    """Return whether the hub's cache has a model's weights, or a part of them; asks nobody."""
-    try:
-        find_model(name, replace(config, local_files_only=True))
-    except ModelError:
-        return False
-    return True
-
-
-def weight_sizes(files: Mapping[str, int]) -> dict[str, int]:
-    """Return the files of weights that a load would download.
-
-    Args:
-        files: names and sizes of the files of a repository.
-    """
+def weights_of(files: Iterable[str]) -> list[str]:
+    """Return the files of weights that a load would download, of the files of a repository."""
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
-    wanted = filter_repo_objects(files, allow_patterns=_WEIGHTS, ignore_patterns=list(_IGNORE))
-    return {name: files[name] for name in wanted}
+    return [
+        *filter_repo_objects(files, allow_patterns=_WEIGHTS, ignore_patterns=list(_IGNORE)),
+    ]
 
 
 def may_be_on_hub(name: str) -> bool:
@@ -305,6 +292,7 @@ def _check_weights(repo: str, found: ModelFolder) -> None:
     if not any(found.path.rglob(_WEIGHTS)):
         raise ModelWeightsError(
             f"{repo!r} at revision {found.revision} has no .safetensors weights here: either a "
-            "download was interrupted (load it once online), or the repository holds only pickle "
-            f"files, which embedlib does not read because they can run code; {how_to_convert(repo)}"
+            "download was interrupted (load it once online), or the repository holds only files of "
+            "other formats; of pickles, which embedlib does not read because they can run code: "
+            f"{how_to_convert(repo)}"
         )

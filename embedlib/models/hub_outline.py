@@ -10,127 +10,183 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from http.client import HTTPException
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from embedlib.config import Config
-from embedlib.errors import EmbedlibError
-from embedlib.models.hub import (
-    ModelFolder,
-    find_model,
-    is_in_cache,
-    may_be_on_hub,
-    weight_sizes,
-)
+from embedlib.errors import EmbedlibError, ModelError
+from embedlib.models.hub import ModelFolder, find_model, may_be_on_hub, weights_of
 from embedlib.models.hub_cache import hub_name
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, MAX_HEADER_BYTES
 
 TIMEOUT: Final = 10
 """Seconds that the hub may take for a part of an answer; its client's own is the same."""
+_INDEX: Final = "*.safetensors.index.json"
 
 
-@contextmanager
-def outline(name: str, config: Config, min_bytes: int) -> Iterator[ModelFolder | None]:
-    """Yield a folder with the settings of a hub model and the headers of its weights.
-
-    Each file of weights has its true size, and a hole where the tensors would be, which takes no
-    room on the disk. In errors that the block raises the model has its name.
-
-    Yields None where a load would download nothing, or weights of less than `min_bytes`; and where
-    the hub does not give the headers, so that the load itself must tell what is wrong.
-
-    Args:
-        name: as for `hub.resolve`.
-        config: the options.
-        min_bytes: of weights.
-
-    Raises:
-        ModelNotFoundError: no model has this name.
-    """
-    if not _is_downloaded(name, config):
-        yield None
-        return
-    found = find_model(name, config, with_weights=False)
-    with tempfile.TemporaryDirectory(prefix="embedlib-outline-") as scratch:
-        path = Path(scratch) / "model"
-        try:
-            is_made = _write(found, path, config, min_bytes)
-        except Exception:  # the hub's client also raises errors of its HTTP library
-            is_made = False
-        try:
-            yield replace(found, path=path) if is_made else None
-        except EmbedlibError as error:
-            error.args = tuple(
-                each.replace(str(path), found.name) if isinstance(each, str) else each
-                for each in error.args
-            )
-            raise
-
-
-def _is_downloaded(name: str, config: Config) -> bool:
-    """Return whether a load would download weights."""
+def asks_hub(name: str, config: Config) -> bool:
+    """Return whether a load asks the hub for a model."""
     if not may_be_on_hub(name) or config.local_files_only:
         return False
     from huggingface_hub import constants
 
-    return not constants.HF_HUB_OFFLINE and not is_in_cache(name, config)
+    return not constants.HF_HUB_OFFLINE
 
 
-def _write(found: ModelFolder, path: Path, config: Config, min_bytes: int) -> bool:
-    """Write the outline of a model; False: its weights are small, or not of safetensors.
+def is_in_cache(name: str, config: Config) -> bool:
+    """Return whether the hub's cache has a model with its weights; asks nobody."""
+    try:
+        found = find_model(name, replace(config, local_files_only=True), with_weights=False)
+    except ModelError:
+        return False
+    return has_weights(found.path)
 
-    Raises:
-        OSError: the hub gives no header, or the disk takes no such file.
-        HTTPException: as above.
-        an error of the hub's client: it lists no files.
+
+def has_weights(snapshot: Path) -> bool:
+    """Return whether a snapshot of the hub has weights, and all files that their index names."""
+    try:
+        shards = [
+            index.parent / str(name)
+            for index in snapshot.rglob(_INDEX)
+            for name in JsonObject.load(index, snapshot).child("weight_map").values.values()
+        ]
+    except ModelError:  # told where it is read
+        return False
+    return any(snapshot.rglob("*.safetensors")) and all(map(os.path.exists, shards))
+
+
+def missing_weights(found: ModelFolder, config: Config) -> Mapping[str, int] | None:
+    """Return names and sizes of the weights that a load would download; None: the hub tells none.
+
+    Args:
+        found: the settings of the model.
+        config: the options.
     """
-    from huggingface_hub import HfApi, hf_hub_url
-    from huggingface_hub.hf_api import RepoFile
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+    from huggingface_hub import HfApi
 
     repo = hub_name(found.path.parent.parent)
-    entries = HfApi(token=config.token).list_repo_tree(
-        repo, recursive=True, revision=found.revision
-    )
-    sizes = weight_sizes({each.path: each.size for each in entries if isinstance(each, RepoFile)})
-    if not sizes or sum(sizes.values()) < min_bytes:
-        return False
-    # Links: other libraries may have left large files in the cache.
-    shutil.copytree(found.path, path, copy_function=_link)
-    headers = build_hf_headers(token=config.token)
-    for name, size in sizes.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        url = hf_hub_url(repo, name, revision=found.revision)
-        with (path / name).open("xb") as stream:
-            stream.write(_read_header(url, headers))
-            stream.truncate(size)
-    return True
+    try:
+        info = HfApi(token=config.token).model_info(
+            repo, revision=found.revision, files_metadata=True, timeout=TIMEOUT
+        )
+    except Exception:  # the hub's client also raises errors of its HTTP library
+        return None
+    files = {file.rfilename: file.size for file in info.siblings or ()}
+    sizes = {name: files[name] for name in weights_of(files) if not (found.path / name).exists()}
+    known = {name: size for name, size in sizes.items() if size is not None and _is_inside(name)}
+    return known if len(known) == len(sizes) else None
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+@contextmanager
+def outline(
+    found: ModelFolder, missing: Mapping[str, int], config: Config
+) -> Iterator[ModelFolder | None]:
+    """Yield a folder with the settings of a model, and the headers of the weights that are missing.
+
+    Each of these files has its true size, and a hole where the tensors would be, which takes no
+    room on the disk. In errors that the block raises the model has its name. Yields None where the
+    hub does not give the headers, or the disk takes no such files.
+
+    Args:
+        found: the settings of the model, and the weights that are there.
+        missing: names and sizes of the others.
+        config: the options.
+    """
+    with ExitStack() as stack:
+        made: ModelFolder | None = None
+        with suppress(Exception):  # the hub's client also raises errors of its HTTP library
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="embedlib-outline-"))
+            path = _copy(found.path, Path(scratch))
+            for name, size in missing.items():
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                with (path / name).open("xb") as stream:
+                    stream.write(_read_header(found, name, size, config))
+                    stream.truncate(size)
+            made = replace(found, path=path)
+        try:
+            yield made
+        except EmbedlibError as error:
+            if made is not None:
+                error.args = tuple(_renamed(each, made) for each in error.args)
+            raise
+
+
+def _copy(snapshot: Path, scratch: Path) -> Path:
+    """Copy a snapshot, and what the hub's cache knows of files that it lacks; see `hub_cache`.
+
+    The files are links: other libraries may have left large ones in the cache.
+    """
+    repository = snapshot.parent.parent
+    path = scratch / repository.name / "snapshots" / snapshot.name
+    shutil.copytree(snapshot, path, copy_function=_link)
+    for known in (".no_exist", "trees"):
+        _link(str(repository / known), str(scratch / repository.name / known))
+    return path
 
 
 def _link(source: str, target: str) -> None:
     os.symlink(os.path.realpath(source), target)
 
 
-def _read_header(url: str, headers: dict[str, str]) -> bytes:
+def _renamed(argument: object, made: ModelFolder) -> object:
+    """Return an argument of an error with the name of a model in place of its folder."""
+    if not isinstance(argument, str):
+        return argument
+    return argument.replace(str(made.path), made.name)
+
+
+def _read_header(found: ModelFolder, name: str, size: int, config: Config) -> bytes:
     """Return the beginning of a file of weights: the length of its header, and the header.
 
     Reads no more, whatever the server makes of `Range`.
 
     Raises:
-        OSError: it cannot be had.
-        HTTPException: as above.
+        ValueError: it is no file of safetensors, or did not come in full.
+        an error of the hub's client or of its HTTP library.
     """
-    request = urllib.request.Request(url, headers={"Range": f"bytes=0-{MAX_HEADER_BYTES}"})
-    for key, value in headers.items():
-        request.add_unredirected_header(key, value)  # the token is for the hub, not for its stores
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-        length = response.read(HEADER_LENGTH_BYTES)
-        num_bytes = int.from_bytes(length, "little")
-        if num_bytes > MAX_HEADER_BYTES:
-            raise HTTPException(f"{url}: no header of safetensors")
-        return bytes(length + response.read(num_bytes))
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    url = hf_hub_url(hub_name(found.path.parent.parent), name, revision=found.revision)
+    headers = build_hf_headers(token=config.token)
+    headers |= {"Range": f"bytes=0-{MAX_HEADER_BYTES}", "Accept-Encoding": "identity"}
+    content = bytearray()
+    with _streamed(url, headers) as parts:
+        for part in parts:
+            content += part
+            if len(content) < HEADER_LENGTH_BYTES:
+                continue
+            end = HEADER_LENGTH_BYTES + int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
+            if end > min(size, MAX_HEADER_BYTES):
+                break
+            if len(content) >= end:
+                return bytes(content[:end])
+    raise ValueError(f"{name}: no header of safetensors came")
+
+
+@contextmanager
+def _streamed(url: str, headers: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
+    """Yield the parts of an answer as they come, by the session of the hub's client.
+
+    It has the proxies and certificates of the user, and gives a token to the hub alone.
+    """
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    session: Any = get_session()
+    if hasattr(session, "stream"):  # httpx, from version 1 on
+        answer = session.stream("GET", url, headers=headers, timeout=TIMEOUT)
+    else:
+        answer = session.get(url, headers=headers, timeout=TIMEOUT, stream=True)
+    with answer as response:
+        response.raise_for_status()
+        parts = response.iter_bytes if hasattr(response, "iter_bytes") else response.iter_content
+        yield parts(1 << 14)

@@ -32,7 +32,13 @@ from embedlib.models.compiled.engine_folder import (
 )
 from embedlib.models.folders import read_folder
 from embedlib.models.hub import ModelFolder, find_model
-from embedlib.models.hub_outline import outline
+from embedlib.models.hub_outline import (
+    asks_hub,
+    has_weights,
+    is_in_cache,
+    missing_weights,
+    outline,
+)
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.packing.verify import verify_pack
@@ -55,6 +61,8 @@ class OpenedModel:
     manifest: Manifest | None
     """The content of embedlib.json of an engine directory; None for a model."""
     config: Config
+    has_weights: bool = True
+    """False for a model of the hub of which settings alone were asked for."""
 
     @classmethod
     def find(cls, name: str | PathLike[str], config: Config) -> OpenedModel:
@@ -78,28 +86,44 @@ class OpenedModel:
     ) -> Iterator[OpenedModel | None]:
         """Yield a model of the hub as it is known before its weights are downloaded.
 
-        Yields None where the load itself has to tell; see `hub_outline.outline`.
+        Yields None where no weights of `min_bytes` would be, or the load itself has to tell.
 
         Raises:
             ModelError: there is no such model.
             EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
         """
-        if isinstance(name, PathLike):
+        if isinstance(name, PathLike) or not asks_hub(name, config) or is_in_cache(name, config):
             yield None
             return
-        with outline(name, config, min_bytes) as found:
-            yield None if found is None else cls._of(found, config)
+        found = find_model(name, config, with_weights=False)
+        missing = missing_weights(found, config) or {}
+        if sum(missing.values()) < max(min_bytes, 1):
+            yield None
+            return
+        with outline(found, missing, config) as made:
+            yield None if made is None else cls._of(made, config)
 
     @classmethod
     @contextmanager
     def described(cls, name: str | PathLike[str], config: Config) -> Iterator[OpenedModel]:
-        """Yield a model whose settings alone are to be read; downloads no weights if it can.
+        """Yield a model whose settings alone are to be read; downloads no weights.
 
         Raises:
             what `find` raises.
         """
-        with cls.outlined(name, config, 0) as outlined:
-            yield outlined or cls.find(name, config)
+        if isinstance(name, PathLike) or not asks_hub(name, config):
+            yield cls.find(name, config)
+            return
+        found = find_model(name, config, with_weights=False)
+        if has_weights(found.path):
+            yield cls._of(found, config)
+            return
+        missing = missing_weights(found, config)
+        if missing is not None and not missing:  # the repository has none
+            yield cls.find(name, config)
+            return
+        with outline(found, missing or {}, config) as made:
+            yield replace(cls._of(made or found, config), has_weights=False)
 
     @classmethod
     def _of(cls, found: ModelFolder, config: Config) -> OpenedModel:

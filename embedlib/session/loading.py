@@ -51,7 +51,7 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
-from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.load import find_tensors, load_weights
 from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.session.ending import Close
@@ -210,9 +210,7 @@ def load_model(
     choose_engine(config, machine)  # first: an engine that cannot run needs no download
     with OpenedModel.outlined(name, config, LARGE_BYTES) as outlined:
         if outlined is not None and outlined.manifest is None:
-            outlined, files, _ = _read(outlined, with_head)
-            # With a copy of the machine: there may be other memory after the download.
-            check_room(files, outlined.config, replace(machine))
+            _check_outline(outlined, with_head, replace(machine))
     opened = OpenedModel.find(name, config)
     opened.check_bytes()
     opened, files, tokenizer = _read(opened, with_head)
@@ -229,6 +227,23 @@ def load_model(
         engine=engine,
         hashes=file_hashes(config),
     )
+
+
+def _check_outline(outlined: OpenedModel, with_head: bool, machine: Machine) -> None:
+    """Check what can be known of a model before its weights are downloaded.
+
+    Args:
+        outlined: the model.
+        with_head: as in `load_model`.
+        machine: no other one keeps its answers: there may be other memory after the download.
+
+    Raises:
+        ModelError, EngineError: as in `load_model`.
+    """
+    outlined, files, _ = _read(outlined, with_head)
+    if not files.spec.encoder.is_table:  # a table has values that are read to find it
+        find_tensors(files)
+        check_room(files, outlined.config, machine)
 
 
 def _read(

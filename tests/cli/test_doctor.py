@@ -12,10 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from embedlib.cli import main
+from embedlib.config import Config
 from embedlib.engines.gpus import Gpu
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
 from embedlib.measuring.machine_facts import describe_machine, describe_packages
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.sparse import write_sparse_model
 from embedlib.testing.models.static import write_model2vec, write_static_model
 from tests.machines import CUDA, H200, TRTLLM, fake_machine
@@ -200,3 +203,17 @@ def test_a_precision_that_the_cpu_does_not_have(tiny_folder: Callable[[str], Pat
     memory = json.loads(doctor(machine, str(tiny_folder("bert")), "--json"))["memory"]
     assert memory["openvino bf16"].startswith("no: this CPU does not compute in bf16, which needs ")
     assert memory["openvino int8"].startswith("needs about ")
+
+
+def test_an_engine_directory_has_one_precision(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    config = Config(engine_cache_dir=tmp_path / "cache")
+    compiled = compile_model(files, "int8", (), config, out=tmp_path / "compiled")
+    rows = [
+        line.split()[1]
+        for line in doctor(fake_machine(), str(compiled)).splitlines()
+        if " needs about " in line
+    ]
+    assert rows == ["int8"]

@@ -33,6 +33,23 @@ class FakeHub:
     url: str = ""
     tokens: list[str | None] = field(default_factory=list)
     """The header `Authorization` of each request of a file of weights."""
+    listed: dict[str, int] = field(default_factory=dict)
+    """Names and sizes of files that are listed in every repository, and are not there."""
+    most_bytes: int | None = None
+    """A connection breaks after so many bytes of a file of weights."""
+
+    def rows_of(self, folder: Path) -> list[dict[str, Any]]:
+        """Return the files of a repository, as the hub lists them."""
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+        return [
+            {"type": "file", "path": name, "size": size, "oid": _sha1(name)}
+            for name, size in {**sizes, **self.listed}.items()
+        ]
+
+
+def _sha1(name: str) -> str:
+    return hashlib.sha1(name.encode()).hexdigest()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -49,20 +66,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(b"{}", {"X-Error-Code": "RepoNotFound"}, status=404)
         elif parts[0] != "api":
             self._send_file(folder, "/".join(parts[4:]))
-        elif parts[4] == "revision":
-            self._send(json.dumps({"id": repo, "sha": COMMIT, "siblings": []}).encode())
         else:
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
-            rows = [
-                {
-                    "type": "file",
-                    "path": path.relative_to(folder).as_posix(),
-                    "size": path.stat().st_size,
-                    "oid": hashlib.sha1(path.name.encode()).hexdigest(),
-                }
-                for path in files
-            ]
-            self._send(json.dumps(rows).encode())
+            rows = self.hub.rows_of(folder)
+            if parts[4] == "revision":
+                siblings = [{"rfilename": row["path"], "size": row["size"]} for row in rows]
+                answer: object = {"id": repo, "sha": COMMIT, "siblings": siblings}
+            else:
+                answer = rows
+            self._send(json.dumps(answer).encode())
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
@@ -77,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(b"", {"Location": f"{self.hub.stores}{self.path}"}, status=302)
                 return
         content = (folder / name).read_bytes()
-        etag = {"ETag": f'"{hashlib.sha1(name.encode()).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        etag = {"ETag": f'"{_sha1(name)}"', "X-Repo-Commit": COMMIT}
         wanted = self.headers.get("Range")
         if wanted is None or not self.hub.takes_ranges:
             self._send(content, etag)
@@ -93,7 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            is_cut = ".safetensors" in self.path and self.hub.most_bytes is not None
+            self.wfile.write(content[: self.hub.most_bytes] if is_cut else content)
+            self.close_connection |= is_cut
 
 
 @contextmanager

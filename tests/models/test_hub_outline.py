@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
-from embedlib.errors import EngineUnavailableError, ModelNotFoundError, ModelUnsupportedError
+from embedlib.errors import (
+    EngineUnavailableError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    ModelWeightsError,
+)
 from embedlib.models import hub_outline
-from embedlib.models.hub_outline import outline
 from embedlib.models.opening import OpenedModel
+from embedlib.models.weights.load import find_tensors
 from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.serve.catalog import load_by_kind
 from embedlib.session.loading import load_model
@@ -65,16 +73,16 @@ def test_a_model_loads_from_a_hub(hub: FakeHub, folder: Path, config: Config) ->
 
 
 def test_headers_are_those_of_the_weights(hub: FakeHub, folder: Path, config: Config) -> None:
-    with outline(REPO, config, 0) as found:
+    with OpenedModel.outlined(REPO, config, 1) as found:
         assert found is not None
         assert (found.name, found.revision) == (REPO, COMMIT)
-        stub = found.path / WEIGHTS
+        stub = found.folder / WEIGHTS
         assert stub.stat().st_size == (folder / WEIGHTS).stat().st_size
-        tensors, expected = list_tensors(stub, found.path), list_tensors(folder / WEIGHTS, folder)
+        tensors, expected = list_tensors(stub, found.folder), list_tensors(folder / WEIGHTS, folder)
         assert [(t.dtype, t.shape, t.start) for t in tensors.values()] == [
             (t.dtype, t.shape, t.start) for t in expected.values()
         ]
-    assert not found.path.exists()
+    assert not found.folder.exists()
     assert not is_downloaded(config)
 
 
@@ -82,10 +90,10 @@ def test_no_more_than_the_header_is_read_where_ranges_are_not_known(
     hub: FakeHub, folder: Path, config: Config
 ) -> None:
     hub.takes_ranges = False
-    with outline(REPO, config, 0) as found:
+    with OpenedModel.outlined(REPO, config, 1) as found:
         assert found is not None
         length = int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little")
-        assert not (found.path / WEIGHTS).read_bytes()[8 + length :].strip(b"\0")
+        assert not (found.folder / WEIGHTS).read_bytes()[8 + length :].strip(b"\0")
 
 
 def test_a_model_without_room_is_refused_before_its_download(hub: FakeHub, config: Config) -> None:
@@ -117,7 +125,7 @@ def test_what_is_cached_is_not_asked_for(
 ) -> None:
     OpenedModel.find(REPO, config)
     monkeypatch.setattr(hub_outline, "_read_header", lambda *_: pytest.fail("asked"))
-    with outline(REPO, config, 0) as found:
+    with OpenedModel.outlined(REPO, config, 1) as found:
         assert found is None
 
 
@@ -134,7 +142,7 @@ def test_offline_opens_no_socket(
 
 def test_small_weights_are_downloaded_at_once(hub: FakeHub, folder: Path, config: Config) -> None:
     size = (folder / WEIGHTS).stat().st_size
-    with outline(REPO, config, size + 1) as found:
+    with OpenedModel.outlined(REPO, config, size + 1) as found:
         assert found is None
     assert not hub.tokens, "no weights were asked for"
 
@@ -142,26 +150,92 @@ def test_small_weights_are_downloaded_at_once(hub: FakeHub, folder: Path, config
 def test_the_token_is_given_to_the_hub_alone(hub: FakeHub, folder: Path, config: Config) -> None:
     with serve_hub(FakeHub({REPO: folder})) as stores:
         hub.stores = stores.url.replace("127.0.0.1", "localhost")
-        with outline(REPO, replace(config, token=SECRET), 0) as found:
+        with OpenedModel.outlined(REPO, replace(config, token=SECRET), 1) as found:
             assert found is not None
     assert hub.tokens == [f"Bearer {SECRET}"]
     assert stores.tokens == [None]
 
 
-def damage(content: bytes) -> bytes:
-    return b"\xff" * 8 + content[8:]
-
-
-@pytest.mark.parametrize("how", ["refused", "no header"])
+@pytest.mark.parametrize("how", ["refused", "cut", "no header", "outside", "no disk"])
 def test_without_headers_the_load_tells_what_is_wrong(
-    hub: FakeHub, folder: Path, config: Config, how: str
+    hub: FakeHub,
+    folder: Path,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
+    outside = tmp_path / "written.safetensors"
     if how == "refused":
         hub.sends_weights = False
+    elif how == "cut":
+        hub.most_bytes = 99
+    elif how == "no header":
+        content = (folder / WEIGHTS).read_bytes()
+        (folder / WEIGHTS).write_bytes(b"\xff" * 8 + content[8:])
+    elif how == "outside":
+        hub.listed = {str(outside): 99, "../other.safetensors": 99}
     else:
-        (folder / WEIGHTS).write_bytes(damage((folder / WEIGHTS).read_bytes()))
-    with outline(REPO, config, 0) as found:
+        monkeypatch.setattr(hub_outline, "tempfile", SimpleNamespace(TemporaryDirectory=no_disk))
+    with OpenedModel.outlined(REPO, config, 1) as found:
         assert found is None
+    with OpenedModel.described(REPO, config) as opened:
+        assert opened.read_files(with_head=False).spec.embedding_dim == 32
+        assert not opened.has_weights
+    assert not outside.exists()
+    assert not is_downloaded(config)
+
+
+def no_disk(**_: object) -> None:
+    raise FileNotFoundError("No usable temporary directory found")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("encoder.layer.0.output.dense.bias"), "bias .* is missing"),
+        (lambda tensors: tensors.update(more=np.zeros(3, np.float32)), "more .* is left over"),
+    ],
+)
+def test_weights_of_another_model_are_refused_before_their_download(
+    hub: FakeHub,
+    folder: Path,
+    config: Config,
+    change: Callable[[dict[str, Any]], object],
+    message: str,
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    with pytest.raises(ModelWeightsError, match=message):
+        Embedder(REPO, config=config)
+    assert not is_downloaded(config)
+
+
+def test_what_is_missing_of_a_download_is_outlined(
+    hub: FakeHub, folder: Path, config: Config
+) -> None:
+    """Two shards, of which one is there: commands that tell of the model load no more."""
+    tensors = load_file(folder / WEIGHTS)
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({name: tensors[name] for name in part}, folder / file)
+    table = {name: file for file, part in parts.items() for name in part}
+    (folder / WEIGHTS).unlink()
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": table}))
+    here = OpenedModel.find(REPO, config).folder
+    (here / "b.safetensors").unlink()
+    with OpenedModel.described(REPO, config) as opened:
+        find_tensors(opened.read_files(with_head=False))
+    assert not (here / "b.safetensors").exists()
+
+
+def test_a_repository_of_pickles_is_refused(hub: FakeHub, folder: Path, config: Config) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    opened = OpenedModel.described(REPO, config)
+    with pytest.raises(ModelWeightsError, match="embedlib convert FOLDER"), opened:
+        pass
 
 
 def run(machine: Machine | None, *arguments: str) -> str:

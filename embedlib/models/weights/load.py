@@ -113,6 +113,15 @@ def load_weights(files: ModelFiles) -> Weights:
     """Open the weights of a model and check them against its spec.
 
     Raises:
+        ModelWeightsError: as `find_tensors`.
+    """
+    return Weights(find_tensors(files))
+
+
+def find_tensors(files: ModelFiles) -> dict[str, _Stored]:
+    """Return where the weights of a model are, by role; of its files only headers are read.
+
+    Raises:
         ModelWeightsError: if a file is missing, damaged or a pickle, or a tensor is missing, left
             over, or of the wrong shape or type.
     """
@@ -138,7 +147,7 @@ def load_weights(files: ModelFiles) -> Weights:
             tensors[f"modules.{position}.weight"] = _load_answer_rows(files, place, encoder)
         else:
             tensors |= _load_module(files, position, module, path)
-    return Weights(tensors)
+    return tensors
 
 
 def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:

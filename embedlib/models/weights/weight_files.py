@@ -93,8 +93,14 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
             f"it: embedlib convert {folder}"
         )
     others = sorted(path for path in directory.glob("*") if path.suffix in PICKLE_SUFFIXES)
+    named = sorted(directory.glob("*.safetensors"))
     told = ""
-    if others:
+    if named:
+        told = (
+            f"; {name_in(named[0], folder)} has a name that transformers does not look for either; "
+            f"if it holds all weights of the model, call it {WEIGHTS_NAME}"
+        )
+    elif others:
         told = f"; {other_pickles([name_in(path, folder) for path in others])}"
     elif is_snapshot(folder):
         told = (
