@@ -182,7 +182,7 @@ def _streamed(url: str, headers: Mapping[str, str]) -> Iterator[Iterator[bytes]]
     from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
     session: Any = get_session()
-    if hasattr(session, "stream"):  # httpx, from version 1 on
+    if callable(session.stream):  # httpx, from version 1 on; of requests it is a setting
         answer = session.stream("GET", url, headers=headers, timeout=TIMEOUT)
     else:
         answer = session.get(url, headers=headers, timeout=TIMEOUT, stream=True)
