@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ from embedlib.indexing.sinks.replaceable import can_replace
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
+
+_MAX_ROWS: Final = 2**31 - 1
+"""Rows that a destination is asked for at most. Databases refuse numbers that do not fit in their
+integers, each in words of its own, and no answer has so many rows."""
 
 
 def stored_state(sink: Sink) -> SinkState:
@@ -99,14 +104,15 @@ def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | N
     Raises:
         SinkError: the destination cannot be read, or has no filters.
     """
+    num_rows = min(k, _MAX_ROWS)
     if where is None:
-        return sink.search(vector, k)
+        return sink.search(vector, num_rows)
     search_where = getattr(sink, "search_where", None)
     if search_where is None:
         raise SinkError(
             f"{sink.name} has no filters, since its sink has no search_where; leave the filter out"
         )
-    found: list[Hit] = search_where(vector, k, where)
+    found: list[Hit] = search_where(vector, num_rows, where)
     return found
 
 
@@ -118,7 +124,7 @@ def find_fused(
     Raises:
         SinkError: the destination cannot be read, has no filters, or no such ranking.
     """
-    num_rows = max(ARM_ROWS, 2 * k)
+    num_rows = min(max(ARM_ROWS, 2 * k), _MAX_ROWS)
     by_vector = find_rows(sink, vector, num_rows, where)
     return fuse([by_vector, _find_second(sink, asked, num_rows, where)], k)
 

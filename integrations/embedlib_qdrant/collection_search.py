@@ -9,11 +9,14 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.indexing import Filter, Hit, SparseVector, import_extra
+from embedlib.indexing import Filter, Hit, SparseVector, import_extra, matcher
 from embedlib_qdrant.collection_options import OVERSAMPLING
-from embedlib_qdrant.filters import ClientConditions, make_filter, search_filtered
+from embedlib_qdrant.filters import ALL, ClientConditions, make_filter, search_filtered
 from embedlib_qdrant.full_text import check_client, require_language
 from embedlib_qdrant.points import CONTENT_KEY, SOURCE_ID_KEY, SPARSE_NAME, Mark, read_hit
+
+_MAX_REQUESTS = 3
+"""Of a search whose answer is short, for want of links or because rows change meanwhile."""
 
 T = TypeVar("T")
 
@@ -86,7 +89,11 @@ class CollectionSearch:
     def query(
         self, query: Any, k: int, where: Filter | None, using: str | None = None
     ) -> list[Hit]:
-        """Return the best rows.
+        """Return the best rows; a short answer is asked for again.
+
+        A server leaves out rows that a load removes between its search and its reading of them, and
+        does not say so. A ranking by words is short whenever few rows have one of them, so it is
+        asked for again only where a row has changed.
 
         Args:
             query: a vector as a list of floats, or a query of another kind.
@@ -97,11 +104,11 @@ class CollectionSearch:
         mark = self.require_stored()
         if k == 0:
             return []  # a server refuses such a request
-        is_vector = isinstance(query, list)
         self.settle()
         passes = self.only_ours()
         if where is not None:
             passes.must = [make_filter(where, ClientConditions(self.models))]
+        is_vector = isinstance(query, list)
 
         def ask(is_exact: bool) -> list[Any]:
             answer = self.connect().query_points(
@@ -116,12 +123,21 @@ class CollectionSearch:
             )
             return list(answer.points)
 
-        found = self.call(lambda: ask(False))
-        if where is not None and len(found) < k and is_vector:
-            # A graph leads past rows that few others are linked to.
-            found = self.call(lambda: ask(True))
         similarity = mark.similarity if is_vector else "dot"
-        return [read_hit(hit.id, hit.score, hit.payload, similarity) for hit in found]
+        accepts = matcher(ALL if where is None else where)
+        hits: list[Hit] = []
+        for attempt in range(_MAX_REQUESTS):
+            # A graph leads past rows that few others are linked to.
+            is_exact = attempt > 0 and where is not None
+            points = self.call(lambda is_exact=is_exact: ask(is_exact))  # type: ignore[misc]
+            found = [read_hit(each.id, each.score, each.payload, similarity) for each in points]
+            # The server reads the payload after it has filtered: a load may change rows in between.
+            passed = [hit for hit in found if accepts(hit.metadata)]
+            hits = max(passed, hits, key=len)
+            is_settled = len(passed) == len(found) and (attempt > 0 or not is_vector)
+            if is_settled or len(hits) == k:
+                break
+        return hits
 
     def _search_params(self, mark: Mark, is_exact: bool) -> Any:
         if is_exact:

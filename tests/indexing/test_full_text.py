@@ -54,6 +54,7 @@ def test_vectors_and_words_are_fused(embedder: Embedder, tmp_path: Path) -> None
     question = f"{WORDS[9]} or {WORDS[5]}?"
     vector = embedder.encode_query(question)
     with closing(open_sink(url)) as sink, Search(sink, embedder, hybrid=True) as search:
+        assert len(search.search(question, top_k=10**20)) == len(TEXTS)
         for where in (None, "page < 20"):
             passes = parse_filter(where or "page >= 0")
             by_vector = sink.search_where(vector, ARM_ROWS, passes)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import embedlib
 from embedlib import Config, Document, Embedder, Search, index
 from embedlib.errors import ClosedError, ConfigError, ModelNotFoundError, SinkError
 from embedlib.indexing import SearchResults, SparseModel, hybrid, retrieval
@@ -48,10 +49,12 @@ class WatchedSink(FakeSink):
     def __init__(self, store: FakeStore) -> None:
         super().__init__(store)
         self.threads: set[str] = set()
+        self.asked_for: list[int] = []
         self.is_closed = False
 
     def search(self, vector: Any, k: int) -> Any:
         self.threads.add(threading.current_thread().name)
+        self.asked_for.append(k)
         return super().search(vector, k)
 
     def close(self) -> None:
@@ -97,6 +100,19 @@ def test_a_filter_and_a_least_score(store: FakeStore, embedder: Embedder) -> Non
         least = found[4].score
         kept = search.search(TEXTS[7], 60, where="n >= 5 and n < 20 and n != 7", min_score=least)
         assert list(kept) == [hit for hit in found if hit.score >= least]
+
+
+@pytest.mark.parametrize("num_rows", [2**31, 2**63, 10**20])
+def test_more_rows_than_a_database_can_count_are_all_rows(
+    store: FakeStore, embedder: Embedder, num_rows: int
+) -> None:
+    sink = WatchedSink(store)
+    with Search(sink, embedder, Ranker()) as search:
+        assert len(search.search("a", top_k=num_rows)) == len(TEXTS)
+        assert len(search.search("a", top_k=1, num_candidates=num_rows)) == 1
+        assert len(search.search("a", top_k=num_rows, where="n >= 0")) == len(TEXTS)
+    assert len(embedlib.search("a", sink, embedder=embedder, k=num_rows)) == len(TEXTS)
+    assert set(sink.asked_for) == {2**31 - 1}
 
 
 def test_a_reranker_reads_the_candidates(store: FakeStore, embedder: Embedder) -> None:

@@ -51,7 +51,10 @@ def _in_microseconds(batch: Any) -> Any:
 
 
 def _python_type(kind: Any, pyarrow: Any) -> Any:
-    """Return a type with microseconds for one with nanoseconds, also inside of others."""
+    """Return a type with microseconds for one with nanoseconds, also inside of others.
+
+    Some have no cast in pyarrow and stay as they are: list views, unions, run-end-encoded values.
+    """
     types = pyarrow.types
     if types.is_timestamp(kind) and kind.unit == "ns":
         return pyarrow.timestamp("us", kind.tz)
@@ -59,6 +62,10 @@ def _python_type(kind: Any, pyarrow: Any) -> Any:
         return pyarrow.duration("us")
     if types.is_time64(kind) and kind.unit == "ns":
         return pyarrow.time64("us")
+    if types.is_dictionary(kind):
+        return _decoded_type(kind, kind.value_type, pyarrow)
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _decoded_type(kind, kind.storage_type, pyarrow)
     if types.is_struct(kind):
         return pyarrow.struct([_python_field(field, pyarrow) for field in kind])
     if types.is_map(kind):
@@ -73,6 +80,13 @@ def _python_type(kind: Any, pyarrow: Any) -> Any:
         if is_this(kind):
             return make(_python_field(kind.value_field, pyarrow))
     return kind
+
+
+def _decoded_type(kind: Any, inner: Any, pyarrow: Any) -> Any:
+    """Return the type of what a dictionary or an extension holds if that is cut, else itself."""
+    cut = _python_type(inner, pyarrow)
+    # pyarrow casts to no list and no struct from them.
+    return cut if cut != inner and pyarrow.types.is_temporal(cut) else kind
 
 
 def _python_field(field: Any, pyarrow: Any) -> Any:

@@ -48,7 +48,7 @@ def first_id(name: str, input_format: InputFormat) -> str:
 
 
 def read_file(file: InputFile) -> list[Document | BadRow]:
-    """Return the documents of a file: one, or those of its pages; none: an empty file of a folder.
+    """Return the documents of a file: one, or those of its pages; none: an empty text of a folder.
 
     A file that cannot be read to its end gives one bad row and nothing else.
     """
@@ -97,10 +97,24 @@ def _read_html(path: str) -> str:
         ) from error
 
 
+def _read_packed(path: str) -> bytes:
+    """Return the content of a PDF or Word file, which has more than 0 bytes when it is whole.
+
+    An empty one is a copy that has just begun: to skip it would remove what is stored of it.
+
+    Raises:
+        BrokenFileError: it cannot be read, is too large, or is empty.
+    """
+    data = read_bytes(path, _MAX_PACKED_BYTES)
+    if not data:
+        raise BrokenFileError("is empty; copy or save it again")
+    return data
+
+
 def _read_docx(path: str) -> str:
     """Return a Word file as HTML."""
     mammoth = import_extra("mammoth", _EXTRA, SourceError)
-    data = read_bytes(path, _MAX_PACKED_BYTES)
+    data = _read_packed(path)
     try:
         with zipfile.ZipFile(BytesIO(data)) as parts:
             xml = [part for part in parts.infolist() if part.filename.endswith((".xml", ".rels"))]
@@ -118,9 +132,7 @@ def _read_docx(path: str) -> str:
 def _read_pages(file: InputFile, place: str) -> Iterator[Document | BadRow]:
     """Yield the pages of a PDF that have text."""
     pypdf = import_extra("pypdf", _EXTRA, SourceError)
-    data = read_bytes(file.path, _MAX_PACKED_BYTES)
-    if not data:
-        return
+    data = _read_packed(file.path)
     try:
         reader = pypdf.PdfReader(BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):

@@ -269,6 +269,19 @@ def test_the_pages_of_a_pdf_are_documents() -> None:
     )
 
 
+@pytest.mark.parametrize(("suffix", "package"), [("pdf", "pypdf"), ("docx", "mammoth")])
+def test_a_document_of_no_bytes_is_a_bad_row_in_a_folder_too(suffix: str, package: str) -> None:
+    pytest.importorskip(package)
+    Path("docs").mkdir()
+    name = f"docs/a.{suffix}"
+    Path(name).write_bytes(b"")
+    told: list[str] = []
+    (row,) = read("docs", input_format=suffix, told=told)
+    assert isinstance(row, BadRow)
+    assert (row.reason, row.file or row.id) == ("is empty; copy or save it again", name)
+    assert told == []
+
+
 def encrypt(name: str, password: str, algorithm: str) -> None:
     pypdf = pytest.importorskip("pypdf")
     writer = pypdf.PdfWriter(clone_from=BytesIO(pdf("text")))

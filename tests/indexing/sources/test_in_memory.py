@@ -272,6 +272,34 @@ def test_columns_that_are_no_fields_are_refused() -> None:
     assert "has no rows to read" in refusal(Column())
 
 
+def test_nanoseconds_of_dictionaries_and_extensions_are_cut_to_microseconds() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+
+    class Instant(pyarrow.ExtensionType):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(pyarrow.timestamp("ns"), "test.instant")
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return b""
+
+    times = pyarrow.array([1_700_000_000_123_456_789, None], pyarrow.timestamp("ns"))
+    encoded = times.dictionary_encode()
+    instants = pyarrow.ExtensionArray.from_storage(Instant(), times)
+    columns = {
+        "category": encoded,
+        "struct": pyarrow.StructArray.from_arrays([encoded], ["a"]),
+        "list": pyarrow.ListArray.from_arrays([0, 1, 2], encoded),
+        "extension": instants,
+        "both": pyarrow.DictionaryArray.from_arrays([0, 1], instants),
+        "words": pyarrow.array(["a", None]).dictionary_encode(),
+    }
+    table = pyarrow.table({"id": ["a", "b"], "text": ["a", "b"], **columns})
+    at = "2023-11-14T22:13:20.123456"
+    (first, second) = (row.metadata for row in read(table) if isinstance(row, Document))
+    assert first == dict(zip(columns, [at, {"a": at}, [at], at, at, "a"], strict=True))
+    assert second == dict(zip(columns, [None, {"a": None}, [None], None, None, None], strict=True))
+
+
 def test_a_value_that_python_has_not_is_one_bad_row() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     days = pyarrow.array([0, 2**40], pyarrow.int64()).cast(pyarrow.timestamp("s"))

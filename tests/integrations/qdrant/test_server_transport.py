@@ -19,6 +19,7 @@ import embedlib
 from embedlib import Document
 from embedlib.errors import SinkError
 from embedlib.indexing import UnstorableRowsError
+from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
@@ -115,6 +116,86 @@ def test_everything_that_reads_awaits_what_was_written(
     read(sink, rows)
     method, upsert = stub.requests[num_requests]
     assert (method, upsert.wait) == ("Upsert", True)
+
+
+def change_between(stub: Any, *changes: Callable[[Any], None]) -> None:
+    """Let a load change rows after the server has filtered and before it reads their payload."""
+    left, answer = list(changes), stub._Query
+
+    def torn(request: Any, context: Any) -> Any:
+        response = answer(request, context)
+        if left:
+            left.pop(0)(response.result)
+        return response
+
+    stub._Query = torn
+
+
+def other_tenant(points: Any) -> None:
+    for point in points[:2]:
+        point.payload["metadata"].struct_value.fields["tenant"].string_value = "b"
+
+
+def removed(points: Any) -> None:
+    del points[:2]
+
+
+def load_tenant(make_sink: Callable[..., Any], stub: Any) -> Any:
+    rows = [replace(row, metadata={"tenant": "a"}) for row in make_rows(30)]
+    sink = begin(make_sink, full_text="simple")
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    stub.requests.clear()
+    return sink
+
+
+TENANT = parse_filter("tenant = 'a'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_hits", "num_requests"),
+    [
+        ([], 10, 1),
+        ([other_tenant], 10, 2),
+        ([removed], 10, 2),
+        ([other_tenant] * 2, 10, 3),
+        ([other_tenant] * 4, 8, 3),
+    ],
+)
+def test_a_row_that_changes_during_a_search_passes_no_filter_that_it_fails(
+    make_sink: Callable[..., Any],
+    stub: Any,
+    changes: list[Callable[[Any], None]],
+    num_hits: int,
+    num_requests: int,
+) -> None:
+    sink = load_tenant(make_sink, stub)
+    change_between(stub, *changes)
+    hits = sink.search_where(np.ones(6, np.float32), 10, TENANT)
+    assert {hit.metadata["tenant"] for hit in hits} == {"a"}
+    assert (len(hits), stub.count("Query")) == (num_hits, num_requests)
+
+
+def test_rows_that_go_during_a_search_make_no_short_answer(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    sink = load_tenant(make_sink, stub)
+    change_between(stub, removed)
+    assert len(sink.search(np.ones(6, np.float32), 10)) == 10
+    (first, second) = [request for method, request in stub.requests if method == "Query"]
+    assert first == second  # no exact one, which a server in strict mode may refuse
+
+
+def test_a_ranking_by_words_is_asked_again_only_where_a_row_has_changed(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    sink = load_tenant(make_sink, stub)
+    few = sink.search_text("text", 100, TENANT)
+    assert len(few) == 30
+    assert stub.count("Query") == 1
+    change_between(stub, other_tenant)
+    assert sink.search_text("text", 100, TENANT) == few
+    assert stub.count("Query") == 3
 
 
 def test_not_too_many_rows_are_logged_and_not_applied(
