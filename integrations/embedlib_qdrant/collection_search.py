@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -129,7 +130,7 @@ class CollectionSearch:
         for attempt in range(_MAX_REQUESTS):
             # A graph leads past rows that few others are linked to.
             is_exact = attempt > 0 and where is not None
-            points = self.call(lambda is_exact=is_exact: ask(is_exact))  # type: ignore[misc]
+            points = self.call(partial(ask, is_exact))
             found = [read_hit(each.id, each.score, each.payload, similarity) for each in points]
             # The server reads the payload after it has filtered: a load may change rows in between.
             passed = [hit for hit in found if accepts(hit.metadata)]
