@@ -26,8 +26,8 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     """Show what this machine can run, and why.
 
     Lists the hardware, the installed packages, the engines, and which of them `auto` picks. Please
-    include the list in bug reports. With MODEL, also the memory that it needs in each precision; no
-    weights of a hub model are downloaded for it.
+    include the list in bug reports. With MODEL, also the memory that it needs in each precision. No
+    weights are downloaded for it of a hub model that is not in the cache.
 
     \b
     Examples:

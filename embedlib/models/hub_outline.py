@@ -43,10 +43,10 @@ def is_in_cache(name: str, config: Config) -> bool:
         found = find_model(name, replace(config, local_files_only=True), with_weights=False)
     except ModelError:
         return False
-    return has_weights(found.path)
+    return _has_weights(found.path)
 
 
-def has_weights(snapshot: Path) -> bool:
+def _has_weights(snapshot: Path) -> bool:
     """Return whether a snapshot of the hub has weights, and all files that their index names."""
     try:
         shards = [

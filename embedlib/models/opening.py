@@ -11,7 +11,7 @@ This module reads no weights and chooses no engine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -20,7 +20,13 @@ import tokenizers
 
 from embedlib.checks import is_count
 from embedlib.config import Config
-from embedlib.errors import ConfigError, ModelUnsupportedError, shown
+from embedlib.errors import (
+    ConfigError,
+    ModelError,
+    ModelUnsupportedError,
+    ModelWeightsError,
+    shown,
+)
 from embedlib.models.compiled.engine_folder import (
     Manifest,
     check_not_compiled,
@@ -34,7 +40,6 @@ from embedlib.models.folders import read_folder
 from embedlib.models.hub import ModelFolder, find_model
 from embedlib.models.hub_outline import (
     asks_hub,
-    has_weights,
     is_in_cache,
     missing_weights,
     outline,
@@ -106,24 +111,36 @@ class OpenedModel:
     @classmethod
     @contextmanager
     def described(cls, name: str | PathLike[str], config: Config) -> Iterator[OpenedModel]:
-        """Yield a model whose settings alone are to be read; downloads no weights.
+        """Yield a model whose settings alone are to be read.
+
+        Of one that is not in the cache no weights are downloaded, but for a table whose headers the
+        hub does not give: it is read to know what it is.
 
         Raises:
             what `find` raises.
         """
-        if isinstance(name, PathLike) or not asks_hub(name, config):
+        # Of one that is, settings alone would hide the weights: the cache would name a commit as
+        # the latest that has none, and the model could not be loaded offline any more.
+        if isinstance(name, PathLike) or not asks_hub(name, config) or is_in_cache(name, config):
             yield cls.find(name, config)
             return
         found = find_model(name, config, with_weights=False)
-        if has_weights(found.path):
-            yield cls._of(found, config)
-            return
         missing = missing_weights(found, config)
         if missing is not None and not missing:  # the repository has none
             yield cls.find(name, config)
             return
-        with outline(found, missing or {}, config) as made:
-            yield replace(cls._of(made or found, config), has_weights=False)
+        with outline(found, missing, config) if missing else nullcontext() as made:
+            opened = replace(cls._of(made or found, config), has_weights=False)
+            yield opened if made or opened._can_be_read() else cls.find(name, config)
+
+    def _can_be_read(self) -> bool:
+        try:
+            self.read_files(with_head=self.has_head)
+        except ModelWeightsError:
+            return False
+        except ModelError:  # the caller is told
+            pass
+        return True
 
     @classmethod
     def _of(cls, found: ModelFolder, config: Config) -> OpenedModel:

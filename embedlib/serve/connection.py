@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from embedlib.serve.app import Application
 from embedlib.serve.asgi import DIRECT, Request, Scope
 from embedlib.serve.direct import DirectRequest
-from embedlib.serve.parsing import RequestParser
+from embedlib.serve.parsing import FRAMING, RequestParser
 from embedlib.serve.repeated import RepeatedHead
 from embedlib.serve.slow_readers import ReadLimitedProtocol
 
@@ -171,10 +171,11 @@ class Connection(ReadLimitedProtocol):
         # Trailers are no headers: they would take the place of those that a proxy has set.
         self.headers = []
 
-    def resume(self) -> Iterable[tuple[bytes, bytes]]:
+    def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:
         """Go on with a message whose head is parsed again; see `RequestParser`."""
-        self._is_resumed = True
-        return self.scope["headers"]
+        self._is_resumed, self.parser = True, parser
+        framing = [header for header in self.scope["headers"] if header[0] in FRAMING]
+        return framing if self.cycle.keep_alive else [*framing, (b"connection", b"close")]
 
     def on_message_complete(self) -> None:
         """End a message, unless its head offered another protocol: then its body comes yet."""

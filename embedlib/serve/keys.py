@@ -21,7 +21,7 @@ class Keys:
 
     def __init__(self, keys: Iterable[str]) -> None:
         """Keep the keys."""
-        self._keys = tuple((key.encode(), owner_of(key)) for key in keys)
+        self._keys = tuple((sent, owner_of(key)) for key in keys for sent in _encodings(key))
 
     def check(self, headers: Mapping[str, str]) -> str:
         """Check the key of a request; return whose jobs it sees, as `owner_of`; empty: all.
@@ -52,7 +52,15 @@ def _without_scheme(given: str) -> bytes:
     for _ in range(MAX_SCHEMES):
         if given[:16].lower().startswith(_SCHEMES):
             given = given.partition(" ")[2].lstrip()
-    return given.encode("latin-1")  # as it was decoded; clients send UTF-8
+    return given.encode("latin-1")  # as it was decoded
+
+
+def _encodings(key: str) -> set[bytes]:
+    """Return what clients send of a key: curl UTF-8, Python's and JavaScript's own Latin-1."""
+    try:
+        return {key.encode(), key.encode("latin-1")}
+    except UnicodeEncodeError:  # such clients cannot send it
+        return {key.encode()}
 
 
 def owner_of(key: str) -> str:

@@ -5,8 +5,7 @@ that does not know it ignores the offer (RFC 9110, section 7.8). httptools takes
 complete behind its head. So the rest is parsed behind another head, of our own, that says how long
 the body is and offers nothing.
 
-Source: httptools 0.9, `HttpParser.feed_data`, whose parser is ready for another message after
-HttpParserUpgrade, which tells how many bytes the head took.
+Source: httptools 0.9, `HttpParser.feed_data`: HttpParserUpgrade tells how many bytes the head took.
 """
 
 from __future__ import annotations
@@ -23,11 +22,14 @@ FRAMING: Final = (b"content-length", b"transfer-encoding")
 class Resumable(Protocol):
     """What the parser tells of a message; it also has the callbacks of httptools."""
 
-    def resume(self) -> Iterable[tuple[bytes, bytes]]:
-        """Return the headers of the message, names in lower case; its head is parsed again.
+    def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:
+        """Return the headers of the head that the rest of a message is parsed behind.
 
-        The callbacks of the second head, and the end of the message that came between, do not
-        count.
+        The callbacks of that head, and the end of the message that came before it, do not count.
+
+        Args:
+            parser: takes the place of the one before, which may take no more: the message may be
+                the last of its connection.
         """
         ...
 
@@ -49,15 +51,13 @@ class RequestParser(httptools.HttpRequestParser):
         Raises:
             httptools.HttpParserError: they are no requests.
         """
-        while True:
-            try:
-                super().feed_data(data)
-            except httptools.HttpParserUpgrade as offer:
-                lines = (
-                    b"%b: %b\r\n" % header
-                    for header in self._protocol.resume()
-                    if header[0] in FRAMING
-                )
-                data = b"POST / HTTP/1.1\r\n" + b"".join(lines) + b"\r\n" + data[offer.args[0] :]
-            else:
-                return
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            parser = RequestParser(self._protocol)
+            lines = (b"%b: %b\r\n" % header for header in self._protocol.resume(parser))
+            parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+            rest = data[offer.args[0] :]
+        else:
+            return
+        parser.feed_data(rest)

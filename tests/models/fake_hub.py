@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from huggingface_hub import constants
@@ -26,8 +26,10 @@ class FakeHub:
     """By name: OWNER/NAME."""
     sends_weights: bool = True
     """False: requests of files of weights are refused."""
-    takes_ranges: bool = True
-    """False: files are sent whole, whatever part is asked for."""
+    ranges: Literal["taken", "ignored", "refused"] = "taken"
+    """What is made of requests for a part of a file."""
+    commit: str = COMMIT
+    """The latest of every repository."""
     stores: str = ""
     """Address of another host that files of weights are redirected to, as the real hub does."""
     url: str = ""
@@ -70,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
             rows = self.hub.rows_of(folder)
             if parts[4] == "revision":
                 siblings = [{"rfilename": row["path"], "size": row["size"]} for row in rows]
-                answer: object = {"id": repo, "sha": COMMIT, "siblings": siblings}
+                answer: object = {"id": repo, "sha": self.hub.commit, "siblings": siblings}
             else:
                 answer = rows
             self._send(json.dumps(answer).encode())
@@ -88,9 +90,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(b"", {"Location": f"{self.hub.stores}{self.path}"}, status=302)
                 return
         content = (folder / name).read_bytes()
-        etag = {"ETag": f'"{_sha1(name)}"', "X-Repo-Commit": COMMIT}
+        etag = {"ETag": f'"{_sha1(name)}"', "X-Repo-Commit": self.hub.commit}
         wanted = self.headers.get("Range")
-        if wanted is None or not self.hub.takes_ranges:
+        if wanted is not None and self.hub.ranges == "refused":
+            self._send(b"", status=403)
+        elif wanted is None or self.hub.ranges == "ignored":
             self._send(content, etag)
         else:
             first, last = wanted.removeprefix("bytes=").split("-")

@@ -31,6 +31,7 @@ from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.serve.catalog import load_by_kind
 from embedlib.session.loading import load_model
 from embedlib.session.text_measure import TextMeasure
+from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import fake_machine
 from tests.models.fake_hub import COMMIT, FakeHub, serve_hub, use_hub
@@ -89,7 +90,7 @@ def test_headers_are_those_of_the_weights(hub: FakeHub, folder: Path, config: Co
 def test_no_more_than_the_header_is_read_where_ranges_are_not_known(
     hub: FakeHub, folder: Path, config: Config
 ) -> None:
-    hub.takes_ranges = False
+    hub.ranges = "ignored"
     with OpenedModel.outlined(REPO, config, 1) as found:
         assert found is not None
         length = int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little")
@@ -229,6 +230,25 @@ def test_what_is_missing_of_a_download_is_outlined(
     with OpenedModel.described(REPO, config) as opened:
         find_tensors(opened.read_files(with_head=False))
     assert not (here / "b.safetensors").exists()
+
+
+def test_a_cached_model_stays_one_that_loads_offline(hub: FakeHub, config: Config) -> None:
+    """Also where its author has pushed another commit since."""
+    OpenedModel.find(REPO, config)
+    hub.commit = COMMIT[::-1]
+    with OpenedModel.described(REPO, config) as opened:
+        assert opened.has_weights
+    assert OpenedModel.find(REPO, replace(config, local_files_only=True)).revision == hub.commit
+
+
+def test_a_table_is_downloaded_where_its_headers_cannot_be_had(
+    hub: FakeHub, config: Config, tmp_path: Path
+) -> None:
+    hub.folders[REPO] = write_static_model(tmp_path / "static")
+    hub.ranges = "refused"
+    with OpenedModel.described(REPO, config) as opened:
+        assert opened.read_files(with_head=False).spec.encoder.is_table
+        assert opened.has_weights
 
 
 def test_a_repository_of_pickles_is_refused(hub: FakeHub, folder: Path, config: Config) -> None:

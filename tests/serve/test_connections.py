@@ -162,6 +162,26 @@ def test_an_offer_of_another_protocol_is_ignored(
     converse(conversation)
 
 
+@pytest.mark.parametrize("framed", [b"\r\n", LENGTH, CHUNKS])
+@pytest.mark.parametrize(("version", "more"), [(b"1.1", b", close"), (b"1.0", b"")])
+def test_an_offer_in_the_last_request_is_ignored(
+    converse: Converse, framed: bytes, version: bytes, more: bytes
+) -> None:
+    method = b"GET /v1/models" if framed == b"\r\n" else b"POST /v1/embeddings"
+    offer = OFFER.replace(b"Settings\r\nUpgrade", b"Settings%b\r\nUpgrade" % more)
+    request = b"%b HTTP/%b\r\n%b%b%b" % (method, version, HEAD, offer, framed)
+    if version == b"1.0" and framed == CHUNKS:
+        pytest.skip("HTTP/1.0 has no chunks")
+
+    async def conversation(connection: Connection) -> None:
+        answer = await connection.send(request)
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"200 OK" in answer
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")

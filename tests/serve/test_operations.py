@@ -341,9 +341,11 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
 
 
 def test_a_key_of_any_characters(make_client: MakeClient) -> None:
-    client = make_client(api_keys=("schlüssel",))
-    sent: Any = {"authorization": "Bearer schlüssel".encode()}
-    assert client.send("GET", "/v1/models", headers=sent).status_code == 200
+    """curl sends UTF-8, Python's http.client Latin-1."""
+    client = make_client(api_keys=("schlüssel", "ключ"))
+    for key, encoding in (("schlüssel", "utf-8"), ("schlüssel", "latin-1"), ("ключ", "utf-8")):
+        sent: Any = {"authorization": b"Bearer " + key.encode(encoding)}
+        assert client.send("GET", "/v1/models", headers=sent).status_code == 200
 
 
 def test_a_key_behind_many_schemes_costs_no_more_than_one() -> None:

@@ -59,7 +59,7 @@ def head_files(folder: Path) -> list[Path]:
 
 def has_token_head(files: ModelFiles, name: TokenHeadName) -> bool:
     """Return whether a model has a head; `load_token_head` says what is wrong with it."""
-    return (files.transformer_dir / f"{HEAD_STEMS[name]}.safetensors").is_file()
+    return has_file(files.transformer_dir / f"{HEAD_STEMS[name]}.safetensors", files.folder)
 
 
 def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:

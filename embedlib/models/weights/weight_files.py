@@ -23,6 +23,7 @@ INDEX_NAME: Final = "model.safetensors.index.json"
 PICKLE_NAME: Final = "pytorch_model.bin"
 PICKLE_INDEX: Final = "pytorch_model.bin.index.json"
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-.+\.bin")
 
 
@@ -93,15 +94,18 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
             f"it: embedlib convert {folder}"
         )
     others = sorted(path for path in directory.glob("*") if path.suffix in PICKLE_SUFFIXES)
-    named = sorted(directory.glob("*.safetensors"))
     told = ""
-    if named:
-        told = (
-            f"; {name_in(named[0], folder)} has a name that transformers does not look for either; "
-            f"if it holds all weights of the model, call it {WEIGHTS_NAME}"
-        )
-    elif others:
+    if others:
         told = f"; {other_pickles([name_in(path, folder) for path in others])}"
+    elif named := _other_names(directory):
+        told = f"; {name_in(directory / named[0], folder)} "
+        if _SHARD.fullmatch(named[0]):
+            told += f"is a part of the weights: copy {INDEX_NAME}, which names all parts, too"
+        else:
+            told += (
+                "has a name that transformers does not look for either; if it holds all weights "
+                f"of the model, call it {WEIGHTS_NAME}"
+            )
     elif is_snapshot(folder):
         told = (
             "; either its download was interrupted (load the model once online), or its weights "
@@ -109,6 +113,13 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
             f"{how_to_convert(hub_name(folder.parent.parent))}"
         )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}{told}")
+
+
+def _other_names(directory: Path) -> list[str]:
+    """Return files that may hold weights, under names that are not looked for; sorted."""
+    heads = [path.name for path in head_files(directory)]
+    names = sorted(path.name for path in directory.glob("*.safetensors"))
+    return [name for name in names if name not in heads and not name.startswith("adapter_")]
 
 
 def other_pickles(names: Sequence[str]) -> str:

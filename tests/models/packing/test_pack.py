@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from embedlib import Embedder, Reranker, fidelity
 from embedlib.config import Config
@@ -45,6 +46,7 @@ from embedlib.models.reading.pack_file import ALIGNMENT, INDEX_NAME, is_pack, op
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.token_heads import has_token_head
 from embedlib.session import preparing
 from embedlib.testing.models.sparse import write_router, write_sparse_model, write_token_weights
 from embedlib.testing.models.static import write_model2vec, write_static_model
@@ -429,3 +431,13 @@ def test_without_a_cache_a_pack_is_read_at_every_start(tiny_folder: Folder, tmp_
     config = Config(engine_cache_dir=tmp_path / "file" / "cache")  # cannot be made
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     assert OpenedModel.find(pack, config).folder == pack
+
+
+def test_a_pack_has_the_heads_of_its_model(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "m3", "xlm-roberta")
+    head = {"weight": np.ones((1, 32), np.float32), "bias": np.zeros(1, np.float32)}
+    save_file(head, folder / "sparse_linear.safetensors")
+    pack = OpenedModel.find(packed(folder, tmp_path / "m3.embedlib", config), config)
+    files = pack.read_files(with_head=False)
+    assert has_token_head(files, "sparse")
+    assert not has_token_head(files, "multi_vector")

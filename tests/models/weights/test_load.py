@@ -240,6 +240,25 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
         _load(folder)
 
 
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["model.fp16.safetensors"], "has a name that transformers .* call it model.safetensors"),
+        (["model-00001-of-00002.safetensors"], "is a part of the weights: copy model.safetensors."),
+        (["weights.pt", "colbert_linear.safetensors"], "weights.pt is none of the files that"),
+        (["adapter_model.safetensors"], "no model.safetensors.index.json$"),
+        (["sparse_linear.safetensors"], "no model.safetensors.index.json$"),
+    ],
+)
+def test_weights_under_other_names(tmp_path: Path, names: list[str], remedy: str) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "model.safetensors").unlink()
+    for name in names:
+        (folder / name).touch()
+    with pytest.raises(ModelWeightsError, match=f"there is no model.safetensors .*{remedy}"):
+        _load(folder)
+
+
 def test_a_module_whose_pickle_was_not_downloaded(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--acme--dense" / "snapshots" / ("0" * 40)
     folder = write_tiny_model(tmp_path / "model", "bert-cls-dense")
