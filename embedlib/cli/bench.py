@@ -54,7 +54,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 @click.option(
     "--vs",
     metavar="PEER[,PEER]",
-    default="",
+    multiple=True,
     help=f"Peers to compare with, or {ALL_PEERS}: {', '.join(PEERS)}. For rerank: "
     f"{', '.join(RERANK_PEERS)}. One that is not installed is named in the result, with what "
     "brings it.  [default: none]",
@@ -115,7 +115,7 @@ def bench(
     task: str,
     serves: bool,
     urls: tuple[str, ...],
-    vs: str,
+    vs: tuple[str, ...],
     pythons: tuple[str, ...],
     text_tokens: int | None,
     texts_path: Path | None,
@@ -159,7 +159,7 @@ def bench(
         "rounds": rounds,
         "config": Config(**options),
     }
-    peers = {"vs": _names(vs, PEERS if task == "encode" else RERANK_PEERS)}
+    peers = {"vs": _names(",".join(vs), PEERS if task == "encode" else RERANK_PEERS)}
     if serves:
         named = {"urls": _pairs(urls, "--vs-url", "NAME=URL")}
         values, table = _serve(shared | named | {"query_seconds": query_seconds})

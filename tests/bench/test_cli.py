@@ -24,6 +24,7 @@ def test_help_shows_the_defaults_and_the_peers() -> None:
     ("arguments", "message"),
     [
         (["--vs", "faster"], "Error: vs = 'faster'"),
+        (["--vs", "faster", "--vs", "fastembed"], "Error: vs = 'faster'"),  # the last took it all
         (["--rounds", "0"], "Error: rounds = 0"),
         (["--json", "no-such-folder/result.json"], "no such folder"),
         (["--python", "fastembed"], "--python 'fastembed': give PEER=INTERPRETER"),
