@@ -51,13 +51,19 @@ class RequestParser(httptools.HttpRequestParser):
         Raises:
             httptools.HttpParserError: they are no requests.
         """
+        parser: RequestParser | None = self
+        while parser is not None:  # a piece may hold any number of offers
+            parser, data = parser._feed(data)
+
+    def _feed(self, data: Any) -> tuple[RequestParser | None, Any]:
+        """Parse bytes up to an offer; return the parser of what is behind it, and that."""
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            parser = RequestParser(self._protocol)
-            lines = (b"%b: %b\r\n" % header for header in self._protocol.resume(parser))
-            parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
-            rest = data[offer.args[0] :]
+            rest = memoryview(data)[offer.args[0] :]
         else:
-            return
-        parser.feed_data(rest)
+            return None, b""
+        parser = RequestParser(self._protocol)
+        lines = (b"%b: %b\r\n" % header for header in self._protocol.resume(parser))
+        parser._feed(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+        return parser, rest
