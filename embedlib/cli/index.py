@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,6 +150,7 @@ _EXIT_BAD_ROWS = 3
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
 @config_options(
     "truncate_dim",
+    "max_active_dims",
     "max_seq_tokens",
     *ENGINE_OPTIONS,
     *MODEL_OPTIONS,
@@ -188,6 +189,8 @@ def index(
     settings = {name: options.pop(name) for name in list(options) if name in INDEX_DEFAULTS}
     how_read = take_source_options(options)
     config = Config(**options)
+    if config.max_active_dims is not None and sparse is None:
+        raise click.UsageError("--max-active-dims is for sparse vectors; add --sparse MODEL")
     if halfvec:
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
 
@@ -216,7 +219,7 @@ def index(
         cluster = None if ray is None else (ray, ray_workers)
         with ExitStack() as stack:
             stack.enter_context(closing(destination))
-            embedder = _open_embedder(model, config, destination, settings, tell, cluster)
+            embedder = _open_embedder(model, config, destination, settings, sparse, tell, cluster)
             stack.enter_context(closing(embedder))
             if cluster is not None:
                 destination.close()  # the workers may write to it, and find it by its URL
@@ -270,15 +273,16 @@ def _open_embedder(
     config: Config,
     sink: Sink,
     settings: dict[str, Any],
+    sparse: str | None,
     tell: Tell,
     cluster: tuple[str, int | None] | None,
 ) -> Embedder | ClusterEmbedder:
     """Load the model that is named, or the one that made the stored rows, in their precision.
 
     It is loaded here, or by the workers of a cluster, of which the address and the number of
-    workers are given.
+    workers are given. `sparse` names the model of the sparse vectors, which may be the same.
     """
-    from embedlib.indexing.stored_model import open_embedder
+    from embedlib.indexing.stored_model import config_beside_sparse, open_embedder
     from embedlib.indexing.workers import find_workers, state_to_fit
 
     state = None
@@ -291,6 +295,7 @@ def _open_embedder(
             "EMBEDLIB_MODEL is not set"
         )
     wanted = None if settings["recreate"] else state
+    config = config_beside_sparse(config, name, sparse)
     if cluster is None:
         return open_embedder(name, config, wanted, sink.name, tell)
     address, num_workers = cluster
@@ -313,7 +318,7 @@ def _open_sparse(
         yield None if name is None else embedder
         return
     from embedlib.embedder import Embedder
+    from embedlib.session.arguments import config_beside
 
-    # Its own prompts and dimensions are not those of the other model.
-    with Embedder(name, config=replace(config, truncate_dim=None, max_seq_tokens=None)) as sparse:
+    with Embedder(name, config=config_beside(config, "max_active_dims")) as sparse:
         yield sparse

@@ -43,7 +43,11 @@ _ORIGINS = {
 @click.argument("model", cls=ModelArgument, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--fingerprint", is_flag=True, help="Also load the model and show its fingerprint.")
-@config_options("template", "truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+@config_options(
+    *("template", "truncate_dim", "max_active_dims", "max_seq_tokens"),
+    *ENGINE_OPTIONS,
+    *MODEL_OPTIONS,
+)
 def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> None:
     """Show what the files of MODEL say about it.
 
@@ -53,7 +57,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     not in the cache.
 
     The fingerprint is that of an index loaded with the same options and settings; --truncate-dim,
-    --max-seq-tokens and those of the engine are for it alone.
+    --max-active-dims, --max-seq-tokens and those of the engine are for it alone.
 
     \b
     Examples:

@@ -84,6 +84,8 @@ _HELP = {
     "cache_folder": "Folder for downloaded models.  [default: the hub's own cache]",
     "local_files_only": "Use downloaded files only; open no connection.",
     "truncate_dim": "Keep only this many first dimensions of a vector.  [default: the model's own]",
+    "max_active_dims": "Keep only this many weights of a sparse vector, the greatest; the same in "
+    "every load and search of a destination.  [default: the sparse model's own]",
     "max_seq_tokens": "Maximum tokens of a text.  [default: the model's own limit]",
     "on_truncate": "What to do with a longer text. warn: truncate it and warn; ignore: truncate "
     "it; error: stop; chunk: average the vectors of its parts (embeddings only).",

@@ -64,7 +64,9 @@ if TYPE_CHECKING:
     "the stored text.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
-@config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+@config_options(
+    "truncate_dim", "max_active_dims", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS
+)
 def search(
     question: str,
     sink: str,
@@ -98,7 +100,7 @@ def search(
     from embedlib.indexing.searching import check_query, stored_state
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.source_lines import LineFinder
-    from embedlib.indexing.stored_model import open_embedder
+    from embedlib.indexing.stored_model import config_beside_sparse, open_embedder
     from embedlib.session.arguments import config_beside
 
     check_query(question, k)  # before the model is loaded
@@ -109,9 +111,8 @@ def search(
         state = stored_state(opened)
         name = model or state.model
         progress = stack.enter_context(loading(name, config.cache_folder))
-        embedder = stack.enter_context(
-            open_embedder(name, config, state, opened.name, progress.say)
-        )
+        own = config_beside_sparse(config, name, state.sparse.model if state.sparse else None)
+        embedder = stack.enter_context(open_embedder(name, own, state, opened.name, progress.say))
         ranking = None
         if reranker is not None:
             progress.watch(f"Loading {reranker}")

@@ -151,7 +151,8 @@ def _find_sparse(
     else:
         check_has_sparse(state, sink.name)
         assert stored is not None, "check_has_sparse raises"
-        opened = Embedder(given or stored.model, config=config_beside(config))
+        beside = config_beside(config, "max_active_dims")
+        opened = Embedder(given or stored.model, config=beside)
         owned.append(opened.close)
         sparse = opened
     check_stored(sparse, state, sink.name)

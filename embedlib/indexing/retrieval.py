@@ -30,7 +30,12 @@ from embedlib.indexing.searching import check_question, find_fused, find_rows, h
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
-from embedlib.indexing.stored_model import describe_other_model, open_embedder, stands_beside
+from embedlib.indexing.stored_model import (
+    config_beside_sparse,
+    describe_other_model,
+    open_embedder,
+    stands_beside,
+)
 from embedlib.reranker import Reranker
 from embedlib.session.arguments import config_beside, one_config
 
@@ -284,7 +289,9 @@ class Search:
             embedder = given
         else:
             name = given or self._state.model
-            opened = open_embedder(name, config, self._state, self._sink.name, lambda line: None)
+            sparse = self._state.sparse
+            own = config_beside_sparse(config, name, sparse.model if sparse else None)
+            opened = open_embedder(name, own, self._state, self._sink.name, lambda line: None)
             self._owned.append(opened.close)
             embedder = opened
         if not stands_beside(embedder, self._state):

@@ -106,8 +106,8 @@ def check_stored(embedder: SparseEmbedder, state: SinkState, name: str) -> None:
         raise SinkError(
             f"{name} holds sparse vectors of {stored.model!r} with fingerprint "
             f"{stored.fingerprint}, this is {embedder.model_name!r} with {embedder.fingerprint}; "
-            "search with the same model and options, such as sparse=Embedder(MODEL, "
-            "max_active_dims=N) in Python if it was loaded so"
+            "search with the same model and options, such as --max-active-dims N, or "
+            "sparse=Embedder(MODEL, max_active_dims=N) in Python, if it was loaded so"
         )
 
 

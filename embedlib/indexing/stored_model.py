@@ -21,9 +21,27 @@ def name_to_store(embedder: ModelIdentity) -> str:
 
     A folder or a pack gets an absolute path, to be found from anywhere.
     """
-    name = embedder.model_name
+    return _whole_name(embedder.model_name)
+
+
+def _whole_name(name: str) -> str:
     is_path = os.path.isdir(name) or is_pack(Path(name))
     return os.path.abspath(name) if is_path else name
+
+
+def config_beside_sparse(config: Config, model: str, sparse: str | None) -> Config:
+    """Return the options of a model beside which another one makes the sparse vectors.
+
+    `max_active_dims` is meant for that one; here it would only change the fingerprint.
+
+    Args:
+        config: the options that a caller gives for both.
+        model: its name.
+        sparse: the name of the other; the same if one model makes both, None if there is none.
+    """
+    if sparse is not None and _whole_name(sparse) == _whole_name(model):
+        return config
+    return replace(config, max_active_dims=None)
 
 
 def precision_to_store(embedder: ModelIdentity) -> str | None:
@@ -140,6 +158,7 @@ def _describe_options(state: SinkState, name: str, embedder: Embedder, verb: str
     options = {
         "max_seq_tokens": embedder.max_seq_length,
         "truncate_dim": config.truncate_dim,
+        "max_active_dims": config.max_active_dims,
         "on_truncate": config.on_truncate,
         "precision": embedder.precision,
         "revision": config.revision,

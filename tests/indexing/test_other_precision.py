@@ -214,8 +214,8 @@ def test_another_option_is_to_be_found_among_those_listed(folder: Path, open_mod
         searched, loaded, tried = refusals(store, embedder)
     assert searched == (
         f"fake: was made by {str(folder)!r} too, but with other files or another option than here: "
-        "max_seq_tokens=16, truncate_dim=None, on_truncate='warn', precision='float32', "
-        "revision=None, default_prompt_name=None, examples=None, "
+        "max_seq_tokens=16, truncate_dim=None, max_active_dims=None, on_truncate='warn', "
+        "precision='float32', revision=None, default_prompt_name=None, examples=None, "
         "prompts={'query': 'one\\ntwo'}; search with the same model and options"
     )
     assert loaded == tried

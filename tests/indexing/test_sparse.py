@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.numpy import save_file
 
 from embedlib import Embedder, Search, index
 from embedlib.cli import main
+from embedlib.config import Config
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import open_sink
 from embedlib.indexing.options import IndexOptions
@@ -42,6 +44,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedder,
         Embedder(sparse, threads=1, on_truncate="ignore") as other,
     ):
         yield one, other
+
+
+def _write_m3(folder: Path) -> Path:
+    """Write a model of both kinds of vectors."""
+    write_tiny_model(folder, "xlm-roberta")
+    head = {"weight": np.ones((1, 32), np.float32), "bias": np.ones(1, np.float32)}
+    save_file(head, folder / "sparse_linear.safetensors")
+    return folder
 
 
 def _load(models: tuple[Embedder, Embedder], url: str, **options: Any) -> Any:
@@ -105,7 +115,7 @@ def test_rows_belong_to_both_models(models: tuple[Embedder, Embedder], tmp_path:
             Search(url, embedder, hybrid=True, sparse=other)
         report = index(SOURCE, url, embedder=embedder, sparse=other, chunk=False, recreate=True)
         assert report.num_embedded == len(TEXTS)
-        with pytest.raises(SinkError, match=r"such as sparse=Embedder\(MODEL, max_active_dims=N\)"):
+        with pytest.raises(SinkError, match=r" sparse=Embedder\(MODEL, max_active_dims=N\)"):
             Search(url, embedder, hybrid=True)  # by the stored name, without the option
         with Search(url, embedder, hybrid=True, sparse=other) as search:
             assert search.search(TEXTS[7], 1)[0].source_id == "7"
@@ -124,9 +134,7 @@ def test_what_cannot_be_asked_for(models: tuple[Embedder, Embedder], tmp_path: P
 
 
 def test_one_model_makes_both_vectors(tmp_path: Path) -> None:
-    folder = write_tiny_model(tmp_path / "m3", "xlm-roberta")
-    head = {"weight": np.ones((1, 32), np.float32), "bias": np.ones(1, np.float32)}
-    save_file(head, folder / "sparse_linear.safetensors")
+    folder = _write_m3(tmp_path / "m3")
     url = f"edge:{tmp_path / 'db'}"
     with Embedder(folder, threads=1, on_truncate="ignore") as embedder:
         index(SOURCE[:9], url, embedder=embedder, sparse=embedder, chunk=False)
@@ -159,6 +167,34 @@ def test_commands(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
     hit = json.loads(found.stdout)
     assert hit["text"] == TEXTS[1]
     assert hit["score"] == pytest.approx(2 / 61)  # the first of both answers
+
+
+@pytest.mark.parametrize("is_one", [False, True], ids=["two models", "one model"])
+def test_commands_keep_the_greatest_weights(
+    models: tuple[Embedder, Embedder], tmp_path: Path, is_one: bool
+) -> None:
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main, arguments)
+
+    names = [model.model_name for model in models]
+    if is_one:
+        names = [str(_write_m3(tmp_path / "m3"))] * 2
+    texts = tmp_path / "texts.txt"
+    texts.write_text("fox\nthe river and this search\n")
+    url = f"edge:{tmp_path / 'db'}"
+    load = ("index", str(texts), "--input-format", "lines", "-m", names[0], "--to", url)
+    ask = ("search", "fox", "--to", url)
+    done = run(*load, "--sparse", names[1], "--max-active-dims", "3")
+    assert done.exit_code == 0, done.output
+    with Search(url, names[0], hybrid=True, config=Config(max_active_dims=3)) as search:
+        assert search.search("fox", 1)[0].text == "fox"
+    found = run(*ask, "--hybrid", "--max-active-dims", "3", "--json", "-k", "1")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["text"] == "fox"
+    assert re.search("max.active.dims", run(*ask, "--hybrid").stderr)
+    plain = run(*ask, *(["--max-active-dims", "3"] if is_one else []))
+    assert plain.exit_code == 0, plain.output
+    assert "add --sparse MODEL" in run(*load, "--max-active-dims", "3").stderr
 
 
 def test_a_model_without_sparse_vectors_is_refused(
