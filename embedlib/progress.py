@@ -217,6 +217,21 @@ class Progress:
             self._end_phase()
             self._phase = _Phase(activity, unit, read, self._clock())
 
+    def watch_counts(self, activity: str, unit: str) -> Callable[[int, int], None]:
+        """Show a phase that tells how far it has come.
+
+        Returns:
+            The function to call with how much is done, and of how much.
+        """
+        reading = Reading()
+
+        def report(num_done: int, num_all: int) -> None:
+            nonlocal reading
+            reading = Reading(done=min(num_done, num_all), total=num_all)
+
+        self.watch(activity, unit, lambda: reading)
+        return report
+
     def pause(self) -> None:
         """End the phase before; show nothing until the next one."""
         with self._lock:

@@ -45,7 +45,6 @@ def run_rerank(
     options: RerankOptions,
     *,
     machine: Mapping[str, str],
-    embedlib_version: str,
     command: str = "",
     report: ReportLine = lambda _: None,
     start: StartProcess = start_contestant,
@@ -55,7 +54,6 @@ def run_rerank(
     Args:
         options: what to run.
         machine: facts about this machine to keep with the result.
-        embedlib_version: the version to keep with the result.
         command: what the user typed, to keep with the result.
         report: called with progress, one line at a time.
         start: starts the process of a contestant.
@@ -79,7 +77,7 @@ def run_rerank(
         with open_race(course, Path(scratch), report, start) as race:
             _enter_all(race, options)
             race.take_turns()
-            return _result(race, options, provenance(machine, embedlib_version, command))
+            return _result(race, options, provenance(machine, command))
 
 
 def _enter_all(race: Race, options: RerankOptions) -> None:

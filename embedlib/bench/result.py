@@ -1,19 +1,16 @@
-"""What a benchmark run found: frozen, and the same as JSON."""
+"""What a benchmark run found: frozen, and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from embedlib.bench.race import Loaded
 from embedlib.measuring.provenance import checkout_commit, now
 from embedlib.measuring.spread import Latency, Spread
-
-_T = TypeVar("_T")
+from embedlib.version import __version__
 
 TOP = 10
 """Documents whose place in a ranking is compared: about as many as are shown to a user."""
@@ -139,12 +136,12 @@ class Measured:
         return dataclasses.asdict(self)
 
 
-def provenance(machine: Mapping[str, str], embedlib_version: str, command: str) -> dict[str, Any]:
+def provenance(machine: Mapping[str, str], command: str) -> dict[str, Any]:
     """Return the fields of `Measured` for a run that ends now."""
     return {
         "date": now(),
         "command": command,
-        "embedlib_version": embedlib_version,
+        "embedlib_version": __version__,
         "commit": checkout_commit(),
         "machine": dict(machine),
     }
@@ -175,11 +172,6 @@ class BenchResult(Measured):
     engine_idle_share: float
     """Share of embedlib's bulk passes in which its engine had nothing to do."""
     limits: Limits
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> BenchResult:
-        """Return the result that `as_json` was made from."""
-        return _build(cls, content)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,22 +204,3 @@ class RerankResult(Measured):
     peer_batch_size: int | None
     """The best one found; None: there is no peer."""
     peer_documents_per_s: Spread | None
-
-
-def _build(kind: type[_T], content: Any) -> _T:
-    """Rebuild a dataclass from plain values by its type hints."""
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _value(hints[name], value) for name, value in content.items()})
-
-
-def _value(hint: Any, value: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type[Any], hint), value)
-    if origin is types.UnionType:  # of something and None
-        return None if value is None else _value(arguments[0], value)
-    if origin is tuple:
-        return tuple(_value(arguments[0], item) for item in value)
-    if origin is Mapping or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        return {name: _value(arguments[1], item) for name, item in value.items()}
-    return value

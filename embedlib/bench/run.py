@@ -49,7 +49,6 @@ def run_bench(
     options: BenchOptions,
     *,
     machine: Mapping[str, str],
-    embedlib_version: str,
     command: str = "",
     report: ReportLine = lambda _: None,
     start: StartProcess | None = None,
@@ -59,7 +58,6 @@ def run_bench(
     Args:
         options: what to run.
         machine: facts about this machine to keep with the result.
-        embedlib_version: the version to keep with the result.
         command: what the user typed, to keep with the result.
         report: called with progress, one line at a time.
         start: starts the process of a contestant; None: as `options` say.
@@ -84,7 +82,7 @@ def run_bench(
         race = stack.enter_context(open_race(course, scratch, report, start))
         bench = _Bench(race, options, files)
         bench.run()
-        about_run = provenance(machine, embedlib_version, command)
+        about_run = provenance(machine, command)
         return bench.result(folder, origin, about_run)
 
 

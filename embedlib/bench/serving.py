@@ -58,7 +58,6 @@ def run_serve(
     options: ServeBenchOptions,
     *,
     machine: Mapping[str, str],
-    embedlib_version: str,
     command: str = "",
     report: ReportLine = lambda _: None,
     start: StartProcess = start_contestant,
@@ -68,7 +67,6 @@ def run_serve(
     Args:
         options: what to run.
         machine: facts about this machine to keep with the result.
-        embedlib_version: the version to keep with the result.
         command: what the user typed, to keep with the result.
         report: called with progress, one line at a time.
         start: starts the process that holds the model.
@@ -95,7 +93,7 @@ def run_serve(
         client.call("set_texts", texts=course.texts, queries=course.queries)
         bench = _ServeBench(race, client, options, stack)
         bench.run()
-        return bench.result(provenance(machine, embedlib_version, command))
+        return bench.result(provenance(machine, command))
 
 
 class _ServeBench:

@@ -20,7 +20,6 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
 from embedlib.installing import install_line
-from embedlib.version import __version__
 
 _STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
@@ -220,7 +219,6 @@ def _circumstances() -> dict[str, Any]:
 
     return {
         "machine": describe_machine(),
-        "embedlib_version": __version__,
         "command": shlex.join(["embedlib", *sys.argv[1:]]),
     }
 

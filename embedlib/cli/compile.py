@@ -14,7 +14,6 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
-from embedlib.progress import Reading
 
 if TYPE_CHECKING:
     from embedlib.fidelity.measure import Reference
@@ -89,20 +88,13 @@ def compile(
 
     measured = []
     with loading(model, config.cache_folder) as progress:
-        reading = Reading()
-
-        def show(num_done: int, num_all: int) -> None:
-            nonlocal reading
-            reading = Reading(done=num_done, total=num_all)
-
         if fidelity is None or precision == "bf16":
             files = OpenedModel.find(model, config).read_source()
-            progress.watch("Compiling", "B", lambda: reading)
-            compiled = compile_model(files, precision, (), config, out=out, report=show)
+            report = progress.watch_counts("Compiling", "B")
+            compiled = compile_model(files, precision, (), config, out=out, report=report)
         else:
             from embedlib.fidelity import Gate, compile_to_gate, read_texts
 
-            progress.watch("Choosing layers", "measurements", lambda: reading)
             compiled, comparison = compile_to_gate(
                 model,
                 precision,
@@ -111,7 +103,7 @@ def compile(
                 reference=against or "float32",
                 config=config,
                 out=out,
-                report=show,
+                report=progress.watch_counts("Choosing layers", "measurements"),
             )
             measured = fidelity_rows(comparison.report)
     print_table([*_folder_rows(compiled), *measured])

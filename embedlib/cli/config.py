@@ -47,12 +47,7 @@ def config(context: click.Context, as_json: bool) -> None:
             "project_file": None if project is None else str(project),
             "user_file": str(user_file()),
         }
-        click.echo(
-            json.dumps(
-                content,
-                indent=2,
-            )
-        )
+        click.echo(json.dumps(content, indent=2))
         return
     if not values:
         click.echo("Nothing is set; all options have their defaults.")

@@ -12,7 +12,6 @@ import click
 from embedlib.cli.options import GroupedCommand
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import open_progress
-from embedlib.progress import Reading
 
 if TYPE_CHECKING:
     from embedlib.models.converting.convert import Conversion
@@ -59,14 +58,8 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
         )
     if adapter is not None and out is None:
         raise click.UsageError("--adapter needs --out, a new folder for the merged model")
-    reading = Reading()
-
-    def report(num_done: int, num_all: int) -> None:
-        nonlocal reading
-        reading = Reading(done=min(num_done, num_all), total=num_all)
-
     with open_progress() as progress:
-        progress.watch("Converting", "B", lambda: reading)
+        report = progress.watch_counts("Converting", "B")
         if adapter is not None and out is not None:
             merged = merge_adapter(folder, adapter, out, report)
             facts = {**asdict(merged), "folder": str(merged.folder)}

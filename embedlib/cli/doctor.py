@@ -106,10 +106,10 @@ def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
 def _memory_of(
     files: ModelFiles, manifest: Manifest | None, config: Config, machine: Machine
 ) -> dict[str, str]:
+    from embedlib.engines.candidates import is_model
     from embedlib.engines.kind import ChosenPrecision, EnginePlan
     from embedlib.engines.precision import REFERENCE
     from embedlib.engines.registry import OWN_KINDS, find_devices
-    from embedlib.engines.select import is_model
     from embedlib.engines.static.kind import NAME as STATIC
     from embedlib.memory import gib
 

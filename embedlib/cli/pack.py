@@ -14,7 +14,6 @@ from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
 from embedlib.errors import ConfigError
-from embedlib.progress import Reading
 
 
 @click.command(cls=GroupedCommand)
@@ -55,18 +54,11 @@ def pack(model: str, out: Path, as_json: bool, **options: Any) -> None:
             f"cannot write {str(out)!r}: there is no folder {str(out.parent)!r}; make it"
         )
     config = Config(**options)
-    reading = Reading()
-
-    def show(num_done: int, num_all: int) -> None:
-        nonlocal reading
-        reading = Reading(done=num_done, total=num_all)
-
     with loading(model, config.cache_folder) as progress:
         opened = OpenedModel.find(model, config)
         files = opened.read_files(with_head=opened.has_head)
         content = find_content(files, opened.manifest, config)
-        progress.watch("Packing", "B", lambda: reading)
-        digest = pack_model(files, content, out, show)
+        digest = pack_model(files, content, out, progress.watch_counts("Packing", "B"))
     facts: dict[str, Any] = {
         "pack": str(out),
         "model": opened.name,

@@ -6,8 +6,9 @@ import logging
 from dataclasses import replace
 
 from embedlib.config import Config
+from embedlib.engines.candidates import check_compiled, find_candidates, log_skipped
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, EnginePlan
-from embedlib.engines.machine import Machine, package_of
+from embedlib.engines.machine import Machine
 from embedlib.engines.precision import (
     REFERENCE,
     NeedsReportError,
@@ -15,7 +16,6 @@ from embedlib.engines.precision import (
     choose_precision,
 )
 from embedlib.engines.profile import read_profile
-from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
 from embedlib.engines.static.kind import KIND as STATIC
 from embedlib.engines.worthwhile import worthwhile
 from embedlib.errors import (
@@ -25,10 +25,7 @@ from embedlib.errors import (
     EngineUnsupportedError,
 )
 from embedlib.models.compiled.engine_folder import Manifest
-from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.reading.files import ModelFiles
-
-Candidate = tuple[EngineKind, EngineChoice]
 
 
 def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoice:
@@ -42,7 +39,7 @@ def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoic
         ConfigError: there is no such engine, or it lacks the precision of the options.
         EngineUnavailableError: no engine that the options allow can run here.
     """
-    return _candidates(config, machine or Machine())[0][1]
+    return find_candidates(config, machine or Machine())[0][1]
 
 
 def plan_engine(
@@ -88,8 +85,8 @@ def find_plan(
     if files.spec.encoder.is_table:
         return _plan_static(files, config, machine)
     if manifest is not None:
-        _check_compiled(files, config, manifest, machine)
-    candidates = _candidates(config, machine, manifest)
+        check_compiled(files, config, manifest, machine)
+    candidates = find_candidates(config, machine, manifest)
     for kind, choice in candidates:
         try:
             _check_model(kind, files, config)
@@ -102,7 +99,7 @@ def find_plan(
         except EngineError as error:
             if choice is candidates[-1][1]:
                 raise
-            _log_skipped(kind.name, error)
+            log_skipped(kind.name, error)
         else:
             return plan
     raise AssertionError("the last candidate returns or raises")
@@ -122,7 +119,7 @@ def check_room(files: ModelFiles, config: Config, machine: Machine) -> None:
         what `find_plan` raises.
     """
     refusal = None
-    for kind, choice in _candidates(config, machine):
+    for kind, choice in find_candidates(config, machine):
         refusal = _refusal(kind, choice, files, config)
         if refusal is None:
             return
@@ -134,11 +131,14 @@ def _refusal(
     kind: EngineKind, choice: EngineChoice, files: ModelFiles, config: Config
 ) -> EngineError | None:
     """Return why an engine cannot run a model in any precision; None: it can in one."""
+    try:
+        _check_model(kind, files, config)
+    except EngineError as error:
+        return error
     found: list[EngineError] = []
     # Backwards: where nothing fits, a load tells of the last one, which needs no report.
     for name in reversed(kind.precisions) if config.precision == "auto" else (config.precision,):
         try:
-            _check_model(kind, files, config)
             _checked(_plan(kind, choice, ChosenPrecision(name=name)), choice, files, config)
         except EngineError as error:
             found.append(error)
@@ -202,10 +202,6 @@ def table_plan() -> EnginePlan:
         hardware="",
         precision=ChosenPrecision(name=REFERENCE),
     )
-
-
-def _log_skipped(name: str, reason: object) -> None:
-    logging.getLogger(__name__).info("engine %s is not used: %s", name, reason)
 
 
 def plan_again(plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:
@@ -301,83 +297,3 @@ def _plan(
         memory=choice.memory,
         warning=choice.warning,
     )
-
-
-def _candidates(
-    config: Config, machine: Machine, manifest: Manifest | None = None
-) -> list[Candidate]:
-    """Return the engines that these options allow and that can run here; at least one."""
-    what = f"engine = {config.engine!r}"
-    kinds = _wanted_kinds(config, machine)
-    if manifest is not None and not is_model(manifest):
-        kinds = [kind for kind in kinds if manifest.precision in kind.precisions]
-        what = f"a model compiled to {manifest.precision}"
-    found = [(kind, find_devices(kind, config, machine)) for kind in kinds]
-    usable = [(kind, choice) for kind, choice in found if choice.is_available]
-    if usable:
-        for _, choice in found[: found.index(usable[0])]:
-            _log_skipped(choice.name, choice.reason)
-        return usable
-    reasons = "; ".join(f"{choice.name}: {choice.reason}" for _, choice in found)
-    if config.precision != "auto":
-        what += f", precision = {config.precision!r}"
-    if config.devices:
-        what += f", device = {','.join(config.devices)!r}"
-    raise EngineUnavailableError(f"{what} cannot be used here: {reasons}")
-
-
-def _wanted_kinds(config: Config, machine: Machine) -> list[EngineKind]:
-    """Return the rows that the options `engine` and `precision` allow."""
-    if config.engine != "auto":
-        kind = _named(config, machine)
-        check_precision(kind, config)
-        return [kind]
-    logger = logging.getLogger(__name__)
-    # Looking for them reads the metadata of every installed package, at each load of a model.
-    for point in machine.plugins if logger.isEnabledFor(logging.INFO) else ():
-        logger.info(
-            "engine %s of the package %s is used only where it is named: engine = %r",
-            point.name,
-            package_of(point),
-            point.name,
-        )
-    return [kind for kind in OWN_KINDS if config.precision in ("auto", *kind.precisions)]
-
-
-def _named(config: Config, machine: Machine) -> EngineKind:
-    try:
-        return find_kind(config.engine, machine)
-    except EngineUnavailableError as error:
-        raise EngineUnavailableError(
-            f"engine = {config.engine!r} cannot be used here: {error}"
-        ) from error
-
-
-def _check_compiled(
-    files: ModelFiles, config: Config, manifest: Manifest, machine: Machine
-) -> None:
-    """Raise ConfigError for an option that contradicts the engine directory."""
-    if is_model(manifest):
-        return
-    if POOLED_ROWS in manifest.excluded:
-        raise ConfigError(
-            f"{files.folder} was compiled with {POOLED_ROWS}, which take the model's own weights "
-            "as well; give the model it was made from"
-        )
-    if config.precision not in ("auto", manifest.precision):
-        raise ConfigError(
-            f"precision = {config.precision!r}: {files.folder} was compiled to "
-            f"{manifest.precision}; give the model it was made from, or leave precision out"
-        )
-    if config.engine == "auto":
-        return
-    if manifest.precision not in _named(config, machine).precisions:
-        raise ConfigError(
-            f"engine = {config.engine!r} cannot run {files.folder}, which was compiled to "
-            f"{manifest.precision}; give the model it was made from, or leave engine out"
-        )
-
-
-def is_model(manifest: Manifest) -> bool:
-    """Whether an engine directory is an ordinary model folder, with its weights in bfloat16."""
-    return manifest.precision == "bf16"

@@ -9,15 +9,19 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import (
-    ModelIdentity,
     QueryEmbedder,
     SparseEmbedder,
     check_embedder,
 )
-from embedlib.indexing.rows import model_digest
-from embedlib.indexing.sinks.protocol import Sink, SinkState, SparseModel, Target
+from embedlib.indexing.sinks.protocol import Sink, SinkState, Target
 from embedlib.indexing.sinks.second_rankings import TextSink
-from embedlib.indexing.sparse_rows import can_hold, check_has_sparse, check_stored, sparse_sink
+from embedlib.indexing.sparse_rows import (
+    can_hold,
+    check_has_sparse,
+    check_stored,
+    has_made,
+    sparse_sink,
+)
 from embedlib.session.arguments import config_beside
 from embedlib.vectors.sparse import SparseVector
 
@@ -157,8 +161,3 @@ def _find_sparse(
         sparse = opened
     check_stored(sparse, state, sink.name)
     return sparse
-
-
-def has_made(embedder: ModelIdentity, stored: SparseModel) -> bool:
-    """Return whether an embedder is the model of stored sparse vectors."""
-    return model_digest(embedder.fingerprint) == model_digest(stored.fingerprint)

@@ -26,7 +26,7 @@ from embedlib.indexing.hits import (
 from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
 from embedlib.indexing.late_ranking import as_ranking, load_ranking
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
-from embedlib.indexing.searching import check_question, find_fused, find_rows, held_state
+from embedlib.indexing.searching import check_question, find_fused, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
@@ -327,10 +327,9 @@ class Search:
     def _submit(
         self, vector: NDArray[np.float32], asked: Asked | None, options: SearchOptions
     ) -> Future[list[Hit]]:
-        limits = (options.num_rows, options.where)
-        if asked is None:
-            return self._thread.submit(find_rows, self._sink, vector, *limits)
-        return self._thread.submit(find_fused, self._sink, vector, asked, *limits)
+        return self._thread.submit(
+            find_fused, self._sink, vector, asked, options.num_rows, options.where
+        )
 
     def _score(self, text: str, hits: list[Hit], options: SearchOptions) -> list[float] | None:
         if options.num_candidates is None or self._reranker is None:

@@ -117,13 +117,22 @@ def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | N
 
 
 def find_fused(
-    sink: Sink, vector: NDArray[np.float32], asked: Asked, k: int, where: Filter | None
+    sink: Sink, vector: NDArray[np.float32], asked: Asked | None, k: int, where: Filter | None
 ) -> list[Hit]:
     """Return the `k` rows that are best by two searches, with vectors and in a second ranking.
+
+    Args:
+        sink: where to search.
+        vector: float32[D], of the question.
+        asked: of the second ranking; None: the vectors alone decide.
+        k: how many rows.
+        where: None: all rows pass.
 
     Raises:
         SinkError: the destination cannot be read, has no filters, or no such ranking.
     """
+    if asked is None:
+        return find_rows(sink, vector, k, where)
     num_rows = min(max(ARM_ROWS, 2 * k), _MAX_ROWS)
     by_vector = find_rows(sink, vector, num_rows, where)
     return fuse([by_vector, _find_second(sink, asked, num_rows, where)], k)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from embedlib.embedder import Embedder
 from embedlib.errors import SinkError
-from embedlib.indexing.embedders import SparseEmbedder, check_embedder
+from embedlib.indexing.embedders import ModelIdentity, SparseEmbedder, check_embedder
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, SparseModel, Target
@@ -92,6 +92,11 @@ def check_has_sparse(state: SinkState, name: str) -> None:
         )
 
 
+def has_made(embedder: ModelIdentity, stored: SparseModel) -> bool:
+    """Return whether an embedder is the model of stored sparse vectors."""
+    return model_digest(embedder.fingerprint) == model_digest(stored.fingerprint)
+
+
 def check_stored(embedder: SparseEmbedder, state: SinkState, name: str) -> None:
     """Refuse another sparse model than that of the stored rows.
 
@@ -100,9 +105,7 @@ def check_stored(embedder: SparseEmbedder, state: SinkState, name: str) -> None:
     """
     check_has_sparse(state, name)
     stored = state.sparse
-    if stored is not None and model_digest(stored.fingerprint) != model_digest(
-        embedder.fingerprint
-    ):
+    if stored is not None and not has_made(embedder, stored):
         raise SinkError(
             f"{name} holds sparse vectors of {stored.model!r} with fingerprint "
             f"{stored.fingerprint}, this is {embedder.model_name!r} with {embedder.fingerprint}; "

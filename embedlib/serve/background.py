@@ -22,7 +22,7 @@ async def _refuse(exchange: Exchange) -> Response:
     raise HTTPError(404, f"{exchange.request.path:.80} is not there any more", "no_route")
 
 
-_UNKNOWN = Route(method="POST", path="", handle=_refuse, dialect=OPENAI, summary="")
+_UNKNOWN = Route("POST", "", _refuse, OPENAI, "")
 
 
 class Background:

@@ -123,7 +123,7 @@ class ServedModel:
         """Return the rate at which it computes tokens while it computes any; 0: not known."""
         if self.session is None:
             return 0.0
-        return tokens_per_second(self.session, self.session.stats())
+        return tokens_per_second(self.session)
 
     def note_answer(self) -> None:
         """Record that the engine has just answered."""

@@ -53,11 +53,11 @@ async def _answer(file: _File, exchange: Exchange) -> Response:
 
 ROUTES = tuple(
     Route(
-        method="GET",
-        path=path,
-        handle=partial(_answer, _File.read(name, f"{content_type}; charset=utf-8")),
-        dialect=OPENAI,
-        summary="The page for people.",
+        "GET",
+        path,
+        partial(_answer, _File.read(name, f"{content_type}; charset=utf-8")),
+        OPENAI,
+        "The page for people.",
         needs_key=False,
     )
     for path, name, content_type in (

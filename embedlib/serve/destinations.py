@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EmbedlibError, SinkError, shown
 from embedlib.indexing.filters.expression import Filter
-from embedlib.indexing.hybrid import Asked, Hybrid, has_made
-from embedlib.indexing.searching import find_fused, find_rows, held_state
+from embedlib.indexing.hybrid import Asked, Hybrid
+from embedlib.indexing.searching import find_fused, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, UnreachableSinkError
 from embedlib.indexing.sinks.replaceable import ReplacedError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
+from embedlib.indexing.sparse_rows import has_made
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.errors import HTTPError
@@ -158,12 +159,8 @@ class Destination:
                 f"{self._num_waiting:,} searches wait for {self.name}; come again", seconds=1
             )
         self._num_waiting += 1
-        limits = (num_rows, where)
         try:
-            if asked is None:
-                call = self._thread.submit(find_rows, self._sink, vector, *limits)
-            else:
-                call = self._thread.submit(find_fused, self._sink, vector, asked, *limits)
+            call = self._thread.submit(find_fused, self._sink, vector, asked, num_rows, where)
             return await asyncio.wait_for(asyncio.wrap_future(call), ANSWER_SECONDS)
         except UnreachableSinkError as error:
             raise _come_again(str(error)) from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic, time
+from typing import Final
 
 import msgspec
 
@@ -104,22 +106,19 @@ async def version(exchange: Exchange) -> Response:
     return Response(msgspec.json.encode({"version": __version__}))
 
 
-def _get(path: str, handle: object, summary: str) -> Route:
-    return Route(
-        method="GET",
-        path=path,
-        handle=handle,  # type: ignore[arg-type]
-        dialect=OPENAI,
-        summary=summary,
-        needs_key=False,
-    )
-
+_open: Final = partial(Route, needs_key=False)
 
 ROUTES = (
-    _get("/", root, "Whether the process lives and no GPU is lost; to browsers the page."),
-    _get("/health", health, "Whether the process lives and no GPU is lost."),
-    _get("/ping", health, "Whether the process lives and no GPU is lost."),
-    _get("/ready", ready, "Whether requests are answered."),
-    _get("/metrics", metrics, "Metrics for Prometheus."),
-    _get("/version", version, "The version."),
+    _open(
+        "GET",
+        "/",
+        root,
+        OPENAI,
+        "Whether the process lives and no GPU is lost; to browsers the page.",
+    ),
+    _open("GET", "/health", health, OPENAI, "Whether the process lives and no GPU is lost."),
+    _open("GET", "/ping", health, OPENAI, "Whether the process lives and no GPU is lost."),
+    _open("GET", "/ready", ready, OPENAI, "Whether requests are answered."),
+    _open("GET", "/metrics", metrics, OPENAI, "Metrics for Prometheus."),
+    _open("GET", "/version", version, OPENAI, "The version."),
 )

@@ -57,14 +57,7 @@ ROUTES: tuple[Route, ...] = (
     *baseten.ROUTES,
     *operations.ROUTES,
     *console.ROUTES,
-    Route(
-        method="GET",
-        path="/openapi.json",
-        handle=_openapi,
-        dialect=OPENAI,
-        summary="This description.",
-        needs_key=False,
-    ),
+    Route("GET", "/openapi.json", _openapi, OPENAI, "This description.", needs_key=False),
 )
 _BY_PATH = {(route.method, route.path): route for route in ROUTES if not route.is_open}
 _OPEN = tuple(route for route in ROUTES if route.is_open)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.stats import Stats
 from embedlib.batching.tokenizer import Side
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
@@ -73,8 +72,9 @@ def check_quantization(embedder: Embedder, kind: str, dimensions: int | None) ->
     embedder._calls.check_quantization(vectors)
 
 
-def tokens_per_second(session: AnyModel, stats: Stats) -> float:
+def tokens_per_second(session: AnyModel) -> float:
     """Return the rate while the engine computes; 0: nothing was computed yet."""
+    stats = session.stats()
     seconds = stats.engine_ms / 1000
     parallel = engine_of(session).limits.num_parallel_batches
     return stats.num_tokens * parallel / seconds if seconds else 0.0

@@ -72,7 +72,6 @@ def run(course: Any, options: dict[str, Any], **more: Any) -> RerankResult:
     return run_rerank(
         RerankOptions(**options),
         machine={"cpu": "a | b"},
-        embedlib_version="9.9",
         start=course.start,
         **more,
     )

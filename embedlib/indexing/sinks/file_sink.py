@@ -199,13 +199,10 @@ class FileSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Compare the vector with every row."""
-        return self._search(vector, k, None)
+        return self.search_where(vector, k, None)
 
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         """Compare the vector with every row that passes the filter."""
-        return self._search(vector, k, where)
-
-    def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         with self._errors():
             if not self._has_database:
                 raise SinkError(f"{self.name} holds nothing; load it with embedlib index")

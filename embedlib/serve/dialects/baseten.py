@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from embedlib.serve.asgi import Response
-from embedlib.serve.dialects.dialect import BASETEN, Route, job_route
+from embedlib.serve.dialects.dialect import BASETEN, job_route
 from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
@@ -177,24 +177,25 @@ async def queue(exchange: Exchange) -> Response:
 
 ROUTES = (
     *(
-        Route(
-            method="POST",
-            path=f"{prefix}/async_predict",
-            handle=predict,
-            dialect=BASETEN,
-            summary="Answer a request later.",
-            keeps_jobs=True,
-            body=AsyncPredictBody,
+        job_route(
+            "POST",
+            f"{prefix}/async_predict",
+            predict,
+            BASETEN,
+            "Answer a request later.",
+            AsyncPredictBody,
             status=202,
         )
         # As Baseten's own paths name a deployment; there is one here.
         for prefix in ("", "/production", "/development", "/environments/{id}", "/deployment/{id}")
     ),
-    job_route(BASETEN, "GET", "/async_request/{id}", status, "The state of a request."),
-    job_route(BASETEN, "DELETE", "/async_request/{id}", cancel, "Cancel a request that is queued."),
+    job_route("GET", "/async_request/{id}", status, BASETEN, "The state of a request."),
+    job_route("DELETE", "/async_request/{id}", cancel, BASETEN, "Cancel a request that is queued."),
     job_route(
-        BASETEN, "GET", "/async_request/{id}/result", result, "What a request was answered with."
+        "GET", "/async_request/{id}/result", result, BASETEN, "What a request was answered with."
     ),
-    job_route(BASETEN, "GET", "/async_requests", requests, "The requests.", (*LIMITS, "status")),
-    job_route(BASETEN, "GET", "/async_queue_status", queue, "How many requests wait and run."),
+    job_route(
+        "GET", "/async_requests", requests, BASETEN, "The requests.", parameters=(*LIMITS, "status")
+    ),
+    job_route("GET", "/async_queue_status", queue, BASETEN, "How many requests wait and run."),
 )

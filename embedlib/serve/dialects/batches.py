@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from embedlib.serve.asgi import Response
-from embedlib.serve.dialects.dialect import OPENAI, Route, job_route
+from embedlib.serve.dialects.dialect import OPENAI, job_route
 from embedlib.serve.dialects.files import check_seconds
 from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
@@ -158,22 +158,17 @@ async def cancel(exchange: Exchange) -> Response:
 
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/batches",
-        handle=create,
-        dialect=OPENAI,
-        summary="Answer a file of requests.",
-        keeps_jobs=True,
-        body=BatchBody,
-    ),
-    job_route(OPENAI, "GET", "/v1/batches", batches, "The batches, with their progress.", LIMITS),
-    job_route(OPENAI, "GET", "/v1/batches/{id}", batch, "One batch, with its progress."),
+    job_route("POST", "/v1/batches", create, OPENAI, "Answer a file of requests.", BatchBody),
     job_route(
+        "GET",
+        "/v1/batches",
+        batches,
         OPENAI,
-        "POST",
-        "/v1/batches/{id}/cancel",
-        cancel,
-        "End a batch; what is answered is kept.",
+        "The batches, with their progress.",
+        parameters=LIMITS,
+    ),
+    job_route("GET", "/v1/batches/{id}", batch, OPENAI, "One batch, with its progress."),
+    job_route(
+        "POST", "/v1/batches/{id}/cancel", cancel, OPENAI, "End a batch; what is answered is kept."
     ),
 )

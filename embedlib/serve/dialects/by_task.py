@@ -15,7 +15,7 @@ from embedlib.serve.asgi import Response
 from embedlib.serve.compute import Work
 from embedlib.serve.dialects import tei
 from embedlib.serve.dialects.classify import classify
-from embedlib.serve.dialects.dialect import Handle
+from embedlib.serve.dialects.dialect import TEI, Handle, Route
 from embedlib.serve.dialects.openai import embeddings
 from embedlib.serve.dialects.rerank import rerank, score
 from embedlib.serve.exchange import Common, Exchange
@@ -73,7 +73,7 @@ async def vertex(exchange: Exchange) -> Response:
 
 
 ROUTES = (
-    tei.post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
-    tei.post("/", by_task, "What the model computes.", tei.EmbedBody),
-    tei.post("/invocations", by_task, "What the model computes.", tei.EmbedBody),
+    Route("POST", "/vertex", vertex, TEI, "Several bodies of other routes.", VertexBody),
+    Route("POST", "/", by_task, TEI, "What the model computes.", tei.EmbedBody),
+    Route("POST", "/invocations", by_task, TEI, "What the model computes.", tei.EmbedBody),
 )

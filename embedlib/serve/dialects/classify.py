@@ -70,13 +70,6 @@ def _described(scores: NDArray[np.float32], labels: Sequence[str]) -> list[dict[
 
 
 ROUTES = tuple(
-    Route(
-        method="POST",
-        path=path,
-        handle=classify,
-        dialect=OPENAI,
-        summary="The labels of texts.",
-        body=ClassifyBody,
-    )
+    Route("POST", path, classify, OPENAI, "The labels of texts.", ClassifyBody)
     for path in ("/classify", "/v1/classify")
 )

@@ -94,11 +94,11 @@ def _converted(
 
 ROUTES = (
     Route(
-        method="POST",
-        path="/v2/embed",
-        handle=embed_texts,
-        dialect=COHERE,
-        summary="The vectors of texts, in several types.",
-        body=EmbedBody,
+        "POST",
+        "/v2/embed",
+        embed_texts,
+        COHERE,
+        "The vectors of texts, in several types.",
+        EmbedBody,
     ),
 )

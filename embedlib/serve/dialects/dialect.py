@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TypeAlias
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -20,10 +20,9 @@ Handle: TypeAlias = Callable[[Exchange], Awaitable[Response]]
 class Dialect:
     """The errors of a family of clients."""
 
-    name: str
     write: Callable[[HTTPError, int], object]
     """Returns the body of an error with this status."""
-    statuses: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    statuses: Mapping[str, int] = field(default_factory=lambda: {"invalid": 400})
     """Statuses by kind of error, where they differ from the error's own."""
 
     def respond(self, error: HTTPError) -> Response:
@@ -33,7 +32,7 @@ class Dialect:
         return Response(body, status, headers=error.headers())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Route:
     """A method and a path, and who answers them."""
 
@@ -46,6 +45,7 @@ class Route:
     """One line for `/openapi.json`."""
     body: type | None = None
     """The type of the body, for `/openapi.json`; None: it has none."""
+    _: KW_ONLY
     needs_key: bool = True
     takes_parts: bool = False
     """Whether the handler reads the body itself, in parts; it is multipart/form-data."""
@@ -73,24 +73,8 @@ class Route:
         return "" if path == self.path else None
 
 
-def job_route(
-    dialect: Dialect,
-    method: str,
-    path: str,
-    handle: Handle,
-    summary: str,
-    parameters: tuple[str, ...] = (),
-) -> Route:
-    """Return a route without a body that reads or changes jobs."""
-    return Route(
-        method=method,
-        path=path,
-        handle=handle,
-        dialect=dialect,
-        summary=summary,
-        keeps_jobs=True,
-        parameters=parameters,
-    )
+job_route: Final = partial(Route, keeps_jobs=True)
+"""Makes a route that reads or changes jobs."""
 
 
 def _openai_error(error: HTTPError, status: int) -> object:
@@ -110,7 +94,7 @@ def _openai_error(error: HTTPError, status: int) -> object:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
 
 
-OPENAI = Dialect("openai", _openai_error, MappingProxyType({"invalid": 400}))
+OPENAI = Dialect(_openai_error)
 
 
 def _tei_error(error: HTTPError, status: int) -> object:
@@ -128,9 +112,8 @@ def _tei_error(error: HTTPError, status: int) -> object:
 
 
 TEI = Dialect(
-    "tei",
     _tei_error,
-    MappingProxyType({"invalid": 422, "too_long": 422, "wrong_model": 424, "failed": 424}),
+    {"invalid": 422, "too_long": 422, "wrong_model": 424, "failed": 424},
 )
 
 
@@ -139,20 +122,13 @@ def _cohere_error(error: HTTPError, status: int) -> object:
     return {"message": error.message}
 
 
-COHERE = Dialect("cohere", _cohere_error, MappingProxyType({"invalid": 400}))
+COHERE = Dialect(_cohere_error)
 
 
-def _ollama_error(error: HTTPError, status: int) -> object:
-    """Source: ollama's api.md: the body is an object with `error`."""
+def _plain_error(error: HTTPError, status: int) -> object:
+    """Source: ollama's api.md and Baseten's documentation, inference errors: an object."""
     return {"error": error.message}
 
 
-OLLAMA = Dialect("ollama", _ollama_error, MappingProxyType({"invalid": 400}))
-
-
-def _baseten_error(error: HTTPError, status: int) -> object:
-    """Source: Baseten's documentation, inference errors: the body is an object with `error`."""
-    return {"error": error.message}
-
-
-BASETEN = Dialect("baseten", _baseten_error, MappingProxyType({"invalid": 400}))
+OLLAMA = Dialect(_plain_error)
+BASETEN = Dialect(_plain_error)

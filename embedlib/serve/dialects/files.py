@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from embedlib.serve.asgi import PartsResponse, Response
-from embedlib.serve.dialects.dialect import OPENAI, Route, job_route
+from embedlib.serve.dialects.dialect import OPENAI, job_route
 from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
@@ -166,18 +166,13 @@ async def delete(exchange: Exchange) -> Response:
 
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/files",
-        handle=upload,
-        dialect=OPENAI,
-        summary="A file for a batch.",
-        keeps_jobs=True,
-        body=FileForm,
-        takes_parts=True,
+    job_route(
+        "POST", "/v1/files", upload, OPENAI, "A file for a batch.", FileForm, takes_parts=True
     ),
-    job_route(OPENAI, "GET", "/v1/files", files, "The files.", (*LIMITS, "purpose", "order")),
-    job_route(OPENAI, "GET", "/v1/files/{id}", file, "One file."),
-    job_route(OPENAI, "GET", "/v1/files/{id}/content", content, "The content of a file."),
-    job_route(OPENAI, "DELETE", "/v1/files/{id}", delete, "Delete a file."),
+    job_route(
+        "GET", "/v1/files", files, OPENAI, "The files.", parameters=(*LIMITS, "purpose", "order")
+    ),
+    job_route("GET", "/v1/files/{id}", file, OPENAI, "One file."),
+    job_route("GET", "/v1/files/{id}/content", content, OPENAI, "The content of a file."),
+    job_route("DELETE", "/v1/files/{id}", delete, OPENAI, "Delete a file."),
 )

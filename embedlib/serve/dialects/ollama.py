@@ -62,26 +62,13 @@ async def tags(exchange: Exchange) -> Response:
 
 ROUTES = (
     Route(
-        method="POST",
-        path="/api/embed",
-        handle=embed_texts,
-        dialect=OLLAMA,
-        summary="The vectors of texts, of unit length.",
-        body=EmbedBody,
+        "POST",
+        "/api/embed",
+        embed_texts,
+        OLLAMA,
+        "The vectors of texts, of unit length.",
+        EmbedBody,
     ),
-    Route(
-        method="POST",
-        path="/api/embeddings",
-        handle=embed_prompt,
-        dialect=OLLAMA,
-        summary="The vector of a text.",
-        body=EmbeddingsBody,
-    ),
-    Route(
-        method="GET",
-        path="/api/tags",
-        handle=tags,
-        dialect=OLLAMA,
-        summary="The models of this server.",
-    ),
+    Route("POST", "/api/embeddings", embed_prompt, OLLAMA, "The vector of a text.", EmbeddingsBody),
+    Route("GET", "/api/tags", tags, OLLAMA, "The models of this server."),
 )

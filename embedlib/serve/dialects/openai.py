@@ -210,24 +210,11 @@ async def model(exchange: Exchange) -> Response:
 
 ROUTES = (
     *(
-        Route(
-            method="POST",
-            path=path,
-            handle=embeddings,
-            dialect=OPENAI,
-            summary="The vectors of texts.",
-            body=EmbeddingsBody,
-        )
+        Route("POST", path, embeddings, OPENAI, "The vectors of texts.", EmbeddingsBody)
         for path in ("/v1/embeddings", "/embeddings")
     ),
     *(
-        Route(
-            method="GET",
-            path=f"{prefix}{path}",
-            handle=handle,
-            dialect=OPENAI,
-            summary=summary,
-        )
+        Route("GET", f"{prefix}{path}", handle, OPENAI, summary)
         for prefix in ("/v1", "")
         for path, handle, summary in (
             ("/models", models, "The models of this server."),

@@ -203,24 +203,17 @@ def _first_of(*values: str | list[str] | None) -> list[str]:
 ROUTES = (
     *(
         Route(
-            method="POST",
-            path=path,
-            handle=rerank,
-            dialect=COHERE if path == "/v2/rerank" else OPENAI,
-            summary="Documents in the order in which they answer a query.",
-            body=RerankBody,
+            "POST",
+            path,
+            rerank,
+            COHERE if path == "/v2/rerank" else OPENAI,
+            "Documents in the order in which they answer a query.",
+            RerankBody,
         )
         for path in ("/rerank", "/v1/rerank", "/v2/rerank")
     ),
     *(
-        Route(
-            method="POST",
-            path=path,
-            handle=score,
-            dialect=OPENAI,
-            summary="The scores of pairs of texts.",
-            body=ScoreBody,
-        )
+        Route("POST", path, score, OPENAI, "The scores of pairs of texts.", ScoreBody)
         for path in ("/score", "/v1/score")
     ),
 )

@@ -238,11 +238,11 @@ def _written(hit: SearchHit, is_reranked: bool) -> dict[str, Any]:
 
 ROUTES = (
     Route(
-        method="POST",
-        path="/v1/search",
-        handle=search,
-        dialect=OPENAI,
-        summary="The rows of a destination that answer a question.",
-        body=SearchBody,
+        "POST",
+        "/v1/search",
+        search,
+        OPENAI,
+        "The rows of a destination that answer a question.",
+        SearchBody,
     ),
 )

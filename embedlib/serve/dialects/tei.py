@@ -14,7 +14,7 @@ from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import Task
 from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
-from embedlib.serve.dialects.dialect import TEI, Handle, Route
+from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.dialects.ranking import rank_scores
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import (
@@ -313,16 +313,17 @@ def _timed(exchange: Exchange, response: Response) -> Response:
     return response
 
 
-def post(path: str, handle: Handle, summary: str, body: type) -> Route:
-    """Return a route of this dialect that takes a body."""
-    return Route(method="POST", path=path, handle=handle, dialect=TEI, summary=summary, body=body)
-
-
 ROUTES = (
-    post("/embed", embed_texts, "The vectors of texts, as a list of lists.", EmbedBody),
-    post("/embed_all", embed_all, "The vectors of all tokens of texts.", EmbedAllBody),
-    post("/embed_sparse", embed_sparse, "The lexical weights of texts.", EmbedAllBody),
-    post("/predict", predict, "The labels of texts or pairs.", PredictBody),
-    post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
-    Route(method="GET", path="/info", handle=info, dialect=TEI, summary="The first model."),
+    Route(
+        "POST", "/embed", embed_texts, TEI, "The vectors of texts, as a list of lists.", EmbedBody
+    ),
+    Route(
+        "POST", "/embed_all", embed_all, TEI, "The vectors of all tokens of texts.", EmbedAllBody
+    ),
+    Route(
+        "POST", "/embed_sparse", embed_sparse, TEI, "The lexical weights of texts.", EmbedAllBody
+    ),
+    Route("POST", "/predict", predict, TEI, "The labels of texts or pairs.", PredictBody),
+    Route("POST", "/similarity", compare, TEI, "The cosine of a text to others.", SimilarityBody),
+    Route("GET", "/info", info, TEI, "The first model."),
 )

@@ -106,20 +106,6 @@ async def decode_ids(exchange: Exchange) -> Response:
 
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/tokenize",
-        handle=tokenize,
-        dialect=TEI,
-        summary="The tokens of texts.",
-        body=TokenizeBody,
-    ),
-    Route(
-        method="POST",
-        path="/decode",
-        handle=decode_ids,
-        dialect=TEI,
-        summary="The texts of token ids.",
-        body=DecodeBody,
-    ),
+    Route("POST", "/tokenize", tokenize, TEI, "The tokens of texts.", TokenizeBody),
+    Route("POST", "/decode", decode_ids, TEI, "The texts of token ids.", DecodeBody),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from embedlib.serve.errors import HTTPError
@@ -115,8 +115,7 @@ class BatchStore:
                 "purpose=batch",
                 param="input_file_id",
             )
-        values = {item.name: getattr(row, item.name) for item in fields(BatchRow)}
-        insert(self._connection, "batches", values)
+        insert(self._connection, "batches", asdict(row))
 
     def get(self, batch_id: str, owner: str = "") -> BatchRow:
         """Return a batch that an owner sees.

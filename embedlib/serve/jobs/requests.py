@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from embedlib.serve.errors import HTTPError
@@ -87,8 +87,7 @@ class RequestStore:
 
     def add(self, row: RequestRow, body: bytes) -> None:
         """Add a request."""
-        values = {item.name: getattr(row, item.name) for item in fields(RequestRow)}
-        insert(self._connection, "requests", {**values, "body": body})
+        insert(self._connection, "requests", {**asdict(row), "body": body})
 
     def get(self, request_id: str, owner: str = "") -> RequestRow:
         """Return a request that an owner sees.

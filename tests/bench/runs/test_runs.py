@@ -14,7 +14,6 @@ import pytest
 
 from embedlib.bench import serving
 from embedlib.bench.options import ServeBenchOptions
-from embedlib.bench.result import BenchResult
 from embedlib.bench.serve_table import render_serve
 from embedlib.bench.serving import run_serve
 from embedlib.config import Config
@@ -36,11 +35,11 @@ def test_the_command_with_a_tiny_model(tiny_folder: Callable[[str], Path], tmp_p
         timeout=300,
         check=True,
     )
-    result = BenchResult.from_json(json.loads(path.read_text(encoding="utf-8")))
-    assert result.num_texts == 8
-    assert result.num_tokens > 8
-    assert "--rounds 1" in result.command
-    assert result.contestants[0].query.num_queries >= 16
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert result["num_texts"] == 8
+    assert result["num_tokens"] > 8
+    assert "--rounds 1" in result["command"]
+    assert result["contestants"][0]["query"]["num_queries"] >= 16
     assert "| bulk, tokens/s" in done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
@@ -57,7 +56,7 @@ def test_a_server_with_a_tiny_model(
         query_seconds=0.01,
         config=Config(threads=1),
     )
-    result = run_serve(options, machine={}, embedlib_version="9.9", start=course.start)
+    result = run_serve(options, machine={}, start=course.start)
     bulk = [line for line in course.log if line.endswith(" bulk")]
     assert len(bulk) == 3, "one to count tokens, one before the server's turn and one after it"
     [ours] = result.servers
