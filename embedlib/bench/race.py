@@ -20,7 +20,7 @@ from embedlib.config import Config
 from embedlib.errors import EmbedlibError
 from embedlib.measuring.child import Memory
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
-from embedlib.measuring.spread import aba_ratios
+from embedlib.measuring.spread import ratios_in_turns
 from embedlib.vectors.arrays import Vectors
 
 PROBE_TEXTS = 128
@@ -237,14 +237,8 @@ class Race:
 
     def ratios(self, ours: Entry, peer: Entry) -> list[float]:
         """Return our rate over the peer's, for each turn of the peer."""
-        first = self.peers.index(peer)
-        befores = range(first, len(ours.bulk_s) - 1, len(self.peers))
-        rates = ours.rates(1)
-        return [
-            ratio
-            for before, rate in zip(befores, peer.rates(1), strict=True)
-            for ratio in aba_ratios(rates[before : before + 2], [rate])
-        ]
+        place, num_peers = self.peers.index(peer), len(self.peers)
+        return ratios_in_turns(ours.rates(1), peer.rates(1), place, num_peers)
 
     def vectors(self, entry: Entry) -> Vectors:
         """Return the result of the contestant's last bulk pass."""

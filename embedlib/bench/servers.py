@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from embedlib.measuring.process import ContestantFailedError
+from embedlib.measuring.process import ContestantFailedError, free_port, last_line
 
 START_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
@@ -35,9 +34,7 @@ class Server:
         Raises:
             ContestantFailedError: it ended, or is not ready in time.
         """
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = free_port()
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close
         port = ["--port", str(self._port)] if has_port_option else [str(self._port)]
@@ -82,9 +79,7 @@ class Server:
         until = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until:
             if self._process.poll() is not None:
-                self._errors.seek(0)
-                lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-                raise ContestantFailedError(self._name, lines[-1] if lines else "it ended")
+                raise ContestantFailedError(self._name, last_line(self._errors) or "it ended")
             with (
                 suppress(OSError),  # a process in its start
                 closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)) as asked,

@@ -19,7 +19,7 @@ from embedlib.bench.serve_result import ServerAlone, ServeResult, ServerFigures
 from embedlib.bench.servers import Server
 from embedlib.bench.shapes import find_or_write
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
-from embedlib.measuring.spread import Latency, Spread, aba_ratios
+from embedlib.measuring.spread import Latency, Spread, ratios_in_turns
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines
 
 CONNECTIONS = 8
@@ -281,14 +281,9 @@ class _ServeBench:
     def _figures(self, contestant: _Contestant) -> ServerFigures:
         rates = [len(self.race.course.texts) / seconds for seconds in contestant.bulk_s]
         query, wall_s = Latency.of(contestant.latencies_ms), sum(contestant.bulk_s)
-        first = self.contestants.index(contestant)
+        place, num_servers = self.contestants.index(contestant), len(self.contestants)
         ours = self.ours.rates(len(self.race.course.texts))
-        befores = range(first, len(ours) - 1, len(self.contestants))
-        ratios = [
-            1 / ratio
-            for before, rate in zip(befores, rates, strict=True)
-            for ratio in aba_ratios(ours[before : before + 2], [rate])
-        ]
+        ratios = [1 / ratio for ratio in ratios_in_turns(ours, rates, place, num_servers)]
         return ServerFigures(
             name=contestant.name,
             request_texts=contestant.request_texts,

@@ -7,20 +7,20 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from embedlib.bench.other_contestants import pooling_of
 from embedlib.bench.peer import PeerContestant
 from embedlib.measuring.child import Memory, memory_of
+from embedlib.measuring.process import free_port, last_line
 from embedlib.vectors.arrays import Vectors
 
 BINARY: Final = "text-embeddings-router"
@@ -51,9 +51,7 @@ class TeiContestant(PeerContestant):
         binary = os.environ.get(VARIABLE) or shutil.which(BINARY)
         if binary is None:
             raise RuntimeError(f"no {BINARY} on PATH; install it, or name it in {VARIABLE}")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = free_port()
         self._local = threading.local()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         command = [
@@ -68,7 +66,7 @@ class TeiContestant(PeerContestant):
     def _wait(self) -> None:
         for _ in range(int(_START_TIMEOUT_S / _POLL_S)):
             if self._server.poll() is not None:
-                raise RuntimeError(f"{BINARY} ended: {_last_line(self._log)}")
+                raise RuntimeError(f"{BINARY} ended: {last_line(self._log) or 'it wrote nothing'}")
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
                 connection.request("GET", "/health")
@@ -113,9 +111,3 @@ class TeiContestant(PeerContestant):
     def memory(self) -> Memory:
         """Return the memory of the server."""
         return memory_of(self._server.pid)
-
-
-def _last_line(log: IO[bytes]) -> str:
-    log.seek(0)
-    lines = log.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "it wrote nothing"

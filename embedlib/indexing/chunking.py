@@ -291,15 +291,10 @@ def _parts(text: str, outline: Outline) -> Iterator[Span]:
         if index >= 0 and headings[index] > lowest:
             end = headings[index]
         else:
-            end = _last_break(text, lowest, highest)
+            end = _find_break(text, lowest, highest) or highest
         yield start, end
         start = end
     yield start, len(text)
-
-
-def _last_break(text: str, lowest: int, highest: int) -> int:
-    found = _find_break(text, lowest, highest)
-    return highest if found is None else found
 
 
 def _find_break(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -152,9 +153,8 @@ class JsonProcess:
         except subprocess.TimeoutExpired:
             self._kill()
             status = self._process.wait()
-        self._log.seek(0)
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return f"exit status {status}" + (f", {lines[-1]}" if lines else "")
+        said = last_line(self._log)
+        return f"exit status {status}" + (f", {said}" if said else "")
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):  # it has already ended
@@ -186,6 +186,20 @@ class ChildProcess(JsonProcess):
 
     def __enter__(self) -> ChildProcess:
         return self
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that no program listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def last_line(log: IO[bytes]) -> str:
+    """Return the last line of what a process wrote; empty: it wrote nothing."""
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def _read_lines(stream: IO[str], lines: SimpleQueue[str]) -> None:

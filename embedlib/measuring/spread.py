@@ -62,3 +62,22 @@ def aba_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
         (before + after) / 2 / rate
         for before, after, rate in zip(ours[:-1], ours[1:], theirs, strict=True)
     ]
+
+
+def ratios_in_turns(
+    ours: Sequence[float], theirs: Sequence[float], place: int, num_others: int
+) -> list[float]:
+    """Return `aba_ratios` where several others take turns, each between two turns of ours.
+
+    Args:
+        ours: our rates: before the first of the others and after each of them.
+        theirs: the rates of one of the others.
+        place: which one it is, counted from 0.
+        num_others: how many there are.
+    """
+    befores = range(place, len(ours) - 1, num_others)
+    return [
+        ratio
+        for before, rate in zip(befores, theirs, strict=True)
+        for ratio in aba_ratios(ours[before : before + 2], [rate])
+    ]
