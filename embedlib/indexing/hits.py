@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from embedlib.checks import COUNT, Kind, is_number, optional
+from embedlib.checks import COUNT, SWITCH, Kind, is_number, optional
 from embedlib.errors import ConfigError
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
-from embedlib.indexing.options import SEARCH_ROWS, check_switch
+from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.sinks.protocol import Hit
 
 _SCORE = optional(
@@ -165,10 +165,10 @@ def check_rerank(rerank: object, has_reranker: bool) -> bool:
     """
     if rerank is None:
         return has_reranker
-    check_switch("rerank", rerank)
-    if rerank and not has_reranker:
+    reranks: bool = SWITCH.take("rerank", rerank)
+    if reranks and not has_reranker:
         raise ConfigError("rerank = True; there is no reranker here, name one at the start")
-    return bool(rerank)
+    return reranks
 
 
 def times_of(

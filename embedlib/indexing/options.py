@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from embedlib.checks import COUNT, Kind, choice, is_number, optional, whole_number
+from embedlib.checks import COUNT, SWITCH, Kind, choice, is_number, optional, whole_number
 from embedlib.config import check_names
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.templates import Prefix, parse_template
@@ -24,7 +24,8 @@ _SWITCHES = (
     *("chunk", "with_headings", "late_chunking"),
     *("delete_missing", "recreate", "replace", "dry_run"),
 )
-_NUMBERS = {
+_KINDS = {
+    **dict.fromkeys(_SWITCHES, SWITCH),
     "chunk_tokens": optional(COUNT),
     "chunk_overlap": whole_number(0),
     "batch_rows": COUNT,
@@ -33,17 +34,7 @@ _NUMBERS = {
         "a share, from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1, float
     ),
 }
-"""Options that are numbers, of Python or of numpy."""
-
-
-def check_switch(name: str, value: object) -> None:
-    """Refuse "false", "no", 0 and the like: as conditions they would count as true, or as unset.
-
-    Raises:
-        ConfigError: the value is neither True nor False.
-    """
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {shown(value)}; it must be True or False")
+"""Options that are switches and numbers, of Python or of numpy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +114,8 @@ class IndexOptions:
     index that is there stays."""
 
     def __post_init__(self) -> None:
-        """Check every field; numbers of numpy become those of Python."""
-        for name in _SWITCHES:
-            check_switch(name, getattr(self, name))
-        for name, kind in _NUMBERS.items():
+        """Check every field; values of numpy become those of Python."""
+        for name, kind in _KINDS.items():
             object.__setattr__(self, name, kind.take(name, getattr(self, name)))
         choice("skip", "stop").take("on_error", self.on_error)
         self._check_prefix()

@@ -509,6 +509,12 @@ class Frame:
         return iter(["id", "text"])
 
 
+def test_switches_of_numpy_are_taken() -> None:
+    options = IndexOptions(chunk=np.False_, dry_run=np.True_)
+    assert (options.chunk, options.dry_run) == (False, True)
+    assert type(options.chunk) is bool
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
