@@ -100,7 +100,7 @@ class ManyEngines:
         """
         limits = [engine.limits for _, engine in engines]
         assert len({limit.is_padded for limit in limits}) == 1, "engines of two kinds"
-        self._limits = EngineLimits(
+        self.limits = EngineLimits(
             embedding_dim=limits[0].embedding_dim,
             is_per_token=limits[0].is_per_token,
             is_sparse=limits[0].is_sparse,
@@ -110,6 +110,7 @@ class ManyEngines:
             max_inflight_batches=sum(limit.max_inflight_batches for limit in limits),
             max_inflight_bulk=sum(limit.max_inflight_bulk for limit in limits),
         )
+        """What the scheduler plans with: the sum of all engines, dead or alive."""
         self._devices = [_Device(name, engine) for name, engine in engines]
         self._waiting: list[_BatchInFlight] = []
         self._inbox: SimpleQueue[
@@ -117,11 +118,6 @@ class ManyEngines:
         ] = SimpleQueue()
         self._thread = WorkerThread(self._run, "embedlib-engines")
         self._thread.start()
-
-    @property
-    def limits(self) -> EngineLimits:
-        """The properties that the scheduler plans with: the sum of all engines, dead or alive."""
-        return self._limits
 
     @property
     def lost(self) -> str | None:

@@ -249,13 +249,9 @@ def known_versions(
                 measured = replace(version, report=report)
                 if measured not in known:  # a pack has one for each kind of hardware
                     known.append(measured)
-            elif _is_faithful(version, kind, hardware, files):
+            elif _doubt(version, kind, hardware, files) is None:
                 known.append(version)
     return known
-
-
-def _is_faithful(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> bool:
-    return _doubt(version, kind, hardware, files) is None
 
 
 def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> str | None:

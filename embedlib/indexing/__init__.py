@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Tell,
         UnreachableSinkError,
         UnstorableRowsError,
+        tell_nobody,
     )
     from embedlib.indexing.sinks.replaceable import (
         ReplaceableSink,
@@ -167,6 +168,7 @@ __all__ = [
     "row_id",
     "search",
     "stored_state",
+    "tell_nobody",
     "with_connect_timeout",
     "without_password",
 ]
@@ -194,7 +196,7 @@ _MODULES = {
     ".sinks.positions": ("PositionSink",),
     ".sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
-        *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
+        *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError", "tell_nobody"),
     ),
     ".sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
     ".sinks.second_rankings": ("SparseSink", "TextSink"),

@@ -26,7 +26,6 @@ from embedlib.indexing.preparing import (
     check_arguments,
     check_files,
     estimate_documents,
-    ignore,
     prepare_chunker,
 )
 from embedlib.indexing.reader import BadRows
@@ -34,7 +33,7 @@ from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.run import Run
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import Sink, Tell
+from embedlib.indexing.sinks.protocol import Sink, Tell, tell_nobody
 from embedlib.indexing.sinks.thread import running_thread
 from embedlib.indexing.sinks.urls import check_is_sink
 from embedlib.indexing.sources.items import SourceItem
@@ -57,7 +56,7 @@ def index(
     sparse: SparseEmbedder | None = None,
     source_options: SourceOptions | None = None,
     tell: Tell | None = None,
-    on_progress: Callable[[IndexProgress], None] = ignore,
+    on_progress: Callable[[IndexProgress], None] = tell_nobody,
     ray: str | None = None,
     ray_workers: int | None = None,
     **options: Unpack[LoadOptions],

@@ -19,17 +19,13 @@ from embedlib.indexing.late_windows import WINDOW_CHUNKS, WindowedChunks, check_
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.rows import BadRow, CutDocuments, Document
-from embedlib.indexing.sinks.protocol import Sink, Target, Tell
+from embedlib.indexing.sinks.protocol import Sink, Target, Tell, tell_nobody
 from embedlib.indexing.sources.input_files import check_not_input, is_same_file
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import name_to_store, precision_to_store
 
 MAX_CHUNK_TOKENS = 512
 """Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
-
-
-def ignore(_: object) -> None:
-    """Ignore what a load tells: the default of `on_progress`."""
 
 
 def check_arguments(source_options: object, tell: object, on_progress: object) -> None:
@@ -43,7 +39,7 @@ def check_arguments(source_options: object, tell: object, on_progress: object) -
             f"source_options = {shown(source_options)}; it must be an "
             "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
         )
-    tell = ignore if tell is None else tell
+    tell = tell_nobody if tell is None else tell
     for name, value in (("tell", tell), ("on_progress", on_progress)):
         if not callable(value):
             raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")

@@ -15,7 +15,6 @@ from embedlib.errors import ConfigError, EngineRunError, shown
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.load import LOOK_SECONDS, Load, join_vectors
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.preparing import ignore
 from embedlib.indexing.reader import MAX_REPORTED_BAD_ROWS, BadRows, Group, Reader
 from embedlib.indexing.replacing import built_state
 from embedlib.indexing.report import Tally
@@ -52,7 +51,6 @@ __all__ = [
     "end_of_window",
     "find_changes",
     "find_workers",
-    "ignore",
     "join_vectors",
     "open_embedder",
     "precision_to_store",

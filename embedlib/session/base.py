@@ -14,22 +14,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
 import tokenizers
 
 from embedlib.batching.callers import Callers
+from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.refusals import WarnTruncated, describe_truncated
 from embedlib.batching.stats import Meter, Stats
+from embedlib.batching.tokenizer import Tokenizer
 from embedlib.checks import SWITCH
 from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning, shown
 from embedlib.models.known_models import KnownModel
-from embedlib.models.opening import check_length, longest_sequence
+from embedlib.models.opening import check_length, limit_length, longest_sequence
 from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import one_config
 from embedlib.session.call import Call
@@ -49,21 +51,6 @@ if TYPE_CHECKING:
     from embedlib.session.signatures import ConfigOptions
 
 AnySession = TypeVar("AnySession", bound="Session")
-
-
-class LengthLimited(Protocol):
-    """`Tokenizer` or `PairTokenizer`."""
-
-    @property
-    def max_seq_tokens(self) -> int:
-        """Sequences are truncated to this many tokens."""
-
-    @property
-    def num_special_tokens(self) -> int:
-        """Tokens added around a text or pair."""
-
-    def with_limit(self, max_seq_tokens: int) -> Any:
-        """Return a copy with another length limit."""
 
 
 class Session(StrictAttributes):
@@ -89,7 +76,7 @@ class Session(StrictAttributes):
     config: Config
     """The options it was loaded with."""
 
-    _tokenizer: LengthLimited
+    _tokenizer: Tokenizer | PairTokenizer
 
     def __init__(
         self,
@@ -158,11 +145,10 @@ class Session(StrictAttributes):
         config = one_config(config, {})
         session = cls.__new__(cls)
         session._check_config(config)
-        model = ModelAroundEngine.limited(
-            engine,
-            spec,
-            tokenizer,
-            config,
+        model = ModelAroundEngine(
+            spec=limit_length(spec, tokenizer, config),
+            tokenizer=tokenizer,
+            engine=engine,
             given_fingerprint=fingerprint,
             known=known or KnownModel(),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import tokenizers
 
@@ -12,7 +12,6 @@ from embedlib.config import Config, PrecisionName
 from embedlib.engines.base import Engine
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.known_models import KnownModel
-from embedlib.models.opening import limit_length
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -104,23 +103,6 @@ class ModelAroundEngine:
     precision: str = "float32"
     profile: str = ""
     files: ModelFiles | None = None
-
-    @classmethod
-    def limited(
-        cls,
-        engine: Engine,
-        spec: ModelSpec,
-        tokenizer: tokenizers.Tokenizer,
-        config: Config,
-        **known: Any,
-    ) -> ModelAroundEngine:
-        """Return a model whose spec has the length limit of the options.
-
-        Raises:
-            ConfigError: the limit is out of the model's range.
-        """
-        spec = limit_length(spec, tokenizer, config)
-        return cls(spec=spec, tokenizer=tokenizer, engine=engine, **known)
 
     def fingerprint(self, settings: Mapping[str, object]) -> str:
         """Return the fingerprint that the caller passed."""

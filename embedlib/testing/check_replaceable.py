@@ -10,7 +10,7 @@ import numpy as np
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import Sink, SinkState, Target
+from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, tell_nobody
 from embedlib.indexing.sinks.replaceable import (
     ReplaceableSink,
     ReplacedError,
@@ -66,7 +66,7 @@ def _check_first_load(make: Callable[[], ReplaceableSink], rows: list[Row]) -> N
         sink.drop_old()
         with closing(sink.beside()) as beside:
             assert beside.inspect() is None, "beside finds something before anything was written"
-            beside.begin(TARGET, _ignore)
+            beside.begin(TARGET, tell_nobody)
             beside.write(rows, vectors_of(rows, TARGET))
             assert sink.inspect() is None, "rows are found before the switch"
             beside.finish()
@@ -81,15 +81,15 @@ def _load_beside(
 ) -> None:
     """Load another model's rows in two runs; nobody finds them."""
     with closing(make()) as sink, closing(sink.beside()) as beside:
-        beside.begin(after, _ignore)
+        beside.begin(after, tell_nobody)
         with closing(make()) as writer, closing(make().beside()) as second:
-            assert _error_of(lambda: writer.begin(before, _ignore)), "two writers, one beside"
-            assert _error_of(lambda: second.begin(after, _ignore)), "two writers beside"
+            assert _error_of(lambda: writer.begin(before, tell_nobody)), "two writers, one beside"
+            assert _error_of(lambda: second.begin(after, tell_nobody)), "two writers beside"
         beside.write(rows[:10], vectors_of(rows[:10], after))
     with closing(make()) as sink, closing(sink.beside()) as beside:
         _expect_state(sink.inspect(), before, len(rows))
         _expect_state(beside.inspect(), after, 10)
-        beside.begin(after, _ignore)
+        beside.begin(after, tell_nobody)
         assert len(beside.digests([row.id for row in rows])) == 10, "rows beside are not kept"
         beside.write(rows[10:], vectors_of(rows[10:], after))
         beside.finish()
@@ -110,7 +110,7 @@ def _check_switched(
         _hold(sink, after)
         _expect_search(sink, rows, after)
     with closing(make()) as writer:  # the load that brings the new rows up to date
-        writer.begin(after, _ignore)
+        writer.begin(after, tell_nobody)
         assert len(writer.digests([row.id for row in rows])) == len(rows), "rows are lost"
         writer.finish()
 
@@ -120,12 +120,12 @@ def _check_old_is_kept(
 ) -> None:
     """Another switch would lose the old rows, and is refused."""
     with closing(make()) as sink, closing(sink.beside()) as beside:
-        beside.begin(before, _ignore)
+        beside.begin(before, tell_nobody)
         beside.write(rows[:1], vectors_of(rows[:1], before))
         beside.finish()
         assert _error_of(beside.switch), "a switch while old rows are kept"
     with closing(make()) as sink, closing(sink.beside()) as beside:
-        beside.begin(replace(_WIDER, recreate=True), _ignore)
+        beside.begin(replace(_WIDER, recreate=True), tell_nobody)
         assert list(beside.scan()) == [], "recreate keeps rows beside"
     with closing(make()) as sink:
         assert sink.inspect() is not None, "recreate beside drops what is found"
@@ -201,7 +201,3 @@ def _error_of(action: Callable[[], object]) -> SinkError | None:
         found = error
     assert "\n" not in str(found), f"an error has more than one line: {found}"
     return found
-
-
-def _ignore(_line: str) -> None:
-    pass

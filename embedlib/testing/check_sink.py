@@ -13,7 +13,7 @@ from embedlib.indexing.filters.expression import matcher
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import Row, row_digest, row_id
 from embedlib.indexing.sinks.positions import PositionSink
-from embedlib.indexing.sinks.protocol import RowKey, Sink, Target
+from embedlib.indexing.sinks.protocol import RowKey, Sink, Target, tell_nobody
 from embedlib.vectors.arrays import Vectors
 
 DIM = 6
@@ -149,7 +149,7 @@ def _check_replacing(make: Callable[[], Sink], rows: list[Row]) -> None:
 
 def _check_one_writer(make: Callable[[], Sink]) -> None:
     first, second = _begin(make), make()
-    _expect_error(lambda: second.begin(TARGET, _ignore))
+    _expect_error(lambda: second.begin(TARGET, tell_nobody))
     second.close()
     first.close()
     _begin(make).close()
@@ -162,7 +162,7 @@ def _check_misfits(make: Callable[[], Sink]) -> None:
         replace(TARGET, similarity="dot"),
     ):
         sink = make()
-        _expect_error(lambda sink=sink, target=target: sink.begin(target, _ignore))  # type: ignore[misc]
+        _expect_error(lambda sink=sink, target=target: sink.begin(target, tell_nobody))  # type: ignore[misc]
         sink.close()
     _begin(make).close()
 
@@ -180,7 +180,7 @@ def _check_position(make: Callable[[], Sink]) -> None:
 
 def _check_recreate(make: Callable[[], Sink]) -> None:
     sink = make()
-    sink.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), _ignore)
+    sink.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), tell_nobody)
     if hasattr(sink, "load_position"):
         assert sink.load_position() is None, "a position is left after recreate"
     _expect_rows(sink, [])
@@ -197,12 +197,8 @@ def _check_recreate(make: Callable[[], Sink]) -> None:
 
 def _begin(make: Callable[[], Sink]) -> Sink:
     sink = make()
-    sink.begin(TARGET, _ignore)
+    sink.begin(TARGET, tell_nobody)
     return sink
-
-
-def _ignore(_line: str) -> None:
-    pass
 
 
 def _with_metadata(row: Row, metadata: dict[str, object]) -> Row:

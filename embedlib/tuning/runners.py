@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.embedder import Embedder
-from embedlib.engines.base import Batch, CallerEngine, EngineLimits, Pending
+from embedlib.engines.base import Batch, CallerEngine, Pending
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
@@ -32,12 +32,7 @@ class LentEngine:
 
     def __init__(self, engine: CallerEngine, max_batch_tokens: int) -> None:
         self._engine = engine
-        self._limits = replace(engine.limits, max_batch_tokens=max_batch_tokens)
-
-    @property
-    def limits(self) -> EngineLimits:
-        """Those of the engine, but for the budget."""
-        return self._limits
+        self.limits = replace(engine.limits, max_batch_tokens=max_batch_tokens)
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
         """Start a batch and return at once."""

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from embedlib.errors import SinkError
-from embedlib.indexing import POSTGRES_NO_ANSWER, Tell, UnreachableSinkError
+from embedlib.indexing import POSTGRES_NO_ANSWER, Tell, UnreachableSinkError, tell_nobody
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")
@@ -70,7 +70,7 @@ class DatabaseSession:
             wait: sleeps for a number of seconds.
             secret: the password, which messages replace by ***.
         """
-        self.tell: Tell = _ignore
+        self.tell: Tell = tell_nobody
         self._notices: SimpleQueue[str] = SimpleQueue()
         self._name = name
         self._locate = locate
@@ -198,7 +198,3 @@ class DatabaseSession:
         """Pass on the notices that the server sent since the last call."""
         while not self._notices.empty():
             self.tell(f"{self._name}: {self._notices.get()}")
-
-
-def _ignore(line: str) -> None:
-    """Ignore a line: the default of `tell` before `begin`."""

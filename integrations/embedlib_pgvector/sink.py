@@ -19,6 +19,7 @@ from embedlib.indexing import (
     check_target,
     check_vectors,
     check_weights,
+    tell_nobody,
 )
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import encode_rows, json_of
@@ -169,7 +170,7 @@ class PgvectorSink(TableReader):
     def switch(self) -> None:
         """Rename the tables in one transaction."""
         table, self._table = self._begun, None
-        self._session.run(lambda found: check_switchable(found, self._destination, _ignore))
+        self._session.run(lambda found: check_switchable(found, self._destination, tell_nobody))
         switch(self._session, self._destination, table, self._wait)
 
     def drop_old(self) -> None:
@@ -276,7 +277,3 @@ class PgvectorSink(TableReader):
 
         self._session.run(work)
         self._is_changed = True
-
-
-def _ignore(_line: str) -> None:
-    """Ignore what was told before."""

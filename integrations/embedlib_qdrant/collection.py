@@ -21,6 +21,7 @@ from embedlib.indexing import (
     check_target,
     check_vectors,
     check_weights,
+    tell_nobody,
 )
 from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.collection_search import CollectionSearch
@@ -57,7 +58,7 @@ class CollectionSink(CollectionSearch):
     def __init__(self, name: str, collection: str, given: GivenOptions) -> None:
         super().__init__(name, collection)
         self.given = given
-        self.tell: Tell | None = None
+        self.tell: Tell = tell_nobody
         self._mark: Mark | None = None
         self._has_begun = False
 

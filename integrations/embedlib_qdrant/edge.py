@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from embedlib.indexing import (
     check_target,
     check_vectors,
     check_weights,
+    tell_nobody,
 )
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
 from embedlib_qdrant.edge_config import edge_config
@@ -35,7 +35,7 @@ from embedlib_qdrant.edge_folder import EdgeFolder
 from embedlib_qdrant.edge_search import EdgeSearch
 from embedlib_qdrant.full_text import check_language, edge_text_index, is_ranking
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
-from embedlib_qdrant.one_line_errors import REMEDIES, one_line_errors
+from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,
@@ -83,7 +83,7 @@ class EdgeSink(EdgeSearch):
         self._has_changed = False
         self._mark: Mark | None = None
         self._lock: FileLock | None = None
-        self._tell: Tell | None = None
+        self._tell: Tell = tell_nobody
 
     def inspect(self) -> SinkState | None:
         """Return what is stored."""
@@ -217,7 +217,7 @@ class EdgeSink(EdgeSearch):
     def finish(self) -> None:
         """Build the index for the rows written since the last call."""
         shard = self._begun
-        if self._tell is not None and self._has_changed:
+        if self._has_changed:
             self._tell(f"{self.name}: building the index; Ctrl-C takes effect after that")
         language = self.stored_mark.full_text
         with self.one_line("cannot be optimized"):
@@ -324,10 +324,6 @@ class EdgeSink(EdgeSearch):
 
     def _count(self, shard: Any) -> int:
         return int(shard.count(self.edge.CountRequest(exact=True)))
-
-    def one_line(self, what: str) -> AbstractContextManager[None]:
-        """Convert the engine's errors to `SinkError`."""
-        return one_line_errors(self.name, what)
 
 
 def _remedy_of(error: Exception) -> str:

@@ -12,6 +12,7 @@ from embedlib.indexing import Filter, Hit, SparseVector, import_extra
 from embedlib_qdrant.edge_config import search_params
 from embedlib_qdrant.filters import EdgeConditions, make_filter, search_filtered
 from embedlib_qdrant.full_text import require_language
+from embedlib_qdrant.one_line_errors import one_line_errors
 from embedlib_qdrant.points import CONTENT_KEY, OWN_KEY, SPARSE_NAME, Mark, read_hit
 
 
@@ -33,11 +34,11 @@ class EdgeSearch:
         """The mark of the shard that is open."""
         raise NotImplementedError
 
+    # The searches.
+
     def one_line(self, what: str) -> AbstractContextManager[None]:
         """Convert the engine's errors to `SinkError`."""
-        raise NotImplementedError
-
-    # The searches.
+        return one_line_errors(self.name, what)
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""

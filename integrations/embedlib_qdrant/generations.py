@@ -32,6 +32,7 @@ from embedlib.indexing import (
     Target,
     Tell,
     models_of,
+    tell_nobody,
 )
 from embedlib_qdrant.aliases import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.collection_name import check_collection_name
@@ -162,7 +163,7 @@ class GenerationSink(ServerSink):
                 f"{self.name}: the old rows are in the collection {name!r}, for which other "
                 f"aliases stand as well ({', '.join(others)}); move or delete these first"
             )
-        self.exclude_writers(_ignore)
+        self.exclude_writers(tell_nobody)
         try:
             self.call(lambda: self.connect().delete_collection(name))
         finally:
@@ -266,7 +267,3 @@ def _models(rows: Mark | SinkState) -> tuple[str, str | None]:
 def _as_array(vector: Any, name: str) -> NDArray[np.float32]:
     """Return the vector of a point, which may have a name, and a sparse one beside it."""
     return np.asarray(vector[name] if isinstance(vector, dict) else vector, np.float32)
-
-
-def _ignore(_line: str) -> None:
-    """Ignore what is told."""

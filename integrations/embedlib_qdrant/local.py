@@ -270,5 +270,4 @@ class LocalSink(CollectionSink):
             yield
         for warning in caught:
             line = " ".join(str(warning.message).split())
-            if self.tell is not None:
-                self.tell(f"{self.name}: {line}")
+            self.tell(f"{self.name}: {line}")

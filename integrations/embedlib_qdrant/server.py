@@ -97,7 +97,7 @@ class ServerSink(CollectionSink):
             action,
             name=self.name,
             has_answered=self._has_answered,
-            tell=self.tell or _ignore,
+            tell=self.tell,
             sleep=self.sleep,
         )
         self._has_answered = True
@@ -113,7 +113,7 @@ class ServerSink(CollectionSink):
         self._shard = shard
         self._lock = self._lock or FileLock(self._lock_file(), self.name)
         connection = self._connection
-        if connection.api_key and not connection.is_encrypted and self.tell is not None:
+        if connection.api_key and not connection.is_encrypted:
             self.tell(f"{self.name}: the API key is sent unencrypted; use qdrant+https")
 
     def take_lease(self) -> None:
@@ -123,7 +123,7 @@ class ServerSink(CollectionSink):
                 *(self.collection, self._shard, self._lock_file().with_suffix(".token")),
                 *(self.name, self.connect(), self.call),
             )
-        self._lease.take(self.tell or _ignore, self.sleep)
+        self._lease.take(self.tell, self.sleep)
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Open or create the collection, with the index if nothing can be counted without it."""
@@ -256,7 +256,7 @@ class ServerSink(CollectionSink):
             if greens == needed_greens:
                 break
             progress = f"{info.indexed_vectors_count or 0:,} vectors are in it"
-            if not is_green and progress != last_progress and self.tell is not None:
+            if not is_green and progress != last_progress:
                 self.tell(f"{self.name}: building the index, {progress}")
                 last_progress = progress
             self.sleep(_POLL_S)
@@ -318,9 +318,4 @@ class ServerSink(CollectionSink):
 
     def _take_snapshot(self) -> None:
         name = self.call(lambda: self._connection.take_snapshot(self.collection))
-        if self.tell is not None:
-            self.tell(f"{self.name}: the server keeps the snapshot {name}")
-
-
-def _ignore(_line: str) -> None:
-    pass
+        self.tell(f"{self.name}: the server keeps the snapshot {name}")

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError, shown
-from embedlib.indexing import BadRow, Document, Row, Target, UnstorableRowsError, Vectors, open_sink
+from embedlib.indexing import (
+    BadRow,
+    Document,
+    Row,
+    Target,
+    UnstorableRowsError,
+    Vectors,
+    open_sink,
+    tell_nobody,
+)
 from embedlib.indexing.workers import (
     MAX_REPORTED_BAD_ROWS,
     BadRows,
@@ -20,7 +29,6 @@ from embedlib.indexing.workers import (
     Seen,
     batch_rows,
     find_changes,
-    ignore,
 )
 
 WRITE_ROWS = 512
@@ -104,7 +112,7 @@ class BlockWriter:
 
     def begin(self, target: Target) -> None:
         """Become a writer."""
-        self._sink.begin(target, ignore)
+        self._sink.begin(target, tell_nobody)
 
     def write(self, rows: list[Row], vectors: Vectors) -> Written:
         """Write the rows that differ from what is stored."""
@@ -158,7 +166,7 @@ def rows_of(documents: Iterable[Document | BadRow], fingerprint: str, seen: Seen
     Raises:
         SourceError: a document cannot be stored, or has the id of another; the message names it.
     """
-    reader = Reader(documents, None, fingerprint, seen, BadRows(None, ignore, stops=True))
+    reader = Reader(documents, None, fingerprint, seen, BadRows(None, tell_nobody, stops=True))
     try:
         return [row for group in reader.groups(lambda: False) for row in group.rows]
     finally:

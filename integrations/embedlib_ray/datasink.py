@@ -17,8 +17,8 @@ from ray.data.block import BlockAccessor
 
 from embedlib.config import Config, Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import Row, Target, Vectors, check_target, open_sink
-from embedlib.indexing.workers import Seen, ignore
+from embedlib.indexing import Row, Target, Vectors, check_target, open_sink, tell_nobody
+from embedlib.indexing.workers import Seen
 from embedlib_ray.blocks import (
     WRITE_ROWS,
     BlockWriter,
@@ -121,7 +121,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         try:
             if is_shared(sink):
                 self._driver = SharedSink(sink, self._url, self._share)
-                self._driver.begin(self._target, ignore)
+                self._driver.begin(self._target, tell_nobody)
             else:
                 # One process alone may open it: an actor that all tasks call.
                 sink.close()

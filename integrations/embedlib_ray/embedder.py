@@ -13,8 +13,8 @@ import numpy as np
 import tokenizers
 
 from embedlib.config import AnySimilarity, Config
-from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors
-from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, ignore, join_vectors
+from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors, tell_nobody
+from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, join_vectors
 from embedlib_ray.cluster import connected
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.load import ShardedLoad
@@ -79,7 +79,7 @@ class RayEmbedder:
             ModelNotFoundError: a worker does not find the model.
         """
         config = Config.from_options(options) if config is None else config
-        self._tell = tell or ignore
+        self._tell = tell or tell_nobody
         self._target: tuple[str, Target] | None = None
         with ExitStack() as stack:
             stack.enter_context(connected(address))

@@ -28,6 +28,7 @@ from embedlib.indexing import (
     TextEmbedder,
     Vectors,
     open_sink,
+    tell_nobody,
 )
 from embedlib.indexing.workers import (
     Group,
@@ -35,7 +36,6 @@ from embedlib.indexing.workers import (
     SinkThread,
     Span,
     Tally,
-    ignore,
     join_vectors,
     open_embedder,
     precision_to_store,
@@ -183,7 +183,7 @@ class Worker:
         self.close_sink()
         sink = open_sink(url)
         try:
-            sink.begin(target, ignore)
+            sink.begin(target, tell_nobody)
         except EmbedlibError as error:
             sink.close()
             raise _on(socket.gethostname(), error) from None
@@ -213,7 +213,7 @@ class Worker:
 
     def _run(self, rows: list[Row], sink: Any, thread: Any) -> tuple[IndexReport, list[BadRow]]:
         bad_rows: Any = _BadRows()
-        tally = Tally(self._loaded, ignore, None)
+        tally = Tally(self._loaded, tell_nobody, None)
         num_rows = len(rows)
         load = Load(self._loaded, sink, thread, bad_rows, tally, num_rows, first_rows=num_rows)
         try:

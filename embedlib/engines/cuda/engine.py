@@ -82,7 +82,7 @@ class CudaEngine:
         """
         num_bulk = max_inflight_bulk or MAX_INFLIGHT_BULK
         max_tokens = max_batch_tokens or MAX_BATCH_TOKENS
-        self._limits = EngineLimits(
+        self.limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
             is_per_token=not any(isinstance(module, Pooling) for module in spec.modules),
             is_padded=False,
@@ -136,11 +136,6 @@ class CudaEngine:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def limits(self) -> EngineLimits:
-        """What the scheduler needs to know about this engine."""
-        return self._limits
 
     @property
     def lost(self) -> str | None:

@@ -145,18 +145,12 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     if POOLED_ROWS in plan.precision.excluded:
         # Pooled rows read layers in both precisions, so the model's own weights are loaded. Rounded
         # at load, their FP8 is the same as in the directory.
-        return _engine(files.spec, load_weights(files), plan, config)
-    return _engine(files.spec, open_weights(files, folder), plan, config)
+        return lower(files.spec, load_weights(files), plan, config)
+    return lower(files.spec, open_weights(files, folder), plan, config)
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
     """Load weights in memory onto a GPU; on "cpu" plain torch emulates one."""
-    return _engine(spec, weights, plan, config)
-
-
-def _engine(
-    spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config
-) -> Engine:
     from embedlib.engines.cuda.engine import CudaEngine
 
     return CudaEngine(

@@ -93,24 +93,7 @@ class Attention:
         nodes = {"query": query, "key": key, "value": value, **self._places.nodes}
         if self._is_in_blocks:
             return self._blocks(nodes, mask, window)
-        return self._whole(query, key, value, [], mask)
-
-    def with_scores(
-        self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, added: Sequence[ov.Node]
-    ) -> ov.Node:
-        """Return the same in one piece, with numbers of a layer added to its scores.
-
-        Each part is added to the scores themselves: the plugin fuses that with the attention, and
-        would write the sum of two parts to memory.
-
-        Args:
-            query: float32[B, heads, L, d], scaled.
-            key: float32[B, heads, L, d].
-            value: the same.
-            mask: makes the mask.
-            added: float32[B, heads, L, L] each.
-        """
-        return self._whole(query, key, value, added, mask)
+        return self.whole(query, key, value, [], mask)
 
     def _whole_mask(self, mask: Mask) -> ov.Node:
         """Return the mask of all queries; layers with the same `mask` share it."""
@@ -125,13 +108,21 @@ class Attention:
         places = self._places
         return mask(op.unsqueeze(place, int_constants(2, 3)), places.keys, places.is_token)
 
-    def _whole(
+    def whole(
         self, query: ov.Node, key: ov.Node, value: ov.Node, added: Sequence[ov.Node], mask: Mask
     ) -> ov.Node:
-        """Return attention in one piece.
+        """Return attention in one piece, as `__call__` does.
 
         Built from single operators: the plugin fuses these into faster code than it has for its
-        attention operator.
+        attention operator. Each part of `added` is added to the scores themselves: the plugin fuses
+        that, too, and would write the sum of two parts to memory.
+
+        Args:
+            query: float32[B, heads, L, d], scaled unless `scales_late`.
+            key: float32[B, kv heads, S, d].
+            value: the same.
+            added: numbers of a layer that belong to its scores, float32[B, heads, L, S] each.
+            mask: makes the mask.
         """
         key, value = self.for_queries(key), self.for_queries(value)
         scores = self.capped(op.matmul(query, key, False, True))

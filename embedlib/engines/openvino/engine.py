@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
-from embedlib.engines.base import Batch, EngineLimits, Lane
+from embedlib.engines.base import Batch, Lane
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
@@ -67,7 +67,7 @@ class OpenVINOEngine:
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
         """
-        self._limits = layout.limits(spec)
+        self.limits = layout.limits(spec)
         lanes = [Lane.BULK] * layout.streams + [Lane.QUERY]
         bulk_threads = BulkThreads()
         try:
@@ -76,7 +76,7 @@ class OpenVINOEngine:
             self._models = CompiledModels(
                 loaded,
                 [-1, *(0 if lane is Lane.BULK else -1 for lane in lanes)],
-                is_per_token=self._limits.is_per_token,
+                is_per_token=self.limits.is_per_token,
                 min_rows=MIN_ROWS if layout.is_large else 1,
                 spare_tokens=layout.spare_tokens,
             )
@@ -109,11 +109,6 @@ class OpenVINOEngine:
                 self._models.leave()
                 self._end()
                 raise
-
-    @property
-    def limits(self) -> EngineLimits:
-        """Limits for the scheduler."""
-        return self._limits
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _BatchInFlight:
         """Start a batch and return at once."""

@@ -131,7 +131,7 @@ class Layers:
         )
         query = op.multiply(query, scale)
         added = distances.scores(query, key, prefix)
-        return self._attend.with_scores(query, key, value, sight.mask, added)
+        return self._attend.whole(query, key, value, added, sight.mask)
 
     def _attend_from_one(
         self, query: ov.Node, hidden: ov.Node, prefix: str, sight: Sight

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +37,7 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
     int8.
     A 16-bit weight is widened when the plugin packs it, and never as a whole.
     """
-    return _rows(weights, role, slice(None))
+    return matrix_rows(weights, role, slice(None))
 
 
 def parts_packed_once(weights: Mapping[str, NDArray[Any]], role: str) -> list[ov.Node]:
@@ -55,7 +54,7 @@ def parts_packed_once(weights: Mapping[str, NDArray[Any]], role: str) -> list[ov
     if not (has_two_forms and (is_coded or narrow is not None)):
         return [matrix(weights, role)]
     most = num_rows - LAST_ROWS
-    return [_rows(weights, role, slice(most)), _rows(weights, role, slice(most, None))]
+    return [matrix_rows(weights, role, slice(most)), matrix_rows(weights, role, slice(most, None))]
 
 
 def rounds_activations() -> bool:
@@ -63,8 +62,8 @@ def rounds_activations() -> bool:
     return not VNNI_FLAGS.isdisjoint(Machine().cpu_features())
 
 
-def _rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
-    """Return the node of these rows of a weight matrix."""
+def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
+    """Return the node of these rows of a weight matrix: a view of the stored ones."""
     narrow = stored_bits(weights, role)
     if narrow is not None:
         return widened(StoredBits(narrow.dtype, narrow.bits[rows]))
@@ -80,14 +79,6 @@ def _rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Nod
     numbers = op.convert(op.constant(codes, shared_memory=True), "f32")
     product = op.multiply(numbers, op.constant(factors, shared_memory=True))
     return op.reshape(product, int_constants(*stored.shape), False) if is_grouped else product
-
-
-def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
-    """Return some rows of a weight matrix that is not int8: a view of the stored ones."""
-    narrow = stored_bits(weights, role)
-    if narrow is not None:
-        return widened(replace(narrow, bits=narrow.bits[rows]))
-    return op.constant(np.ascontiguousarray(weights[role][rows]), shared_memory=True)
 
 
 def widened(narrow: StoredBits) -> ov.Node:

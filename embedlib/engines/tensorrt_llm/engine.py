@@ -88,7 +88,7 @@ class TensorRTLLMEngine:
             model_engine = self._llm._encoder_executor.model_engine
             self._max_batch_seqs = int(model_engine.batch_size)
             # TensorRT-LLM may adjust the requested limits, and reports them nowhere else.
-            self._limits = _limits(spec, model_engine, max_inflight_bulk)
+            self.limits = _limits(spec, model_engine, max_inflight_bulk)
         except EmbedlibError:
             self._free()
             raise
@@ -116,11 +116,6 @@ class TensorRTLLMEngine:
         ]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def limits(self) -> EngineLimits:
-        """Limits for the scheduler."""
-        return self._limits
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
         """Start a batch and return at once."""

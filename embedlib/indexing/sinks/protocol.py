@@ -25,6 +25,10 @@ Tell = Callable[[str], None]
 """Takes one line for the user: a notice, a retry, the progress of an index build."""
 
 
+def tell_nobody(_: object) -> None:
+    """Ignore what a load tells: a `Tell` for those who do not ask, and an `on_progress`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SparseModel:
     """The model that makes the sparse vectors beside the others.

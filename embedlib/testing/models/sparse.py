@@ -10,6 +10,7 @@ from typing import Final
 from safetensors.numpy import save_file
 
 from embedlib.testing.models.encoders import BERT, MPNET, ROBERTA
+from embedlib.testing.models.heads import DISTILBERT
 from embedlib.testing.models.rotary_encoders import MODERNBERT
 from embedlib.testing.models.tokenizers import build_tokenizer
 from embedlib.testing.models.variant import ST6_BASE, ST6_SETTINGS, Json, TinyModule, TinyVariant
@@ -29,17 +30,6 @@ GENERAL: Final[Json] = {
     "similarity_fn_name": None,
 }
 TYPED: Final[Json] = {"tokenizer_class": "BertTokenizer", "model_max_length": 40}
-DISTILBERT: Final[Json] = {
-    "model_type": "distilbert",
-    "architectures": ["DistilBertForMaskedLM"],
-    "dim": 32,
-    "n_layers": 2,
-    "n_heads": 4,
-    "hidden_dim": 64,
-    "max_position_embeddings": 48,
-    "activation": "gelu",
-    "pad_token_id": 0,
-}
 
 
 def _splade(config: Json | None = None, kind: str = "modules.splade_pooling") -> TinyModule:
@@ -62,7 +52,9 @@ SPARSE_VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
         # As sentence-transformers 5 wrote it, with a matrix of its own for the head.
         "distilbert-splade": TinyVariant(
             tokenizer="bert",
-            config=DISTILBERT | {"tie_word_embeddings": False},
+            config={"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"]}
+            | DISTILBERT
+            | {"tie_word_embeddings": False},
             transformer_type="sentence_transformers.sparse_encoder.models.MLMTransformer",
             tokenizer_config=TYPED,
             settings={"max_seq_length": 30, "do_lower_case": False},

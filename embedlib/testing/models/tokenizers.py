@@ -22,6 +22,15 @@ QWEN2_PIECES: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Source: tokenizer.json of Qwen2 and Qwen3; `Qwen2Converter` in transformers."""
+BERT_SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+)
 ROBERTA_SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bos_token": "<s>",
@@ -47,26 +56,12 @@ def build_tokenizer(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
 
 def _bert(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
     """[CLS] text [SEP], as in BERT."""
-    special = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    return _word_piece(special, lowercase)
+    return _word_piece(BERT_SPECIAL, lowercase)
 
 
 def _late() -> tuple[Tokenizer, dict[str, Any]]:
     """BERT's, with markers in the vocabulary, and with those that PyLate adds."""
-    special = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    tokenizer, config = _word_piece(special, lowercase=True, others=("[unused0]", "[unused1]"))
+    tokenizer, config = _word_piece(BERT_SPECIAL, lowercase=True, others=("[unused0]", "[unused1]"))
     # As `ColBERT` of PyLate adds them: normalized, so that they match no text here.
     tokenizer.add_tokens(["[Q] ", "[D] "])
     return tokenizer, config
@@ -85,7 +80,7 @@ def _mpnet() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _word_piece(
-    special: dict[str, str], lowercase: bool, others: tuple[str, ...] = ()
+    special: Mapping[str, str], lowercase: bool, others: tuple[str, ...] = ()
 ) -> tuple[Tokenizer, dict[str, Any]]:
     """Return BERT's tokenizer with these special tokens, which get the first ids."""
     pieces = [*special.values(), *others, *LETTERS, *SIGNS, *FOREIGN, *WORDS]
@@ -100,7 +95,7 @@ def _word_piece(
     # Saved models contain such settings; a reader has to clear them.
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=8)
-    return tokenizer, special | {"do_lower_case": lowercase}
+    return tokenizer, {**special, "do_lower_case": lowercase}
 
 
 def _roberta() -> tuple[Tokenizer, dict[str, Any]]:
