@@ -126,14 +126,19 @@ def _prompted(texts: Sequence[str], prefix: str, first_row: int) -> Sequence[str
 
 
 def divides_at_spaces(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Return whether the ids of a text are those of its parts between spaces and line ends."""
+    """Return whether the ids of a text are those of its parts between spaces and line ends.
+
+    A token that takes the spaces beside it (`lstrip`, as MPNet's `<mask>`, or `rstrip`) reaches
+    across one: the part before it would get its id.
+    """
     words: list[Any] = steps_of(tokenizer.pre_tokenizer)
     letters: list[Any] = steps_of(tokenizer.normalizer)
-    tokens = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    tokens = tokenizer.get_added_tokens_decoder().values()
     return (
         bool(words)
         and all(step["type"] in DIVIDING for step in words)
         and all(step["type"] in CHARACTERWISE for step in letters)
-        and all(token.split() == [token] for token in tokens)
+        and all(token.content.split() == [token.content] for token in tokens)
+        and not any(token.lstrip or token.rstrip for token in tokens)
         and getattr(tokenizer.model, "dropout", None) is None
     )

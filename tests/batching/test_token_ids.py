@@ -82,6 +82,13 @@ def test_a_tokenizer_that_looks_beyond_spaces_gets_whole_texts() -> None:
     assert TokenIds(tokenizer, keeps_parts=True)(["see the city"], "", 0) == _whole(
         tokenizer, ["see the city"]
     )
+    for flag in ("lstrip", "rstrip"):
+        other = _bert()
+        other.add_special_tokens([AddedToken("<blank>", normalized=False, **{flag: True})])
+        assert not divides_at_spaces(other)
+        encode = TokenIds(other, keeps_parts=True)
+        for texts in (["see <blank> city", "<blank> city see"], ["see city"], ["<blank>"]):
+            assert encode(texts, "", 0) == _whole(other, texts)
     for change in (
         {"pre_tokenizer": pre_tokenizers.Metaspace()},
         {"pre_tokenizer": pre_tokenizers.ByteLevel()},

@@ -15,8 +15,10 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
+from embedlib import Reranker
+from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import compiling
+from embedlib.engines.openvino import compiling, memory, weightless
 from embedlib.engines.openvino.compiling import trial_batch
 from embedlib.engines.openvino.engine import OpenVINOEngine, loaded_core
 from embedlib.engines.openvino.layout import Layout
@@ -31,6 +33,7 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import fake_spec, make_batch
+from embedlib.testing.models.write import write_tiny_model
 
 WAIT_SECONDS = 30
 
@@ -131,6 +134,32 @@ def test_what_else_a_compiled_model_depends_on_tells_it_apart(
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     enter(files.spec)
     assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_other_answers_of_a_reranker_are_other_weights(
+    is_large: bool, precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_large:  # its graph is kept without the weights
+        monkeypatch.setattr(memory, "SMALL_BYTES", 0)
+        monkeypatch.setattr(weightless, "SMALLEST_BYTES", 1)
+    folder = write_tiny_model(tmp_path / "model", "qwen3-logit-score")
+    # Without a copy in float32, of which no graph is kept.
+    config = Config(
+        precision=precision, threads=1, prepare=False, engine_cache_dir=tmp_path / "cache"
+    )
+
+    def score() -> Any:
+        with Reranker(folder, config=config) as reranker:
+            return reranker.predict([("a city", "the city runs")], raw_scores=True)
+
+    first = score()
+    place = folder / "1_LogitScore" / "config.json"
+    known = json.loads(place.read_text())
+    yes, no = known["true_token_id"], known["false_token_id"]
+    place.write_text(json.dumps(known | {"true_token_id": no, "false_token_id": yes}))
+    np.testing.assert_allclose(score(), -first, rtol=1e-4)
 
 
 def test_a_prompt_is_no_reason_to_compile_again(

@@ -207,7 +207,7 @@ def _cache(
     profile = plan.profile or choose_profile(plan, files, config, None)
     if is_float32 and not profile.shares_lanes:
         return None
-    return cache_of_graphs(place, weights, is_packed_at_once=is_float32)
+    return cache_of_graphs(place, files, weights, is_packed_at_once=is_float32)
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:

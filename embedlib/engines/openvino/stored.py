@@ -78,14 +78,14 @@ def cache_of_models(
 
 
 def cache_of_graphs(
-    place: Path, weights: Mapping[str, Any], *, is_packed_at_once: bool
+    place: Path, files: ModelFiles, weights: Mapping[str, Any], *, is_packed_at_once: bool
 ) -> ModelCache:
     """Return the cache in a place of the graphs of a large model.
 
     Its files are known by their states, since hashing them takes longer than loading.
     """
     paths = mapped_paths(weights)
-    states = json.dumps([file_state(path) for path in paths])
+    states = json.dumps([*map(file_state, paths), _head_rows(files)])
     return ModelCache(place, states, WeightsFile(paths[0], is_packed_at_once))
 
 
@@ -95,4 +95,12 @@ def _weights_key(files: ModelFiles, folder: Path | None, config: Config) -> str:
     compiled = [] if folder is None else list_files(folder, "*.safetensors")
     # A head of answer words is read from the model even if the rest is compiled.
     own = [] if folder == files.folder else [weights_digest(files, hashes)]
-    return " ".join([*own, *map(hashes.sha256, compiled)])
+    return " ".join([*own, *map(hashes.sha256, compiled), _head_rows(files)])
+
+
+def _head_rows(files: ModelFiles) -> str:
+    """Return which tensors and rows of the transformer's files are the weights of the head.
+
+    Neither the spec nor the files of the weights tell which tokens a reranker answers with.
+    """
+    return repr(sorted(files.module_tensors.items()))

@@ -51,7 +51,7 @@ from embedlib.models.reading.model_file import (
     place_of,
 )
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import Weights, load_weights
+from embedlib.models.weights.load import find_tensors, load_weights
 from embedlib.models.weights.token_heads import head_files
 from embedlib.models.weights.weight_files import INDEX_NAME
 from embedlib.version import __version__
@@ -100,25 +100,27 @@ def compile_model(
         ConfigError: `precision` or `excluded` is not valid, or `out` must not be replaced.
         EngineUnavailableError: the package ml_dtypes is missing.
         ModelWeightsError: the weights do not match the model, or contain NaN or infinity.
-        EngineBuildError: the engine directory cannot be written.
+        EngineBuildError: the engine directory cannot be written, or the model's files changed
+            meanwhile.
     """
     _check_packages(precision)
-    weights = load_weights(files)  # rejects missing and extra tensors and wrong shapes
+    find_tensors(files)  # rejects missing and extra tensors and wrong shapes
     layers = quantized_layers(files, precision, excluded)
     hashes = file_hashes(config)
-    if out is None:
-        target = _place_in_cache(files, precision, excluded, hashes, config)
-    else:
-        target = out.resolve()
-        _check_replaceable(target, files)
+    if out is not None:
+        _check_replaceable(out.resolve(), files)
+    # Before the first number is read, so that it is not that of a checkpoint saved meanwhile.
+    digest = _fingerprint(files, hashes, config)
+    target = cache_folder(digest, precision, excluded, config) if out is None else out.resolve()
     try:
         with place_lock(target):
-            if _is_done(target, files, hashes, precision, excluded, has_name=out is not None):
+            if _is_done(target, files, digest, precision, excluded, has_name=out is not None):
                 return target
             with new_folder(target) as part:
-                read = _write_files(files, weights, part, precision, layers, hashes, config, report)
+                read = _write_files(files, part, precision, layers, config, report)
                 inputs, outputs = _digests(files.folder, read, hashes), _finish(part, config)
-                manifest = _manifest(files, precision, excluded, hashes, inputs, outputs)
+                _check_unchanged(files, digest, hashes)
+                manifest = _manifest(files, precision, excluded, digest, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
         raise _not_written(target, error) from error
@@ -164,24 +166,32 @@ def _check_packages(precision: CompiledPrecision) -> None:
         )
 
 
-def _place_in_cache(
-    files: ModelFiles,
-    precision: CompiledPrecision,
-    excluded: Collection[str],
-    hashes: FileHashes,
-    config: Config,
-) -> Path:
-    """Return the cache's path of an engine directory; hashes the weights, which its name needs."""
+def _fingerprint(files: ModelFiles, hashes: FileHashes, config: Config) -> str:
+    """Return the fingerprint of a model; weights whose hash is not known are hashed in parallel."""
     paths = [path for paths in weight_folders(files).values() for path in paths]
     run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
-    return cache_folder(model_fingerprint(files, hashes), precision, excluded, config)
+    return model_fingerprint(files, hashes)
+
+
+def _check_unchanged(files: ModelFiles, digest: str, hashes: FileHashes) -> None:
+    """Refuse what may have been read partly before a change of the model, and partly after it.
+
+    Raises:
+        EngineBuildError: the model's fingerprint is another one.
+    """
+    found = model_fingerprint(files, hashes)
+    if found != digest:
+        raise EngineBuildError(
+            f"{files.folder} was changed while it was compiled (fingerprint {digest}, now "
+            f"{found}); compile the model again when nothing writes to it"
+        )
 
 
 def _manifest(
     files: ModelFiles,
     precision: CompiledPrecision,
     excluded: Collection[str],
-    hashes: FileHashes,
+    digest: str,
     inputs: dict[str, FileDigest],
     outputs: dict[str, FileDigest],
 ) -> Manifest:
@@ -191,7 +201,7 @@ def _manifest(
         format_version=FORMAT_VERSION,
         precision=precision,
         excluded=tuple(sorted(excluded)),
-        fingerprint=model_fingerprint(files, hashes),
+        fingerprint=digest,
         hub_name=hub_name,
         hub_revision=hub_revision,
         spec=spec_facts(files.spec),
@@ -203,22 +213,15 @@ def _manifest(
 
 def _write_files(
     files: ModelFiles,
-    weights: Weights,
     part: Path,
     precision: CompiledPrecision,
     layers: Mapping[str, str],
-    hashes: FileHashes,
     config: Config,
     report: ReportProgress,
 ) -> list[Path]:
-    """Write all files of an engine directory but its manifest; return the model files read.
-
-    Weights whose hash is not known yet are hashed in parallel.
-    """
+    """Write all files of an engine directory but its manifest; return the model files read."""
     folders = weight_folders(files)
     read = [path for paths in folders.values() for path in paths]
-    # Hashing comes first because it takes longest: one thread has to read a file front to back.
-    jobs = [_hash_job(path, hashes) for path in read]
     num_bytes = sum(place_of(path).num_bytes for path in read)
     num_done = 0
 
@@ -241,9 +244,9 @@ def _write_files(
     group = INT8_GROUPS.get(precision)
     if group is not None:
         roles = {f"{layer}.weight" for layer in layers}
-        jobs += write_int8(weights, part / INT8_NAME, roles, group)
+        jobs = write_int8(load_weights(files), part / INT8_NAME, roles, group)
     else:
-        jobs += write_checkpoint(files, part, set(layers.values()))
+        jobs = write_checkpoint(files, part, set(layers.values()))
     run_jobs(jobs, config.num_threads, count)
     return read
 
@@ -303,7 +306,7 @@ def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[st
 def _is_done(
     folder: Path,
     files: ModelFiles,
-    hashes: FileHashes,
+    digest: str,
     precision: CompiledPrecision,
     excluded: Collection[str],
     *,
@@ -315,7 +318,6 @@ def _is_done(
     """
     if not (folder / MANIFEST_NAME).is_file():
         return False
-    digest = model_fingerprint(files, hashes)
     try:
         manifest = open_engine_folder(folder, digest)
     except EngineBuildError:

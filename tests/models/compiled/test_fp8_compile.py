@@ -35,7 +35,6 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import (
     MANIFEST_NAME,
     compiled_folder,
-    file_hashes,
     model_fingerprint,
     open_engine_folder,
     read_manifest,
@@ -479,16 +478,47 @@ def test_a_model_cut_short_meanwhile(
 ) -> None:
     weights = folder / WEIGHTS
 
+    fingerprint = compile_module.model_fingerprint
+
     def cut(jobs: Any, *others: Any) -> None:
         os.truncate(weights, weights.stat().st_size - 2)
         run_jobs(jobs, *others)
 
-    files = read_model_files(folder)
-    model_fingerprint(files, file_hashes(config))
-    monkeypatch.setattr(compile_module, "run_jobs", cut)
+    def hashed(*arguments: Any) -> str:
+        found = fingerprint(*arguments)
+        monkeypatch.setattr(compile_module, "run_jobs", cut)  # the next jobs read tensors
+        return found
+
+    monkeypatch.setattr(compile_module, "model_fingerprint", hashed)
     with pytest.raises(ModelWeightsError, match=f"^{WEIGHTS}: was truncated while it was read; "):
-        compile_model(files, precision, (), config, out=folder.parent / "out")
-    assert neighbours(folder) == [folder.name]
+        compile_model(read_model_files(folder), precision, (), config, out=folder.parent / "out")
+    assert not (folder.parent / "out").exists()
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+@pytest.mark.parametrize("moment", ["place_lock", "_digests", "_finish"])
+def test_a_checkpoint_saved_meanwhile(
+    moment: str, has_name: bool, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[-1] ^= 1  # the last byte of a number
+    later = folder.parent / "later.safetensors"
+    later.write_bytes(content)
+    files = read_model_files(folder)
+    called = getattr(compile_module, moment)
+
+    def save(*arguments: Any) -> Any:
+        if later.exists():
+            later.replace(folder / WEIGHTS)
+        return called(*arguments)
+
+    out = folder.parent / "out" if has_name else None
+    monkeypatch.setattr(compile_module, moment, save)
+    with pytest.raises(EngineBuildError, match="model was changed while it was compiled"):
+        compile_model(files, "int8", (), config, out=out)
+    compiled = compile_model(files, "int8", (), config, out=out)
+    assert open_engine_folder(compiled).fingerprint == model_fingerprint(files)
+    assert neighbours(compiled) == neighbours(folder) if has_name else [compiled.name]
 
 
 def test_a_lock_that_was_removed_while_one_waited_is_no_lock(
