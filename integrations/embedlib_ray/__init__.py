@@ -6,9 +6,8 @@ moves data; nothing here does. Names are imported on first use, since Ray takes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from embedlib.lazy import importer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from embedlib_ray.actor import EmbedlibActor
@@ -30,14 +29,19 @@ __all__ = [
     "serve_models",
 ]
 
-__getattr__ = importer(
-    __name__,
-    {
-        ".actor": ("EmbedlibActor",),
-        ".datasets": ("embed_dataset",),
-        ".datasink": ("EmbedlibDatasink",),
-        ".embedder": ("RayEmbedder", "open_workers"),
-        ".run": ("app", "serve_models"),
-        ".serving": ("Fleet", "build_app"),
-    },
-)
+_MODULES = {
+    "actor": ("EmbedlibActor",),
+    "datasets": ("embed_dataset",),
+    "datasink": ("EmbedlibDatasink",),
+    "run": ("app", "serve_models"),
+    "serving": ("Fleet", "build_app"),
+    "embedder": ("RayEmbedder", "open_workers"),
+}
+_LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
