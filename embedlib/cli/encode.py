@@ -197,7 +197,7 @@ def _check_ranges(precision: VectorPrecision, ranges: Path | None) -> None:
 
 
 def _output_format(output: str, output_format: str | None) -> str:
-    extension = Path(output).suffix.removeprefix(".")
+    extension = Path(output).suffix.removeprefix(".").lower()
     chosen = output_format or ("jsonl" if output == "-" else extension)
     if chosen not in _FORMATS:
         raise click.UsageError(f"{output!r} ends neither in .npy nor in .jsonl; add --format")

@@ -9,7 +9,7 @@ from typing import Any
 
 from embedlib.errors import SourceError
 from embedlib.indexing.sources.file_bytes import STDIN, BrokenFileError
-from embedlib.indexing.sources.file_formats import place_of, read_rows
+from embedlib.indexing.sources.file_formats import FORMATS, place_of, read_rows, suffix_of
 from embedlib.indexing.sources.row_fields import RawRow
 
 _COUNT_CHUNK_BYTES = 1 << 20
@@ -92,5 +92,5 @@ def _record(row: RawRow, field: str) -> Record:
 
 def _is_jsonl(path: str, input_format: str) -> bool:
     if input_format == "auto":
-        return path.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+        return FORMATS.get(suffix_of(path)) == "jsonl"
     return input_format == "jsonl"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,7 +49,7 @@ class _JsonlWriter(VectorWriter):
 
     def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
         fields = {key: value for key, value in fields.items() if key != "embedding"}
-        head = json.dumps(fields)[:-1]
+        head = _as_json(fields)[:-1]
         comma = ", " if fields else ""
         numbers = self._template % tuple(vector.tolist())
         self._stream.write(f'{head}{comma}"embedding": [{numbers}]}}\n'.encode())
@@ -100,7 +103,7 @@ class _RowsWriter(VectorWriter):
         self._stream = stream
 
     def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
-        self._stream.write(f"{json.dumps(fields)}\n".encode())
+        self._stream.write(f"{_as_json(fields)}\n".encode())
 
     def finish(self) -> None:
         self._stream.flush()
@@ -144,6 +147,22 @@ class _ParquetWriter(VectorWriter):
         columns.append(self._pyarrow.FixedSizeListArray.from_arrays(numbers, dim))
         self._writer.write_batch(self._pyarrow.record_batch(columns, schema=schema))
         self._fields, self._vectors = [], []
+
+
+def _as_json(fields: dict[str, Any]) -> str:
+    """Return an object of JSON, which has no NaN and no infinity: they become null."""
+    try:
+        return json.dumps(fields, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(fields))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 _WRITERS: dict[str, Callable[[IO[bytes], int], VectorWriter]] = {
@@ -207,9 +226,12 @@ def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
 def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[bytes]]:
     """Write a temporary file beside the output and rename it at the end, when it is complete."""
     path = Path(os.path.realpath(output))  # a link stays a link; its target is replaced
+    _remove_left_parts(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
+            with suppress(OSError):  # a file system without locks: nobody removes what is left
+                fcntl.flock(file, fcntl.LOCK_EX)
             if existing is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(existing.st_mode))
             yield file
@@ -218,6 +240,16 @@ def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _remove_left_parts(path: Path) -> None:
+    """Remove what killed processes have written of a file; living ones hold a lock on theirs."""
+    is_part = re.compile(rf"\.{re.escape(path.name)}\.\d+\.part").fullmatch
+    with suppress(OSError):
+        for left in [entry for entry in path.parent.iterdir() if is_part(entry.name)]:
+            with suppress(OSError), left.open("rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
 
 
 @contextmanager

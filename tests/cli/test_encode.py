@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import io
 import json
@@ -153,6 +154,40 @@ def test_jsonl_keeps_the_fields_of_its_record(run: Run, fake: Fake) -> None:
         np.testing.assert_array_equal(
             np.float32(record["embedding"]), fake_vector(f"text {number}")
         )
+
+
+def test_a_suffix_in_capitals_is_one(run: Run, fake: Fake, tmp_path: Path) -> None:
+    line = b'{"text": "json"}\n'
+    (tmp_path / "A.JSONL").write_bytes(line)
+    (tmp_path / "B.Jsonl.GZ").write_bytes(gzip.compress(line))
+    done = run(
+        "encode", "m", tmp_path / "A.JSONL", tmp_path / "B.Jsonl.GZ", "-o", tmp_path / "O.NPY"
+    )
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(tmp_path / "O.NPY"), rows("json", "json"))
+
+
+def test_what_is_not_json_becomes_null(run: Run, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "x": NaN, "y": [{"z": -1e999, "w": 1.5}]}\n')
+    done = run("encode", "m", tmp_path / "in.jsonl")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    written = json.loads(done.stdout, parse_constant=refuse)
+    assert (written["x"], written["y"]) == (None, [{"z": None, "w": 1.5}])
+
+
+def test_parts_of_killed_runs_are_removed(run: Run, fake: Fake, tmp_path: Path) -> None:
+    left, held = tmp_path / ".out.npy.123.part", tmp_path / ".out.npy.456.part"
+    others = [tmp_path / ".out.npy.x.part", tmp_path / ".out.np.123.part"]
+    for path in (left, held, *others):
+        path.write_bytes(b"?")
+    with held.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as the process that writes it does
+        done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="a\n")
+    assert done.exit_code == 0, done.output
+    assert sorted(tmp_path.iterdir()) == sorted([held, *others, tmp_path / "out.npy"])
 
 
 def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A pickle is a program: it names functions of any module and calls them. Here its opcodes are read by
 a machine of our own that knows nothing but tuples, dicts, numbers, strings and references to
-storages. It calls nothing: of the functions that a checkpoint names, two are known, and what they
-would make is described instead. Everything else is refused by name.
+storages. It calls nothing: of the functions that a checkpoint names, three are known, and what
+they would make is described instead. Everything else is refused by name.
 
 Source: Python's pickletools.py, which documents each opcode, and torch/_weights_only_unpickler.py
 of PyTorch 2.13 for what a checkpoint needs of them.
@@ -78,8 +78,9 @@ STORAGES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The global that names a storage's type, to the type's name in safetensors."""
 REBUILD: Final = "torch._utils _rebuild_tensor_v2"
+PARAMETER: Final = "torch._utils _rebuild_parameter"
 ORDERED_DICT: Final = "collections OrderedDict"
-GLOBALS: Final = frozenset({*STORAGES, REBUILD, ORDERED_DICT})
+GLOBALS: Final = frozenset({*STORAGES, REBUILD, PARAMETER, ORDERED_DICT})
 
 _MARK: Final = _Mark()
 _FIXED: Final[Mapping[int, object]] = MappingProxyType(
@@ -112,8 +113,15 @@ def read_checkpoint(program: bytes, file: str) -> dict[str, PickledTensor]:
         raise ModelWeightsError(f"{file}: holds no dict of tensors, but {found}")
     for name, tensor in value.items():
         if not isinstance(tensor, PickledTensor):
+            remedy = (
+                "; save that one in its place where torch is installed: "
+                f"torch.save(torch.load(FILE, weights_only=True)[{name[:80]!r}], FILE)"
+                if isinstance(tensor, dict)
+                else ""
+            )
             raise ModelWeightsError(
                 f"{file}: {name[:80]!r} is {_kind(tensor)}; only a dict of tensors is converted"
+                f"{remedy}"
             )
     return value
 
@@ -186,6 +194,8 @@ class _Machine:
             self._push({})
         elif function == _Name(REBUILD) and isinstance(given, tuple):
             self._push(self._tensor(given))
+        elif function == _Name(PARAMETER) and _is_of_tensor(given):
+            self._push(given[0])
         else:
             raise self._refused(f"a call of {_kind(function)} with {_kind(given)}")
 
@@ -315,6 +325,11 @@ class _Machine:
         return ModelWeightsError(
             f"{self._file}: the pickle is damaged at byte {self._at}; download it again"
         )
+
+
+def _is_of_tensor(given: object) -> bool:
+    """Whether these are a parameter's arguments: a tensor, requires_grad and hooks."""
+    return isinstance(given, tuple) and len(given) == 3 and isinstance(given[0], PickledTensor)
 
 
 def _is_count(value: object) -> bool:

@@ -273,9 +273,15 @@ def _pick(
                 f"expected: {list(shape)}"
             )
         if tensor.dtype not in STORED_DTYPES:
+            remedy = (
+                "; where torch is installed, AutoModel.from_pretrained(FOLDER).float() and its "
+                "save_pretrained(FOLDER) make F32 of it"
+                if tensor.dtype == "F64"
+                else ""
+            )
             raise ModelWeightsError(
                 f"{tensor.file}: tensor {block.name} has type {tensor.dtype}; "
-                f"accepted: {', '.join(STORED_DTYPES)}"
+                f"accepted: {', '.join(STORED_DTYPES)}{remedy}"
             )
         picked[role] = tensor.block(block.index, block.count)
     used = {block.name for block in rows.values()}

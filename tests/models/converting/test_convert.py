@@ -240,6 +240,18 @@ def test_whoever_gave_the_task_is_gone(tmp_path: Path, is_task: bool) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
+def test_parameters_are_their_tensors(tmp_path: Path) -> None:
+    parameter = b"ctorch._utils\n_rebuild_parameter\n(" + tensor((2,)) + b"\x88" + DICT + b"tR"
+    data = np.float32([1, 2])
+    path = write(tmp_path / "a.bin", checkpoint({"a": parameter}), {"0": data.tobytes()})
+    np.testing.assert_array_equal(read_torch_file(path, tmp_path)["a"].values, data)
+    for given in (b"N", b"(" + tensor((2,)) + b"t", b"(" + text("a") + b"\x88" + DICT + b"t"):
+        program = checkpoint({"a": b"ctorch._utils\n_rebuild_parameter\n" + given + b"R"})
+        path = write(tmp_path / "b.bin", program, {"0": data.tobytes()})
+        with pytest.raises(ModelWeightsError, match=r"a call of torch\._utils\._rebuild_parameter"):
+            read_torch_file(path, tmp_path)
+
+
 class Harm:
     """Pickles as a call of any function."""
 
@@ -294,6 +306,10 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"t", "damaged"),
         (HEAD + b"(R", "damaged"),
         (HEAD + b"}" + text("a") + b"Ns.", "'a' is None; only a dict of tensors"),
+        (
+            HEAD + b"}" + text("state_dict") + b"}s.",
+            r"'state_dict' is a dict; .*torch\.load\(FILE, weights_only=True\)\['state_dict'\]",
+        ),
         (HEAD + b"}K\x01Ns.", "a key that is a int"),
         (HEAD + b"}}b.", "an empty dict"),
         (HEAD + b")}b.", "attributes of a tuple"),

@@ -199,6 +199,10 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
             f"tensor {QUERY} has type I8; accepted: F32, F16, BF16",
         ),
         (
+            lambda arrays: arrays.update({QUERY: np.zeros((32, 32), np.float64)}),
+            f"tensor {QUERY} has type F64; accepted: .*save_pretrained",
+        ),
+        (
             lambda arrays: arrays.update({"encoder.layer.2.x": np.zeros(5, np.float32)}),
             r"tensor encoder.layer.2.x \[5\] is left over",
         ),
