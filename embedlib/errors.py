@@ -102,6 +102,10 @@ class EngineBuildError(EngineError):
     """The engine could not be built for this model."""
 
 
+class PassingBuildError(EngineBuildError):
+    """The engine could not be built now: no threads were left, or the model's files changed."""
+
+
 class CloseTimeoutError(EngineError):
     """A thread of a model or an engine still runs after the time that `close` waits for it."""
 

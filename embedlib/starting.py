@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from embedlib.errors import EngineBuildError
+from embedlib.errors import PassingBuildError
 
 _T = TypeVar("_T")
 
@@ -17,17 +17,17 @@ def starting_threads() -> Iterator[None]:
     """Put what embedlib says in place of what Python says when a thread cannot be started.
 
     Raises:
-        EngineBuildError: no thread can be started.
+        PassingBuildError: no thread can be started.
     """
     try:
         yield
     except RuntimeError as error:
         if "interpreter shutdown" in str(error):
-            raise EngineBuildError(
+            raise PassingBuildError(
                 "a model cannot be loaded while the program ends; load it before"
             ) from error
         if "start new thread" in str(error):
-            raise EngineBuildError(
+            raise PassingBuildError(
                 "no more threads can be started (ulimit -u, or the pids limit of the container); "
                 "raise the limit, or run fewer processes"
             ) from error
@@ -41,7 +41,7 @@ class WorkerPool(ThreadPoolExecutor):
         """Run a function on a thread; `map` does so too.
 
         Raises:
-            EngineBuildError: no thread can be started.
+            PassingBuildError: no thread can be started.
         """
         with starting_threads():
             return super().submit(fn, *args, **kwargs)

@@ -167,6 +167,9 @@ class EngineKind:
     coarser_forms: Mapping[str, str] = field(default_factory=dict)
     """Precisions that are faster than another one of the same size and less accurate, and that
     other one. Layers of a coarser form are kept only if the other form does not pass either."""
+    forget_process: Callable[[int, Config], None] | None = None
+    """Called with the id of a process that embedlib itself has killed: it died of nothing that it
+    was trying. None: the engine keeps no marks of trials."""
     check_emulation: Callable[[ModelSpec, Machine], None] | None = None
     """Raises EngineUnavailableError or EngineUnsupportedError if a model cannot be emulated on the
     CPU. None: the engine has no emulation."""

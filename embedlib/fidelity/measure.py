@@ -12,7 +12,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
-from embedlib.errors import EngineUnavailableError
+from embedlib.errors import EngineUnavailableError, PassingBuildError
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
@@ -21,6 +21,7 @@ from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import template_facts
+from embedlib.models.prompts import Prompts
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
@@ -85,11 +86,12 @@ def remembered_vectors(
         return NOTHING_REMEMBERED
     return RememberedVectors(
         folder,
-        model_fingerprint(model.files, file_hashes(model.config)),
+        model.fingerprint,
         plan.engine,
         plan.hardware,
         model.files.spec.max_seq_tokens,
         template_facts(model.files.spec),
+        Prompts(model.files.spec, model.config, model.known).settings(),
         versions(plan.kind, machine),
     )
 
@@ -188,9 +190,13 @@ def compare_planned(
     machine: Machine,
     remembered: RememberedVectors = NOTHING_REMEMBERED,
 ) -> Comparison:
-    """Compare the vectors of a planned engine with the reference vectors `right`."""
+    """Compare the vectors of a planned engine with the reference vectors `right`.
+
+    Raises:
+        PassingBuildError: the model's files have changed since it was opened.
+    """
     subject = Subject(
-        fingerprint=model_fingerprint(model.files, file_hashes(model.config)),
+        fingerprint=model.fingerprint,
         engine=plan.engine,
         hardware=plan.hardware,
         precision=plan.precision.name,
@@ -207,6 +213,11 @@ def compare_planned(
         texts,
         lambda: planned_vectors(model, plan, texts),
     )
+    if model_fingerprint(model.files, file_hashes(model.config)) != model.fingerprint:
+        raise PassingBuildError(
+            f"{model.files.folder} was changed while it was measured; measure it again when "
+            "nothing writes to it"
+        )
     return compare(right, found, model.row_texts(texts), subject)
 
 

@@ -11,6 +11,7 @@ from embedlib.embedder import Embedder
 from embedlib.engines.base import Engine
 from embedlib.fidelity.outputs import Embedded, embed, row_texts
 from embedlib.fidelity.texts import FidelityTexts
+from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
@@ -27,6 +28,8 @@ class MeasuredModel:
     """The files as read with the options: `max_seq_tokens` truncates texts."""
     known: KnownModel
     config: Config
+    fingerprint: str = ""
+    """Of the files when they were opened: a report of them must not say that of others."""
     watch: Watch = ignore_progress
     """Shows how far embedding is."""
     longest_tokens: int | None = None
@@ -110,4 +113,11 @@ def open_model(
         ModelError: the model does not exist, or embedlib does not support it.
     """
     opened = OpenedModel.find(model, config)
-    return MeasuredModel(files=opened.read_source(), known=opened.known, config=config, watch=watch)
+    files = opened.read_source()
+    return MeasuredModel(
+        files=files,
+        known=opened.known,
+        config=config,
+        fingerprint=model_fingerprint(files, file_hashes(config)),
+        watch=watch,
+    )

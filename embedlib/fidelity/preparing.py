@@ -18,9 +18,11 @@ from embedlib.engines.precision import faithful_versions, known_versions, to_pre
 from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import (
+    CloseTimeoutError,
     EngineError,
     EngineOutOfMemoryError,
     EngineUnavailableError,
+    PassingBuildError,
 )
 from embedlib.fidelity.measure import (
     NOTHING_REMEMBERED,
@@ -66,6 +68,14 @@ MAX_PRODUCTS: Final = 8e12
 """Maximum number of multiplications and additions in linear layers for all texts, so that they take
 about a minute in float32 on two cores. BERT-base takes texts of all lengths, BERT-large those of
 256 tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
+
+
+_PASSING: Final = (
+    EngineUnavailableError,
+    EngineOutOfMemoryError,
+    PassingBuildError,
+    CloseTimeoutError,
+)
 
 
 @dataclass(frozen=True)
@@ -290,9 +300,8 @@ def _remove(folder: Path | None) -> None:
 
 
 def _remember_error(here: _Here, precision: str, error: EngineError) -> None:
-    """Remember an error that comes again at every load; not that of a disk or of the memory."""
-    is_passing = isinstance(error, EngineUnavailableError | EngineOutOfMemoryError)
-    if not is_passing and not isinstance(error.__cause__, OSError):
+    """Remember an error that comes again at every load; not one of a shortage, or of a disk."""
+    if not isinstance(error, _PASSING) and not isinstance(error.__cause__, OSError):
         give_up(*here.facts(precision), str(error))
 
 

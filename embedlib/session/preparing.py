@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
 
+from embedlib.config import Config
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.precision import known_versions, to_prepare
 from embedlib.errors import EmbedlibError
@@ -110,7 +111,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
                 waited.parent.mkdir(parents=True, exist_ok=True)
                 waited.write_text(f"{max_seconds}\n", encoding="ascii")
         finally:
-            _end(process)
+            _end(process, plan, config)
     return True
 
 
@@ -159,7 +160,7 @@ def prepare_needed(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> 
         except subprocess.TimeoutExpired:
             found = f"measuring takes longer than {LONGEST_SECONDS / 60:g} min"
         finally:
-            _end(process)
+            _end(process, plan, opened.config)
     logger.info("prepared %s: %s", opened.name, found)
     return found
 
@@ -176,12 +177,12 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
     try:
         giving_way = GivingWay(process, opened.config.num_threads)
     except BaseException:  # no more threads can be started
-        _end(process)
+        _end(process, plan, opened.config)
         raise
 
     def close(timeout: float | None) -> None:
         giving_way.close()
-        _end(process)
+        _end(process, plan, opened.config)
 
     return close
 
@@ -296,8 +297,9 @@ def _answer(process: subprocess.Popen[str]) -> str:
     return answer or f"the process that measures {how}"
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], plan: EnginePlan, config: Config) -> None:
     """End a process at once, and free what belongs to it."""
+    is_running = process.poll() is None
     process.kill()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_SECONDS)
@@ -305,3 +307,5 @@ def _end(process: subprocess.Popen[str]) -> None:
         with suppress(OSError):
             if stream is not None:
                 stream.close()
+    if is_running and plan.kind.forget_process is not None:
+        plan.kind.forget_process(process.pid, config)

@@ -27,6 +27,7 @@ from embedlib.engines.openvino.model_cache import (
     UNUSED_SECONDS,
     CacheEntry,
     ModelCache,
+    forget_trials,
 )
 from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -337,6 +338,20 @@ def test_deaths_between_which_it_was_used_do_not_count(
         vectors(files, tmp_path)
         (entry_of(tmp_path) / "trying").touch()
     vectors(files, tmp_path)
+    calls.clear()
+    vectors(files, tmp_path)
+    assert "compile" not in calls
+
+
+def test_a_process_that_was_killed_died_of_nothing(
+    files: ModelFiles, tmp_path: Path, calls: list[str]
+) -> None:
+    vectors(files, tmp_path)
+    mark = entry_of(tmp_path) / "trying"
+    for content in ("124", "", "?", "123"):
+        mark.write_text(content)
+        forget_trials(tmp_path, 123)
+        assert mark.exists() == (content != "123")
     calls.clear()
     vectors(files, tmp_path)
     assert "compile" not in calls

@@ -18,12 +18,14 @@ import pytest
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.errors import (
+    CloseTimeoutError,
     EmbedlibError,
     EngineBuildError,
     EngineOutOfMemoryError,
     EngineRunError,
+    PassingBuildError,
 )
-from embedlib.fidelity import preparing, preparing_process
+from embedlib.fidelity import measure, preparing, preparing_process
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import prepare, texts_beside_work
@@ -36,8 +38,8 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import open_engine_folder
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
-from embedlib.models.compiled.report_cache import has_given_up, model_place
-from embedlib.models.reading.files import read_model_files
+from embedlib.models.compiled.report_cache import has_given_up, model_place, stored_reports
+from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.session.estimates import QUICK, QUICK_PAIRS
 from embedlib.session.preparing import Task
 from tests.machines import fake_machine
@@ -212,6 +214,8 @@ def failed(
         (EngineRunError("row 3 has NaN"), True),
         (EngineBuildError("the graph cannot be compiled"), True),
         (EngineOutOfMemoryError("out of memory"), False),
+        (PassingBuildError("no more threads can be started"), False),
+        (CloseTimeoutError("a thread still runs"), False),
         (OSError(28, "No space left on device"), False),
     ],
 )
@@ -384,6 +388,47 @@ def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyP
     prepare(later)
     assert len(set(computed)) == len(computed) > 10
     assert not searches(place), "the search is over"
+
+
+def test_what_is_remembered_belongs_to_the_prompts(
+    task: Task, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts, computed = quick_texts(16, are_pairs=False), []
+
+    def right_of(config: Config) -> Embedded:
+        model = open_model(tiny_folder("bert"), config)
+        here = preparing._Here.find(model, Machine())
+        remembered = measure.remembered_vectors(tmp_path, model, here.float32, here.machine)
+
+        def compute() -> Embedded:
+            computed.append(config)
+            return measure.reference_vectors(model, here.float32, texts, "float32", here.machine)
+
+        return remembered.get("float32", (), texts, compute)
+
+    plain, prompted = Config(threads=1), Config(threads=1, prompts={"query": "the fox: "})
+    one = right_of(plain).all
+    assert not np.array_equal(right_of(prompted).all, one)
+    assert np.array_equal(right_of(plain).all, one)
+    assert computed == [plain, prompted]
+
+
+def test_a_report_tells_of_the_files_that_were_measured(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = preparing.compile_model
+
+    def change(files: ModelFiles, *rest: Any) -> Path:
+        folder = compiled(files, *rest)
+        weights = files.folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0?")
+        return folder
+
+    monkeypatch.setattr(preparing, "compile_model", change)
+    own = Path(task.options["engine_cache_dir"]).parent / "own"
+    task = replace(task, model=str(shutil.copytree(task.model, own)))
+    assert "was changed while it was measured" in prepare(task)
+    assert not stored_reports(read_model_files(own), Config(**task.options))
 
 
 def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:

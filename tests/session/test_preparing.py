@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embedlib import Embedder
+from embedlib.config import Config
 from embedlib.fidelity.preparing import prepare
 from embedlib.fidelity.preparing_process import read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
@@ -273,7 +275,7 @@ def test_ctrl_c_spares_the_process_and_its_priority_counts(
     assert process is not None
     process.wait(300)
     session, group, number = map(int, preparing._answer(process).split())
-    preparing._end(process)
+    preparing._end(process, *forgetting([]))
     assert session == os.getsid(0), "priorities count within a session"
     assert group == number, "a terminal's Ctrl-C goes to the program's group"
 
@@ -377,3 +379,24 @@ def test_two_programs_that_start_at_once(
     assert [process.returncode for process in both] == [0, 0]
     assert len(answers) == 1
     assert list((new_cache / "compiled").glob("int8-*/fidelity.json"))
+
+
+def forgetting(killed: list[int]) -> tuple[Any, Config]:
+    """Return the plan of an engine that keeps which processes were killed."""
+    kind = SimpleNamespace(forget_process=lambda process, _: killed.append(process))
+    return SimpleNamespace(kind=kind), Config()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_the_engine_is_told_which_process_was_killed(has_ended: bool) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.readline()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if has_ended:
+        process.communicate("\n")
+    killed: list[int] = []
+    preparing._end(process, *forgetting(killed))
+    assert killed == ([] if has_ended else [process.pid])

@@ -241,6 +241,13 @@ def open_weights(files: ModelFiles, folder: Path, plan: EnginePlan) -> Mapping[s
     return int8_weights(folder)
 
 
+def forget_process(process: int, config: Config) -> None:
+    """Remove what a killed process has left in the cache of compiled models."""
+    from embedlib.engines.openvino.model_cache import forget_trials
+
+    forget_trials(config.engine_cache_path / NAME, process)
+
+
 KIND: Final = EngineKind(
     name=NAME,
     precisions=PRECISIONS,
@@ -259,6 +266,7 @@ KIND: Final = EngineKind(
     can_by_layer=True,
     lower=lower,
     open_weights=open_weights,
+    forget_process=forget_process,
     searched_precisions=tuple(INT8_GROUPS),
     coarser_forms=COARSER_FORMS,
     computed_precisions=frozenset({"bf16", "float32"}),

@@ -10,7 +10,7 @@ knows that the other one died of it.
                       the weights, which are read from the model's own file
     KEY/tried.npy     the vectors that it gave when it was compiled
     KEY/entry.json    what KEY stands for; written last, its time says when the model was last used
-    KEY/trying        it is being tried now
+    KEY/trying        it is being tried now, by the process of this id
     KEY/deaths        one byte for each process that died while it tried the model
 """
 
@@ -178,7 +178,7 @@ class CacheEntry:
             OSError: the mark cannot be written.
         """
         mark = self.path / _TRYING
-        mark.touch()
+        mark.write_text(str(os.getpid()), encoding="ascii")
         try:
             yield
         finally:
@@ -269,6 +269,14 @@ class _Sink(io.BytesIO):
             except OSError as error:
                 self.error = error
         return otherwise
+
+
+def forget_trials(folder: Path, process: int) -> None:
+    """Remove the marks of a process that was killed from outside: it died of no compiled model."""
+    for mark in folder.glob(f"*/{_TRYING}"):
+        with suppress(OSError, ValueError):
+            if int(mark.read_text(encoding="ascii")) == process:
+                mark.unlink()
 
 
 def remove_unused(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
+from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError, PassingBuildError
 from embedlib.installing import install_line
 from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
@@ -177,11 +177,11 @@ def _check_unchanged(files: ModelFiles, digest: str, hashes: FileHashes) -> None
     """Refuse what may have been read partly before a change of the model, and partly after it.
 
     Raises:
-        EngineBuildError: the model's fingerprint is another one.
+        PassingBuildError: the model's fingerprint is another one.
     """
     found = model_fingerprint(files, hashes)
     if found != digest:
-        raise EngineBuildError(
+        raise PassingBuildError(
             f"{files.folder} was changed while it was compiled (fingerprint {digest}, now "
             f"{found}); compile the model again when nothing writes to it"
         )

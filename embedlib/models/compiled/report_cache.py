@@ -35,6 +35,8 @@ from embedlib.version import __version__
 
 SMALL_BYTES: Final = 1 << 20
 """Settings are smaller; a tokenizer's vocabulary of tens of megabytes is told apart by its size."""
+_GIVEN_UP: Final = ".txt"
+"""Suffix of the file with the reason why a precision is not measured any more."""
 
 
 def report_place(files: ModelFiles, report: FidelityReport, config: Config) -> Path:
@@ -140,7 +142,7 @@ def give_up(
     Raises:
         EngineBuildError: it cannot be written.
     """
-    place = _given_up_place(files, precision, engine, hardware, config)
+    place = search_place(files, precision, engine, hardware, config).with_suffix(_GIVEN_UP)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(reason + "\n", encoding="utf-8")
@@ -151,28 +153,35 @@ def give_up(
 def has_given_up(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> bool:
-    """Return whether this version of embedlib has found that a precision cannot pass."""
-    return _given_up_place(files, precision, engine, hardware, config).is_file()
+    """Return whether this version of embedlib has found that a precision cannot pass.
+
+    Weights are hashed only where a model of the same files and sizes was given up.
+    """
+    name = _search_name(files, precision, engine, hardware)
+    if not any(model_place(files, config).glob(f"{name}-*{_GIVEN_UP}")):
+        return False
+    place = search_place(files, precision, engine, hardware, config)
+    return place.with_suffix(_GIVEN_UP).is_file()
 
 
 def search_place(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> Path:
     """Return the folder for what a search for layers to keep has measured so far."""
+    # Fine-tunes of one model may share all JSON files and sizes.
+    weights = _digest(model_fingerprint(files, file_hashes(config)))
+    name = _search_name(files, precision, engine, hardware)
+    return model_place(files, config) / f"{name}-{weights}"
+
+
+def _search_name(files: ModelFiles, precision: str, engine: str, hardware: str) -> str:
     measured = [engine, hardware, files.spec.max_seq_tokens, template_facts(files.spec)]
-    facts = [__version__, FORMAT_VERSION, *measured]
-    return model_place(files, config) / f"search-{precision}-{_digest(facts)}"
+    return f"search-{precision}-{_digest([__version__, FORMAT_VERSION, *measured])}"
 
 
 def waited_place(files: ModelFiles, engine: str, hardware: str, config: Config) -> Path:
     """Return the file that says that a load has waited in vain for a model to be measured."""
     return model_place(files, config) / f"waited-{_digest([__version__, engine, hardware])}"
-
-
-def _given_up_place(
-    files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
-) -> Path:
-    return search_place(files, precision, engine, hardware, config).with_suffix(".txt")
 
 
 def model_place(files: ModelFiles, config: Config) -> Path:

@@ -13,6 +13,7 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import EngineBuildError
+from embedlib.models.compiled import report_cache
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
     FidelityReport,
@@ -23,7 +24,9 @@ from embedlib.models.compiled.report_cache import (
     give_up,
     has_given_up,
     measured_versions,
+    model_place,
     report_place,
+    search_place,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from tests.fidelity_reports import make_report
@@ -147,3 +150,23 @@ def test_what_was_given_up(files: ModelFiles, config: Config) -> None:
     give_up(files, "int8", KIND.name, HERE, config, "out of reach")
     assert has_given_up(files, "int8", KIND.name, HERE, config)
     assert not has_given_up(files, "int8", KIND.name, "another CPU", config)
+
+
+def test_what_was_given_up_of_another_fine_tune(
+    files: ModelFiles, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = shutil.copytree(files.folder, tmp_path / "other")
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0?")
+    other = read_model_files(copied)
+    assert model_place(other, config) == model_place(files, config)
+    facts = ("int8", KIND.name, HERE, config)
+    with monkeypatch.context() as patch:
+        patch.setattr(report_cache, "model_fingerprint", None)  # no weights are hashed
+        assert not has_given_up(files, *facts)
+    give_up(files, *facts, "out of reach")
+    assert not has_given_up(other, *facts)
+    assert search_place(other, *facts) != search_place(files, *facts)
+    give_up(other, *facts, "out of reach, too")
+    assert has_given_up(files, *facts)
+    assert has_given_up(other, *facts)
