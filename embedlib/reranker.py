@@ -330,7 +330,8 @@ class Reranker(ScoringSession):
         if self.num_labels != 1:
             raise ConfigError(
                 f"this model has {self.num_labels} scores for a pair ({', '.join(self.labels)}); "
-                "rank needs one, predict returns them all"
+                "rank needs one, predict returns them all, and Classifier (embedlib classify) "
+                "those of single texts"
             )
 
     def _rank_call(

@@ -459,7 +459,7 @@ def test_plain_encode_warns_once_where_queries_and_documents_differ() -> None:
     for call in calls:
         with fake_embedder(spec=spec) as embedder:
             with pytest.warns(
-                PromptWarning, match="use encode_query and encode_document"
+                PromptWarning, match='use encode_query and encode_document.* \\(--prompt ""\\)'
             ) as caught:
                 result = call(embedder)
             assert [warning.filename for warning in caught] == [__file__]
@@ -851,6 +851,9 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
 def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder) -> None:
     for name in FOREIGN_NAMES:
         assert not hasattr(embedder, name)
+    for name in ("modules", "evaluate", "truncate_sentence_embeddings", "dtype", "parameters"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
+            getattr(embedder, name)
     with pytest.raises(
         AttributeError, match="'Embedder' object has no attribute 'to'; pass device="
     ):

@@ -204,7 +204,8 @@ def test_a_rank_overtakes_a_long_predict(reranker: Reranker, engine: FakeEngine)
 def test_rank_needs_one_score(make: Make) -> None:
     reranker = make(THREE, around=ScoreEngine(3))
     with pytest.raises(
-        ConfigError, match=r"3 scores for a pair \(no, maybe, yes\); rank needs one"
+        ConfigError,
+        match=r"3 scores for a pair \(no, maybe, yes\); rank needs one.*embedlib classify",
     ):
         reranker.rank("q", ["a"])
 

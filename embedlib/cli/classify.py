@@ -66,6 +66,7 @@ def classify(
     from embedlib.classifier import Classifier
     from embedlib.cli.records import check_inputs, count_records, read_records
     from embedlib.indexing.sources.file_bytes import STDIN
+    from embedlib.session.running import rows_from
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
@@ -83,11 +84,14 @@ def classify(
                 "texts",
                 lambda: Reading(done=classifier.stats().num_texts, total=total),
             )
+        num_texts = 0
         while chunk := list(islice(records, _CHUNK_TEXTS)):
             texts = [record.text for record in chunk]
-            predicted = classifier.predict(
-                texts, top_k, raw_scores=raw_scores, show_progress_bar=False
-            )
+            with rows_from(num_texts):
+                predicted = classifier.predict(
+                    texts, top_k, raw_scores=raw_scores, show_progress_bar=False
+                )
+            num_texts += len(texts)
             for record, labels in zip(chunk, predicted, strict=True):
                 if as_json:
                     row = {**record.fields, "labels": labels}

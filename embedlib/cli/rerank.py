@@ -75,8 +75,7 @@ def rerank(
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
-    records = enumerate(read_records(paths, input_format=input_format, field=field))
-    candidates = [(row, record) for row, record in records if record.text.strip()]
+    candidates = list(read_records(paths, input_format=input_format, field=field))
     with (
         loading(model, config.cache_folder) as progress,
         Reranker(model, config=config) as reranker,
@@ -87,17 +86,18 @@ def rerank(
         )
         ranking = reranker.rank(
             query,
-            [record.text for _, record in candidates],
-            top_k,
+            # Empty ones too, which cost little: so the rows in messages are those of the input.
+            [record.text for record in candidates],
             instruction=instruction,
             prompt=prompt,
             raw_scores=raw_scores,
             show_progress_bar=False,
         )
-    for entry in ranking:
-        row, record = candidates[entry["corpus_id"]]
+    found = [entry for entry in ranking if candidates[entry["corpus_id"]].text.strip()]
+    for entry in found[:top_k]:
+        record = candidates[entry["corpus_id"]]
         if as_json:
-            fields = {**record.fields, "corpus_id": row, "score": entry["score"]}
+            fields = {**record.fields, "corpus_id": entry["corpus_id"], "score": entry["score"]}
             click.echo(json.dumps(fields, ensure_ascii=False))
         else:
             click.echo(f"{entry['score']:8.4f}  {one_line(record.text)}")

@@ -199,7 +199,8 @@ class Prompts:
             return self._fill(self._template, task, examples)
         known = ", ".join(map(repr, self.tasks)) or "none"
         raise ConfigError(
-            f"task = {task!r:.80}; this model's tasks are: {known}; pass prompt= for any other"
+            f"task = {task!r:.80}; this model's tasks are: {known}; pass prompt= (--prompt) "
+            "for any other"
         )
 
     def _of_name(self, name: str, examples: Examples) -> Prompt:
@@ -236,7 +237,9 @@ class Prompts:
             return ""  # every SentenceTransformer has these two names; a CrossEncoder has not
         if not isinstance(name, str) or name not in self.by_name:
             names = dict.fromkeys((*self.by_name, *(ROLES if self._is_embedder else ())))
-            known = ", ".join(map(repr, names)) or "none; pass prompt= for a text of your own"
+            known = ", ".join(map(repr, names)) or (
+                "none; pass prompt= (--prompt) for a text of your own"
+            )
             raise ConfigError(f"prompt_name = {shown(name)}; this model's prompts are: {known}")
         return self.by_name[name]
 

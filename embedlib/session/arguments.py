@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 MISSING_PROMPT = (
     "this model has different prompts for queries and documents, and encode adds neither; use "
-    'encode_query and encode_document (--query and --document), or pass prompt="" for texts as '
-    "they are"
+    'encode_query and encode_document (--query and --document), or pass prompt="" (--prompt "") '
+    "for texts as they are"
 )
 """The message of a `PromptWarning`."""
 ELEMENTS: Final = 1024

@@ -228,7 +228,7 @@ class Session(StrictAttributes):
                 self._warn(
                     f"{describe_truncated(truncated, num_truncated)}, truncated to "
                     f"{max_seq_length} tokens; split long texts, or pass on_truncate={choices} to "
-                    f"the {type(self).__name__}",
+                    f"the {type(self).__name__} (--on-truncate)",
                     TruncationWarning,
                 )
 

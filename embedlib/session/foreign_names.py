@@ -23,9 +23,44 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
             ("save", "save_pretrained", "save_to_hub", "push_to_hub"),
             "model folders are read and not written; copy the folder",
         ),
-        **dict.fromkeys(("to", "cpu", "cuda"), "pass device= to the constructor"),
-        **dict.fromkeys(("half", "float", "bfloat16"), "pass precision= to the constructor"),
-        **dict.fromkeys(("train", "fit"), "models are not trained here; leave it out"),
+        **dict.fromkeys(("to", "cpu", "cuda", "xpu"), "pass device= to the constructor"),
+        **dict.fromkeys(
+            ("half", "float", "bfloat16", "double"), "pass precision= to the constructor"
+        ),
+        **dict.fromkeys(
+            (
+                *("train", "fit", "old_fit", "zero_grad", "requires_grad_"),
+                *("gradient_checkpointing_enable", "smart_batching_collate"),
+            ),
+            "models are not trained here; leave it out",
+        ),
+        **dict.fromkeys(
+            (
+                *("modules", "named_modules", "children", "named_children", "get_submodule"),
+                *("forward", "model", "transformers_model", "append", "extend", "insert", "pop"),
+            ),
+            "there is no module of torch; spec says what the model is",
+        ),
+        **dict.fromkeys(
+            (
+                *("parameters", "named_parameters", "get_parameter", "buffers", "named_buffers"),
+                *("state_dict", "load_state_dict"),
+            ),
+            "weights are not objects of torch here; read the model's safetensors files",
+        ),
+        **dict.fromkeys(
+            (
+                *("add_adapter", "load_adapter", "set_adapter", "delete_adapter"),
+                *("enable_adapters", "disable_adapters", "active_adapter", "active_adapters"),
+            ),
+            "merge the adapter into a model folder with embedlib convert --adapter",
+        ),
+        "evaluate": "call the evaluator with it: evaluator(model)",
+        "load": "pass the model's name or folder to the constructor",
+        "compile": "leave it out; the engine compiles the model when it is loaded",
+        "dtype": "use precision",
+        "get_backend": "see config.engine",
+        "processor": "use tokenizer",
         "device": "see config.device; what is returned is in the CPU's memory",
         "max_length": "use max_seq_length",
         "embed_documents": "use encode_document, or EmbedlibEmbeddings of langchain_embedlib",
@@ -34,9 +69,12 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         "query_embed": "use encode_query",
         "passage_embed": "use encode_document",
         "compute_score": "use predict, with raw_scores=True for the same numbers",
-        "truncate_embeddings": "pass truncate_dim= to encode",
         **dict.fromkeys(
-            ("activation_fn", "default_activation_function"),
+            ("truncate_embeddings", "truncate_sentence_embeddings"),
+            "pass truncate_dim= to encode",
+        ),
+        **dict.fromkeys(
+            ("activation_fn", "default_activation_function", "get_default_activation_fn"),
             "pass activation_fn= to rank or predict",
         ),
     }

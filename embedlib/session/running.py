@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from embedlib.batching.pipeline import Pipeline
@@ -21,6 +23,18 @@ ASYNC_SLICE_CHARACTERS: Final = 1 << 16
 """Longer slices are tokenized on another thread; a tokenizer takes about a second for 2 MB."""
 ASYNC_ROWS: Final = 1024
 """More vectors are converted on another thread."""
+FIRST_ROW: ContextVar[int] = ContextVar("FIRST_ROW", default=0)
+"""Row of a call's first text in messages."""
+
+
+@contextmanager
+def rows_from(first_row: int) -> Iterator[None]:
+    """Number the rows of the calls inside from this one, for an input that is many calls."""
+    token = FIRST_ROW.set(first_row)
+    try:
+        yield
+    finally:
+        FIRST_ROW.reset(token)
 
 
 def run(
@@ -40,7 +54,7 @@ def run(
         activity: the label of the bar.
     """
     pipeline.check_may_wait()
-    job = pipeline.open_job(len(call.texts), call.lane)
+    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get())
     try:
         with showing(job, show_progress_bar, activity):
             pipeline.feed(job, call.texts, call.tokenize)
@@ -55,7 +69,7 @@ def run(
 async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) -> Vectors:
     """Do what `run` does without blocking the event loop."""
     pipeline.check_may_wait()  # an event loop in a callback would wait as well
-    job = pipeline.open_job(len(call.texts), call.lane)
+    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get())
     try:
         if call.lane is Lane.QUERY:
             for first_row in range(0, len(call.texts), ASYNC_SLICE_TEXTS):

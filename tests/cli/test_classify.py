@@ -9,6 +9,7 @@ from click.testing import Result
 
 from embedlib import Classifier
 from embedlib.cli import classify as classify_module
+from embedlib.errors import TruncationWarning
 
 Run = Callable[..., Result]
 TEXTS = ["a river runs", "the city is large", "hello world"]
@@ -58,3 +59,15 @@ def test_a_missing_file_is_told(classify: Run) -> None:
     done = classify("no-such-file")
     assert done.exit_code == 1
     assert "Error: cannot read 'no-such-file'" in done.stderr
+
+
+def test_messages_count_the_texts_of_all_inputs(
+    classify: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify_module, "_CHUNK_TEXTS", 2)
+    path = tmp_path / "texts.txt"
+    path.write_text("a\nb\na\n" + "the city " * 60 + "\n")
+    done = classify(path, "--on-truncate", "error")
+    assert "Error: 1 text is too long (row 3: " in done.stderr
+    with pytest.warns(TruncationWarning, match=r"row 3: .* Classifier \(--on-truncate\)$"):
+        classify(path)

@@ -81,6 +81,15 @@ def test_empty_lines_are_no_candidates(rerank: Run, ranking: list[dict[str, Any]
     ]
 
 
+def test_messages_count_empty_lines(rerank: Run) -> None:
+    text = "\n\n a\n\n" + "the city " * 60 + "\n"
+    done = rerank(QUERY, "--on-truncate", "error", stdin=text)
+    assert "Error: 1 text is too long (row 4: " in done.stderr
+    found = rows(rerank(QUERY, "--on-truncate", "ignore", "--json", "-k", 1, stdin=text))
+    assert len(found) == 1
+    assert found[0]["corpus_id"] in (2, 4)
+
+
 def test_a_warning_is_one_line_without_our_code(folder: Path) -> None:
     # In a process of its own, since pytest takes warnings before they are printed.
     command = [sys.executable, "-m", "embedlib", "rerank", QUERY, "--model", str(folder)]

@@ -55,7 +55,9 @@ def test_every_model_has_empty_prompts_for_queries_and_documents() -> None:
     assert Prompts(SPEC, Config()).resolve("document") == Prompt()
     assert Prompts(SPEC, Config()).resolve("query") != Prompt()
     head = Head(labels=("score",), activation="identity", reranker_activation="sigmoid")
-    with pytest.raises(ConfigError, match="prompts are: none; pass prompt= for a text of your own"):
+    with pytest.raises(
+        ConfigError, match=r"prompts are: none; pass prompt= \(--prompt\) for a text of your"
+    ):
         Prompts(fake_spec(head=head), Config()).resolve("query")  # a CrossEncoder has none
 
 

@@ -181,6 +181,22 @@ def test_predict_takes_texts_and_pairs(client: Client) -> None:
     assert (status, error["error_type"]) == (422, "Validation")
 
 
+def test_predict_refuses_an_empty_list_as_embed_does(client: Client) -> None:
+    refused = client.refuse("/predict", {"inputs": []})
+    assert refused == client.refuse("/embed", {"inputs": []})
+    assert "inputs is empty; send at least one text" in refused[1]["error"]
+
+
+def test_an_instruction_needs_a_place(client: Client) -> None:
+    body = {"query": "q", "documents": TEXTS, "instruction": "find"}
+    status, answer = client.refuse("/v1/rerank", body)
+    error = answer["error"]
+    assert (status, error["param"]) == (400, "instruction")
+    assert error["message"] == (
+        "instruction = 'find'; model 'rank' has no place for one, leave it out"
+    )
+
+
 @pytest.mark.parametrize(
     "fields",
     [

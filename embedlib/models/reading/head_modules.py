@@ -174,8 +174,8 @@ def answer_modules(
     else:
         raise ModelUnsupportedError(
             f"{config.name}: {show(architecture_of(config))} scores with the logits of two tokens, "
-            "and the folder names neither the tokens nor the prompt; pass template=..., or load "
-            "the model by its hub name"
+            "and the folder names neither the tokens nor the prompt; pass template=... "
+            "(--template), or load the model by its hub name"
         )
     is_tied = config.boolean("tie_word_embeddings", family.ties_embeddings)
     divisor = 1.0 if known is None or logit_score is not None else known.divisor

@@ -272,7 +272,8 @@ def _template(
         if "message" in settings.child("modality_config").values:
             raise settings.refuse(
                 "modality_config",
-                "text alone, since embedlib does not read chat templates; pass template=...",
+                "text alone, since embedlib does not read chat templates; pass template=... "
+                "(--template)",
             )
         return None
     default = general.text("default_prompt_name")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from embedlib.serve.asgi import Response, new_id
+from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import score_pairs
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, TEI, Route
 from embedlib.serve.dialects.openai import usage_of
@@ -75,6 +76,8 @@ async def rerank(exchange: Exchange) -> Response:
     top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
     check_top_n(top_k)
     take_pooling_fields(exchange, body)
+    if body.instruction is not None:
+        _check_takes_instruction(exchange.find(body.model, "rerank", "embed"), body.instruction)
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     scores = await rank_scores(
         exchange,
@@ -113,6 +116,24 @@ async def rerank(exchange: Exchange) -> Response:
         }
 
     return await exchange.answer(content, len(scores))
+
+
+def _check_takes_instruction(model: ServedModel, instruction: str) -> None:
+    """Check that a reranker has a place for an instruction.
+
+    Raises:
+        HTTPError: it has none, or is not loaded.
+    """
+    if model.task != "rerank":
+        return  # vectors are made with the prompts of the model
+    head = model.open().spec.head
+    if head is None or head.template is None or not head.template.takes_instruction:
+        raise HTTPError(
+            400,
+            f"instruction = {instruction!r:.40}; model {model.name!r} has no place for one, leave "
+            "it out",
+            param="instruction",
+        )
 
 
 def _text(document: Document, place: int) -> str:
