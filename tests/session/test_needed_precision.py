@@ -38,6 +38,9 @@ class OtherProcess:
         self.stdin = None
         self.returncode = 0
 
+    def poll(self) -> int:
+        return self.returncode
+
     def kill(self) -> None:
         pass
 
