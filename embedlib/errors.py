@@ -12,6 +12,7 @@
     │   ├── EngineUnavailableError           the engine's library or device is missing
     │   ├── EngineUnsupportedError           this engine cannot run this model
     │   ├── EngineBuildError                 lowering or compiling failed
+    │   │   └── PassingBuildError            it may go well later: no thread was left, files changed
     │   ├── CloseTimeoutError                a thread still runs after the time that close waits
     │   └── EngineRunError                   a batch failed
     │       └── EngineOutOfMemoryError       a batch did not fit, even when split

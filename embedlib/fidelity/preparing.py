@@ -45,7 +45,12 @@ from embedlib.fidelity.texts import (
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import CompiledPrecision, compiled_folder
+from embedlib.models.compiled.engine_folder import (
+    CompiledPrecision,
+    compiled_folder,
+    file_hashes,
+    model_fingerprint,
+)
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, write_report
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
@@ -117,6 +122,13 @@ class _Here:
         """Return what the cache has of the model."""
         plan, measured = self.float32, self.measured
         return known_versions(plan.kind, plan.hardware, measured.files, measured.config)
+
+    def give_up(self, precision: str, reason: str) -> None:
+        """Remember why a precision is not measured again; not of files that changed meanwhile."""
+        measured = self.measured
+        found = model_fingerprint(measured.files, file_hashes(measured.config))
+        if found == measured.fingerprint:
+            give_up(*self.facts(precision), reason)
 
     def lacks(self, precision: str, versions: Sequence[Compiled], *, with_search: bool) -> bool:
         """Return whether a load would have a precision measured that has only these versions."""
@@ -225,7 +237,7 @@ def _to_search(here: _Here, failed: Sequence[str], made: Sequence[str]) -> list[
         closer = kind.coarser_forms.get(precision)
         if closer in passing:
             reason = f"it does not pass the gate, and {closer} does"
-            give_up(*here.facts(precision), reason)
+            here.give_up(precision, reason)
             if precision in made:
                 _remove(_compiled(here.measured, precision))
         elif precision in kind.searched_precisions:
@@ -302,7 +314,7 @@ def _remove(folder: Path | None) -> None:
 def _remember_error(here: _Here, precision: str, error: EngineError) -> None:
     """Remember an error that comes again at every load; not one of a shortage, or of a disk."""
     if not isinstance(error, _PASSING) and not isinstance(error.__cause__, OSError):
-        give_up(*here.facts(precision), str(error))
+        here.give_up(precision, str(error))
 
 
 def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
@@ -354,7 +366,7 @@ def _search(task: Task, here: _Here, precision: str) -> str:
             memory_share=SHARE_OF_MEMORY,
         )
     except OutOfReachError as error:
-        give_up(*here.facts(precision), str(error))
+        here.give_up(precision, str(error))
         return str(error)
     except EngineError as error:
         return f"{precision}: {error}"

@@ -11,9 +11,13 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from embedlib.config import Config
+from embedlib.engines.machine import Machine
+from embedlib.engines.registry import find_kind
 from embedlib.errors import EmbedlibError
 from embedlib.fidelity.preparing import prepare
 from embedlib.session.preparing import Task
@@ -30,8 +34,9 @@ def main(tasks: TextIO, answers: TextIO) -> None:
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_KILL, encoding="ascii")
     if task.is_background:
         lower_priority()
+    end = partial(end_untried, task)
     threading.Thread(
-        target=end_with_input, args=(tasks,), name="embedlib-parent", daemon=True
+        target=end_with_input, args=(tasks, end), name="embedlib-parent", daemon=True
     ).start()
     try:
         answer = prepare(task)
@@ -52,6 +57,17 @@ def end_with_input(tasks: TextIO, end: Callable[[int], Any] = os._exit) -> None:
     with suppress(OSError, ValueError):
         tasks.read()
     end(1)
+
+
+def end_untried(task: Task, status: int) -> None:
+    """End this process, and say before that it died of nothing that it was trying."""
+    try:
+        config = Config(**task.options)
+        kind = find_kind(config.engine, Machine())
+        if kind.forget_process is not None:
+            kind.forget_process(os.getpid(), config)
+    finally:
+        os._exit(status)
 
 
 def lower_priority() -> None:

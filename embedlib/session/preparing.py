@@ -300,6 +300,8 @@ def _answer(process: subprocess.Popen[str]) -> str:
 def _end(process: subprocess.Popen[str], plan: EnginePlan, config: Config) -> None:
     """End a process at once, and free what belongs to it."""
     is_running = process.poll() is None
+    if is_running:  # before, too: another process may wait for what this one holds
+        _forget(process, plan, config)
     process.kill()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_SECONDS)
@@ -307,5 +309,10 @@ def _end(process: subprocess.Popen[str], plan: EnginePlan, config: Config) -> No
         with suppress(OSError):
             if stream is not None:
                 stream.close()
-    if is_running and plan.kind.forget_process is not None:
+    if is_running:
+        _forget(process, plan, config)
+
+
+def _forget(process: subprocess.Popen[str], plan: EnginePlan, config: Config) -> None:
+    if plan.kind.forget_process is not None:
         plan.kind.forget_process(process.pid, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Collection
@@ -21,6 +22,7 @@ from embedlib.errors import (
     CloseTimeoutError,
     EmbedlibError,
     EngineBuildError,
+    EngineError,
     EngineOutOfMemoryError,
     EngineRunError,
     PassingBuildError,
@@ -29,7 +31,7 @@ from embedlib.fidelity import measure, preparing, preparing_process
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import prepare, texts_beside_work
-from embedlib.fidelity.preparing_process import end_with_input, main, read_task
+from embedlib.fidelity.preparing_process import end_untried, end_with_input, main, read_task
 from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
@@ -414,21 +416,45 @@ def test_what_is_remembered_belongs_to_the_prompts(
 
 
 def test_a_report_tells_of_the_files_that_were_measured(
-    task: Task, monkeypatch: pytest.MonkeyPatch
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = preparing.compile_model
 
     def change(files: ModelFiles, *rest: Any) -> Path:
         folder = compiled(files, *rest)
-        weights = files.folder / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0?")
+        change_weights(files.folder)
         return folder
 
     monkeypatch.setattr(preparing, "compile_model", change)
-    own = Path(task.options["engine_cache_dir"]).parent / "own"
-    task = replace(task, model=str(shutil.copytree(task.model, own)))
+    own = shutil.copytree(task.model, tmp_path / "own")
+    task = replace(task, model=str(own))
     assert "was changed while it was measured" in prepare(task)
     assert not stored_reports(read_model_files(own), Config(**task.options))
+
+
+def change_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0?")
+
+
+@pytest.mark.parametrize(
+    "error", [OutOfReachError("out of reach"), EngineRunError("row 3 has NaN")]
+)
+def test_files_that_change_meanwhile_are_not_given_up(
+    error: EngineError, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(task.model, tmp_path / "own")
+    is_search = isinstance(error, OutOfReachError)
+
+    def fail(*_: object, **__: object) -> Any:
+        change_weights(own)
+        raise error
+
+    monkeypatch.setattr(preparing, "compile_to_gate" if is_search else "reference_vectors", fail)
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    assert str(error) in prepare(replace(task, model=str(own), is_background=is_search))
+    facts = (read_model_files(own), "int8-g128", "openvino", Machine().cpu_hardware())
+    assert not has_given_up(*facts, Config(**task.options))
 
 
 def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:
@@ -538,7 +564,7 @@ def run(task: Task) -> str:
 
 
 def test_an_error_is_one_line(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing_process, "end_with_input", lambda tasks: None)
+    monkeypatch.setattr(preparing_process, "end_with_input", lambda *_: None)
     monkeypatch.setattr(preparing_process, "Path", lambda *_: Path("/dev/null"))
     monkeypatch.setattr(preparing_process, "lower_priority", lambda: None)
     for error in (OSError(28, "No space left on device"), EmbedlibError("two\nlines")):
@@ -555,3 +581,15 @@ def test_it_ends_with_its_input() -> None:
     ended = threading.Event()
     end_with_input(io.StringIO(""), lambda status: ended.set())
     assert ended.is_set()
+
+
+def test_when_it_ends_with_its_program_it_died_of_nothing(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "openvino" / "key" / "trying"
+    mark.parent.mkdir(parents=True)
+    mark.write_text(str(os.getpid()))
+    left: list[tuple[int, bool]] = []
+    monkeypatch.setattr(os, "_exit", lambda status: left.append((status, mark.exists())))
+    end_untried(task, 1)
+    assert left == [(1, False)]

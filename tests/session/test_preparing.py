@@ -399,4 +399,17 @@ def test_the_engine_is_told_which_process_was_killed(has_ended: bool) -> None:
         process.communicate("\n")
     killed: list[int] = []
     preparing._end(process, *forgetting(killed))
-    assert killed == ([] if has_ended else [process.pid])
+    assert set(killed) == (set() if has_ended else {process.pid})
+
+
+def test_the_engine_is_told_before_another_process_can_take_the_place() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.readline()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    was_running: list[bool] = []
+    kind = SimpleNamespace(forget_process=lambda *_: was_running.append(process.poll() is None))
+    preparing._end(process, SimpleNamespace(kind=kind), Config())  # type: ignore[arg-type]
+    assert was_running == [True, False]
