@@ -37,7 +37,7 @@ from embedlib.serve.wire import check_encoding
 
 BASETEN_ID = "x-baseten-customer-request-id"
 """The header in which Baseten's client sends the id of a request."""
-_IDS: Final = dict.fromkeys(("x-request-id", BASETEN_ID))
+_IDS: Final = dict.fromkeys((BASETEN_ID, "x-request-id"))  # a proxy may add the second
 
 
 class Application:
@@ -171,7 +171,7 @@ class Application:
     async def answer(self, request: Request, receive: Receive, send: Send) -> None:
         """Answer a request; the same object may come again, with the same head."""
         started = perf_counter()
-        exchange = Exchange(request, b"", self._shared, _request_id(request))
+        exchange = Exchange(request, b"", self._shared, request_id_of(request))
         route: Route | None = None
         error: HTTPError | None = None
         self.metrics.num_inflight += 1
@@ -198,7 +198,7 @@ class Application:
                 error = self._error_of(raised, exchange)
                 refuse = exchange.refuse or (route.dialect if route else OPENAI).respond
                 response = refuse(error)
-            headers = _headers_of(exchange, response.status)
+            headers = headers_of(exchange, response.status)
             if request.direct is None or not response.send_directly(request.direct, headers):
                 with suppress(OSError):  # the client has left meanwhile
                     await response.send(send, headers)
@@ -278,7 +278,7 @@ class Application:
             self._log.write(line_of(exchange, status, seconds, num_bytes, message))
 
 
-def _request_id(request: Request) -> str:
+def request_id_of(request: Request) -> str:
     """Return the id of a request: the client's, or a new one."""
     if _IDS.keys().isdisjoint(request.headers):
         return new_id()
@@ -289,7 +289,7 @@ def _request_id(request: Request) -> str:
     return new_id()
 
 
-def _headers_of(exchange: Exchange, status: int) -> list[tuple[bytes, bytes]]:
+def headers_of(exchange: Exchange, status: int) -> list[tuple[bytes, bytes]]:
     """Return the headers of an answer that tell of its request."""
     request_id = exchange.request_id.encode()
     headers = [(b"x-request-id", request_id)]

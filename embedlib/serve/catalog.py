@@ -185,7 +185,7 @@ class Catalog:
             able = [model for model in self if model.tasks is None or task in model.tasks]
             if len(able) == 1 or (able and not name):
                 return able[0]
-            if missing := [model for model in able if model.session is None]:
+            if missing := [model for model in able if model.state != "ready"]:
                 return missing[0]  # it says when to come again, or why it cannot be loaded
             if able:
                 raise HTTPError(
@@ -289,6 +289,7 @@ def describe_model(model: ServedModel) -> Mapping[str, object]:
         return facts
     facts |= {
         "task": model.task,
+        "tasks": model.tasks,
         "max_input_length": session.max_seq_length,
         "precision": precision_of(session),
         "engine": type(engine_of(session)).__name__,

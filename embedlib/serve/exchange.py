@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -138,6 +138,10 @@ class Exchange(msgspec.Struct):
         self.model = self.shared.catalog.find(name, *tasks)
         self.model.open()
         return self.model
+
+    async def run(self, handle: Callable[[Exchange], Awaitable[Response]]) -> Response:
+        """Return what a handler answers to a part of the body, which is `body` meanwhile."""
+        return await handle(self)
 
     async def in_thread(self, make: Callable[[], T]) -> T:
         """Return what a function makes on the server's own thread."""

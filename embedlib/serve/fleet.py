@@ -12,29 +12,37 @@ from typing import Protocol, cast
 
 from embedlib.config import Config
 from embedlib.installing import load_offered
-from embedlib.serve.app import Application
+from embedlib.serve.app import Application, headers_of
 from embedlib.serve.asgi import Message, Receive, Request, Response, Scope, Send
 from embedlib.serve.bodies import BodyReader
+from embedlib.serve.catalog import Task
 from embedlib.serve.deadline import seconds_left
-from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.dialect import OPENAI, Handle, Route
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
+from embedlib.serve.exchange import Exchange
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.remote import ElsewhereError, RemoteModels
 from embedlib.serve.routes import find_route
 from embedlib.serve.sessions import engine_of
+from embedlib.serve.wire import check_encoding
 
 __all__ = [
     "OPENAI",
     "Application",
     "BodyReader",
     "ClientGoneError",
+    "ElsewhereError",
     "Endable",
+    "Exchange",
     "HTTPError",
+    "Handle",
     "Keys",
     "Message",
     "Receive",
+    "RemoteModels",
     "Replicas",
     "Request",
     "Response",
@@ -42,11 +50,14 @@ __all__ = [
     "Scope",
     "Send",
     "ServeFleet",
+    "Task",
+    "check_encoding",
     "check_host",
     "describe",
     "engine_of",
     "find_fleet",
     "find_route",
+    "headers_of",
     "seconds_left",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,6 +171,34 @@ def rows_of(documents: Iterable[Document | BadRow], fingerprint: str, seen: Seen
         return [row for group in reader.groups(lambda: False) for row in group.rows]
     finally:
         reader.close()
+
+
+def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int) -> Vectors:
+    """Return float32[N, D] of the values of the column with the vectors.
+
+    Args:
+        values: one for each row.
+        rows: a part of a block.
+        first: number of the first one in the block, from 0.
+        dim: D of the model.
+
+    Raises:
+        SinkError: a value is no vector of D finite numbers; the message names its row.
+    """
+    vectors = np.empty((len(rows), dim), np.float32)
+    for number, (value, row) in enumerate(zip(values, rows, strict=True)):
+        try:
+            vector = np.asarray(value, np.float32)
+        except (TypeError, ValueError):  # None, a text, lists of several lengths
+            vector = np.empty(0, np.float32)
+        if vector.shape != (dim,) or not np.isfinite(vector).all():
+            raise SinkError(
+                f"row {first + number + 1} of a block (id {shown(row.source_id)}): its vector is "
+                f"{shown(value)}; the model makes {dim} finite numbers for each row, leave rows "
+                "without a vector out"
+            )
+        vectors[number] = vector
+    return vectors
 
 
 def key_of(row: Row) -> int:

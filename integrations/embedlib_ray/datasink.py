@@ -27,6 +27,7 @@ from embedlib_ray.blocks import (
     key_of,
     num_repeated,
     rows_of,
+    vectors_of,
 )
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.model import check_one_vector, describe_model, plan_for
@@ -138,7 +139,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         """Write blocks in a task.
 
         Raises:
-            SinkError: the dataset lacks a column, or the destination fails.
+            SinkError: the dataset lacks a column or a vector, or the destination fails.
             SourceError: a row cannot be stored anywhere, or has the id of another.
         """
         remote: Any = self._writer
@@ -176,7 +177,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
             documents = self._columns.documents(table.slice(start, WRITE_ROWS), start)
             rows = rows_of(documents, self._target.fingerprint, seen)
             of_rows = vectors[start : start + WRITE_ROWS]
-            yield rows, np.stack([np.asarray(each, np.float32) for each in of_rows])
+            yield rows, vectors_of(of_rows, rows, start, self._target.dim)
 
     def on_write_complete(self, write_result: Any) -> None:
         """Build the search index, and tell of rows that are not stored.

@@ -5,75 +5,90 @@ It computes nothing, so that it answers while replicas start, and holds requests
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import time
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from embedlib import __version__
+from embedlib.errors import first_line
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import (
     OPENAI,
     BodyReader,
     ClientGoneError,
+    ElsewhereError,
     Endable,
+    Exchange,
+    Handle,
     HTTPError,
     Keys,
     Receive,
+    RemoteModels,
     Request,
     Response,
     Route,
     Scope,
     Send,
+    Task,
+    check_encoding,
     check_host,
     describe,
     find_route,
+    headers_of,
     seconds_left,
 )
 from embedlib_ray.replica import Answer, Call
-
-T = TypeVar("T")
 
 QUERY_TEXTS = 16
 """Texts of a request that is a query, as for `encode_query`."""
 QUERY_BYTES = 64 << 10
 """A larger body is bulk; its texts are not counted."""
-_LISTS = ("input", "inputs", "texts", "documents", "queries")
-"""Fields with the texts of a request, in all dialects."""
+READY_SECONDS = 6.0
+"""A replica that does not tell within this time is not ready; its own canary may take 5."""
+_REQUEST_ID = b"x-request-id"
+"""Ray's proxy adds it to every answer."""
 
 Lanes = Mapping[str, Callable[[Call], Awaitable[Answer]]]
 """By lane, "query" and "bulk": who answers a request."""
 
 
-class _Body(msgspec.Struct):
-    """What a body says of its model; the texts are skipped."""
-
-    model: Any = None
-
-
 class Gateway:
     """The ASGI application in front of the replicas."""
 
-    def __init__(self, lanes: Mapping[str, Lanes], options: ServeOptions) -> None:
+    def __init__(
+        self,
+        lanes: Mapping[str, Lanes],
+        options: ServeOptions,
+        *,
+        sources: Mapping[str, str],
+        are_awake: bool,
+    ) -> None:
         """Take the models.
 
         Args:
             lanes: by name of a model, who answers.
             options: the bounds of each server of the fleet.
+            sources: what models were made from, by name.
+            are_awake: whether each model has a replica at any time. Else none is asked how it is,
+                which would start one.
         """
         self._lanes = lanes
         self._options = options
+        self._are_awake = are_awake
         self._keys = Keys(options.api_keys)
         self._bodies = BodyReader(
             max_bytes=options.max_body_bytes,
             max_held_bytes=options.max_held_bytes,
             seconds=options.body_seconds,
         )
-        self._started = int(time())
+        named = {name: sources.get(name, "") for name in lanes}
+        self._models = RemoteModels(named, options, self._ask_tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a connection."""
@@ -83,116 +98,188 @@ class Gateway:
                 await send({"type": f"{kind}.complete"})
                 if kind == "lifespan.shutdown":
                     return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
         if scope["type"] != "http":
             return
+        request = Request.from_scope(scope)
+        exchange = self._models.exchange(request, "", b"", self._answer_part)
         route: Route | None = None
+        answer: Response | Answer
         try:
-            request = Request.from_scope(scope)
-            route, _ = find_route(request)
+            route, exchange.rest = find_route(request)
             check_host(request.headers.get("host"), self._options.allowed_hosts)
             if route.needs_key:
                 self._keys.check(request.headers)
-            own = self._own_answer(route)
-            if own is not None:
-                await own.send(send)
-                return
-            answer = await self._forward(request, route, scope, receive)
+            call = Call(
+                method=request.method,
+                path=request.path,
+                query=scope.get("query_string", b""),
+                headers=list(scope["headers"]),
+                body=b"",
+                client=scope.get("client"),
+            )
+            answer = await self._answer(route, exchange, call, receive)
         except ClientGoneError:
             return
+        except _PartRefusedError as refused:
+            answer = refused.answer
         except Exception as raised:
             error = describe(raised)
             if error.kind == "internal":
-                logging.getLogger(__name__).exception("request %s", scope["path"])
-            await (route.dialect if route else OPENAI).respond(error).send(send)
-            return
+                logging.getLogger(__name__).exception("request %s", exchange.request_id)
+            answer = (exchange.refuse or (route.dialect if route else OPENAI).respond)(error)
         with suppress(OSError):  # the client has left meanwhile
-            head = {"status": answer.status, "headers": answer.headers}
+            if isinstance(answer, Response):
+                await answer.send(send, _without_id(headers_of(exchange, answer.status)))
+                return
+            head = {"status": answer.status, "headers": _without_id(answer.headers)}
             await send({"type": "http.response.start", **head})
             await send({"type": "http.response.body", "body": answer.body})
 
-    def _own_answer(self, route: Route) -> Response | None:
-        """Return the answer of the fleet: none of its models is woken to tell that it lives."""
-        if route.method != "GET":
-            return None
-        if route.path in ("/", "/health", "/ready"):
-            return Response(msgspec.json.encode({"status": "ok", "version": __version__}))
-        if route.path == "/v1/models":
-            models = [
-                {"id": name, "object": "model", "created": self._started, "owned_by": "embedlib"}
-                for name in self._lanes
-            ]
-            return Response(msgspec.json.encode({"object": "list", "data": models}))
-        return None
-
-    async def _forward(
-        self, request: Request, route: Route, scope: Scope, receive: Receive
-    ) -> Answer:
-        """Let a replica answer, until the client leaves or its deadline passes.
+    async def _answer(
+        self, route: Route, exchange: Exchange, call: Call, receive: Receive
+    ) -> Response | Answer:
+        """Answer a request, until the client leaves or its deadline passes.
 
         Raises:
             ClientGoneError: the client has left.
-            HTTPError: there is no such model, or the deadline has passed.
+            HTTPError: there is no such model, a field is wrong, or the deadline has passed.
         """
+        if route.keeps_jobs:
+            _ = exchange.jobs  # refused: there are none
         with Endable() as block:
-            body = b""
+            if route.body is not None:
+                check_encoding(exchange.request.headers)
             if route.method == "POST":
-                body = await self._bodies.read(request, receive, block)
+                exchange.body = await self._bodies.read(exchange.request, receive, block)
+            body = exchange.body
             try:
-                block.end_without_client(request.direct, receive)
-                limit = seconds_left(request.headers, time())
+                block.end_without_client(exchange.request.direct, receive)
+                limit = seconds_left(exchange.request.headers, time())
                 if limit is not None:
                     block.end_after(limit, partial(HTTPError.too_late, limit))
-                call = Call(
-                    method=request.method,
-                    path=request.path,
-                    query=scope.get("query_string", b""),
-                    headers=list(scope["headers"]),
-                    body=body,
-                    client=scope.get("client"),
-                )
-                return await self._lanes[self._find_model(body)][lane_of(route, body)](call)
+                if route.method == "GET":
+                    return await self._get(route, exchange, call)
+                return await self._post(route, exchange, replace(call, body=body))
             finally:
                 self._bodies.release(body)
 
-    def _find_model(self, body: bytes) -> str:
-        """Return the model of a request; with one model, any name is right.
+    async def _get(self, route: Route, exchange: Exchange, call: Call) -> Response | Answer:
+        """Answer what has no body: all replicas together, one, or none."""
+        name = exchange.rest
+        match route.path:
+            case "/ready":
+                return await self._ready(call)
+            case "/v1/models" | "/models" if self._are_awake:
+                return await self._list(route, exchange, call)
+            case "/v1/models/" | "/models/" if self._are_awake and name in self._lanes:
+                return await self._lanes[name]["query"](call)
+            case "/metrics":
+                return await self._lanes[next(iter(self._lanes))]["query"](call)
+            case "/info":
+                return await self._post(route, exchange, call)
+        return await route.handle(exchange)
 
-        Raises:
-            HTTPError: there is no such model.
-        """
-        first = next(iter(self._lanes))
-        if len(self._lanes) == 1:
-            return first
-        found = _decoded(body, _Body)
-        named = None if found is None else found.model
-        if named is None:
-            return first
-        if isinstance(named, str) and named in self._lanes:
-            return named
-        raise HTTPError(
-            404,
-            f"no model {str(named)[:100]!r} here; there is {', '.join(self._lanes)}",
-            "not_found",
-            param="model",
-        )
+    async def _post(self, route: Route, exchange: Exchange, call: Call) -> Response | Answer:
+        """Let a replica of the request's model answer; with one model, any name is right."""
+        if len(self._lanes) > 1:
+            try:
+                return await self._models.choose(route.handle, exchange)
+            except ElsewhereError as found:
+                name = found.model
+        else:
+            [name] = self._lanes
+        return await self._lanes[name][lane_of(call.body)](call)
+
+    async def _answer_part(self, handle: Handle, exchange: Exchange) -> Response:
+        """Let a replica answer an instance of `POST /vertex`."""
+        try:
+            return await self._models.choose(handle, exchange)
+        except ElsewhereError as found:
+            lane = self._lanes[found.model][lane_of(exchange.body)]
+        part = Call(method="POST", path="/", query=b"", headers=[], body=exchange.body, client=None)
+        answer = await lane(part)
+        if answer.status != 200:
+            raise _PartRefusedError(answer)
+        return Response(answer.body)
+
+    async def _ask_tasks(self, name: str) -> tuple[Task, ...]:
+        """Return what a model computes, as a replica of it says."""
+        answer = await self._lanes[name]["query"](_get("/v1/models"))
+        [facts] = msgspec.json.decode(answer.body)["data"]
+        return tuple(facts["tasks"])
+
+    async def _list(self, route: Route, exchange: Exchange, call: Call) -> Response:
+        """Answer `GET /v1/models`: what a replica of each model says; of one that starts, less."""
+        own = msgspec.json.decode((await route.handle(exchange)).body)
+        said = await asyncio.gather(*(self._ask(name, "query", call) for name in self._lanes))
+        for facts, answer in zip(own["data"], said, strict=True):
+            told = {"state": "loading"}
+            if answer is not None:
+                [told] = msgspec.json.decode(answer.body)["data"]
+            facts.update(told)
+        return Response(msgspec.json.encode(own))
+
+    async def _ready(self, call: Call) -> Response:
+        """Answer `GET /ready`: a replica of each model and lane is, where all have one."""
+        states = dict.fromkeys(self._lanes, "ready")
+        if self._are_awake:
+            places = [(name, lane) for name, lanes in self._lanes.items() for lane in lanes]
+            said = await asyncio.gather(*(self._ask(name, lane, call) for name, lane in places))
+            for (name, lane), answer in zip(places, said, strict=True):
+                if answer is None:
+                    states[name] = f"no replica for {lane} answers"
+                elif answer.status != 200:
+                    states[name] = msgspec.json.decode(answer.body)["models"][name]
+        is_ready = set(states.values()) == {"ready"}
+        content = {"status": "ready" if is_ready else "not ready", "models": states}
+        return Response(msgspec.json.encode(content), 200 if is_ready else 503)
+
+    async def _ask(self, name: str, lane: str, call: Call) -> Answer | None:
+        """Return what a replica answers; None: none does in time."""
+        try:
+            return await asyncio.wait_for(self._lanes[name][lane](call), READY_SECONDS)
+        except asyncio.TimeoutError:
+            return None
+        except Exception as error:  # Ray's: the replica has died, or cannot start
+            logging.getLogger(__name__).warning("%s for %s: %s", name, lane, first_line(error))
+            return None
 
 
-def lane_of(route: Route, body: bytes) -> str:
+class _PartRefusedError(Exception):
+    """A replica refuses a part of a body, and so the whole."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+def lane_of(body: bytes) -> str:
     """Return the lane of a request: few short texts are a query."""
-    if route.method != "POST":
-        return "query"
     if len(body) > QUERY_BYTES:
         return "bulk"
-    fields = _decoded(body, dict[str, Any]) or {}
-    lists = [fields[name] for name in _LISTS if isinstance(fields.get(name), list)]
-    # A list of numbers is one text, in tokens.
-    num_texts = [len(texts) for texts in lists if texts and not isinstance(texts[0], int)]
-    return "bulk" if max(num_texts, default=0) > QUERY_TEXTS else "query"
-
-
-def _decoded(body: bytes, kind: type[T]) -> T | None:
-    """Return what a body says; None: nothing that can be read, and the replica says why."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        num_texts = _num_texts(msgspec.json.decode(body or b"null"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        return "query"  # it cannot be read, and the replica says why
+    return "bulk" if num_texts > QUERY_TEXTS else "query"
+
+
+def _num_texts(value: Any) -> int:
+    """Return how many texts a body has at most: those of its longest field, in any dialect."""
+    if isinstance(value, dict):
+        return max(map(_num_texts, value.values()), default=0)
+    if not isinstance(value, list) or (value and isinstance(value[0], int)):
+        return 1  # a list of numbers is one text, in tokens
+    # A dict is an instance of several; a list in a list is a pair of texts, or one in tokens.
+    return sum(_num_texts(each) if isinstance(each, dict) else 1 for each in value)
+
+
+def _get(path: str) -> Call:
+    """Return a request of the gateway's own; replicas ask for no key."""
+    return Call(method="GET", path=path, query=b"", headers=[], body=b"", client=None)
+
+
+def _without_id(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [header for header in headers if header[0] != _REQUEST_ID]

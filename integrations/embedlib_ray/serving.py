@@ -106,8 +106,8 @@ def build_app(
     config = config or Config()
     if config.threads is None:
         config = replace(config, threads=max(1, int(fleet.replica_cpus)))
-    # The gateway has let the host in.
-    inner = replace(options, allowed_hosts=None)
+    # The gateway has let the host and the key in, and asks replicas itself.
+    inner = replace(options, allowed_hosts=None, api_keys=())
     gateway = serve.deployment(
         serve.ingress()(GatewayReplica),
         name="gateway",
@@ -117,7 +117,13 @@ def build_app(
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
     )
     is_shared = fleet.models_per_replica is not None
-    return gateway.bind(_bind_replicas(named, config, inner, fleet), options, is_shared)
+    return gateway.bind(
+        _bind_replicas(named, config, inner, fleet),
+        options,
+        sources={name: source for name, source in named.items() if isinstance(source, str)},
+        is_shared=is_shared,
+        are_awake=fleet.min_replicas > 0 and not is_shared,
+    )
 
 
 def _bind_replicas(
@@ -149,7 +155,10 @@ class GatewayReplica:
         self,
         handles: Mapping[str, Mapping[Lane, Any]],
         options: ServeOptions,
+        *,
+        sources: Mapping[str, str],
         is_shared: bool,
+        are_awake: bool,
     ) -> None:
         lanes: dict[str, dict[str, Any]] = {
             model: {
@@ -160,7 +169,7 @@ class GatewayReplica:
             }
             for model, of_model in handles.items()
         }
-        self._gateway = Gateway(lanes, options)
+        self._gateway = Gateway(lanes, options, sources=sources, are_awake=are_awake)
 
     def __serve_build_asgi_app__(self) -> Gateway:
         return self._gateway

@@ -17,7 +17,7 @@ import tokenizers
 
 import embedlib
 from embedlib.config import AnySimilarity, Config
-from embedlib.errors import EmbedlibError
+from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.indexing import (
     BadRow,
     IndexReport,
@@ -133,6 +133,7 @@ class Worker:
             fingerprint: what it must be; None: this is the first worker.
 
         Raises:
+            ConfigError: it makes weights of tokens.
             EmbedlibError: it cannot be loaded here, or makes other vectors.
         """
         machine = socket.gethostname()
@@ -142,6 +143,7 @@ class Worker:
                 embedder = self._embedder = self._embedder or _make_embedder(plan, notes.append)
         except EmbedlibError as error:
             raise _on(machine, error) from None
+        _check_not_sparse(embedder)
         if fingerprint is not None and embedder.fingerprint != fingerprint:
             raise _on(
                 machine,
@@ -267,6 +269,20 @@ def _make_embedder(plan: ModelPlan, tell: Callable[[str], None]) -> TextEmbedder
     if not isinstance(plan.model, str):
         return plan.model()
     return open_embedder(plan.model, plan.config, plan.state, plan.destination, tell)
+
+
+def _check_not_sparse(embedder: TextEmbedder) -> None:
+    """Refuse a sparse model before a load begins: none of its texts could be embedded.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if isinstance(embedder, embedlib.Embedder) and embedder.spec.is_sparse:
+        raise ConfigError(
+            f"{embedder.model_name!r} is a sparse model, and workers make a vector of each text; "
+            "take another model, or give it as sparse (--sparse) beside one in one process, "
+            "without ray (--ray)"
+        )
 
 
 def _on(machine: str, error: EmbedlibError) -> EmbedlibError:

@@ -22,6 +22,7 @@ from embedlib.errors import ConfigError, EmbedlibError, InputError, SinkError
 from embedlib.indexing import Target, open_sink
 from embedlib.indexing.workers import Seen
 from embedlib.testing import fake_embedder, fake_vector, write_tiny_model
+from embedlib.testing.models.sparse import write_sparse_model
 from embedlib_ray import EmbedlibActor, EmbedlibDatasink, embed_dataset
 from embedlib_ray.blocks import BlockWriter, rows_of
 from tests.ray.fakes import all_pids, documents, dying_once, logging_embedder, num_embedded
@@ -166,4 +167,13 @@ def test_what_is_wrong_is_told_before_the_first_row(
     late = str(write_tiny_model(tmp_path / "late", "late-stanford"))
     with pytest.raises(ConfigError, match=r"a vector per token.*use embedlib"):
         embed_dataset(dataset, late)
+    sparse = str(write_sparse_model(tmp_path / "sparse"))
+    for use in (
+        lambda: embed_dataset(dataset, sparse),
+        lambda: EmbedlibDatasink(url, sparse),
+        lambda: embedlib.index([], url, embedder=sparse, ray="auto", recreate=True),
+    ):
+        with pytest.raises(ConfigError, match="is a sparse model, and workers make"):
+            use()
+    assert (tmp_path / "out.jsonl").read_text("utf-8").count("\n") == 1
     assert num_embedded(log) == 0

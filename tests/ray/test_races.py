@@ -14,9 +14,7 @@ import pytest
 from embedlib.config import Config
 from embedlib.errors import ClosedError, EngineRunError
 from embedlib.serve import ServeOptions
-from embedlib.serve.fleet import Route
 from embedlib.testing import FakeEngine, fake_embedder
-from embedlib_ray.gateway import Gateway, lane_of
 from embedlib_ray.pool import WorkerPool
 from embedlib_ray.replica import Call, Held, ModelReplica, SharedReplica
 
@@ -91,14 +89,6 @@ def test_a_model_is_closed_when_its_last_request_is_answered() -> None:
         assert loaded.application.close.called
 
     asyncio.run(asyncio.wait_for(work(), SECONDS))
-
-
-@pytest.mark.parametrize("body", [b'{"model": "\xff"}', b'{"a":' * 10_000, b"[]", b"", b"null"])
-def test_a_body_that_cannot_be_read_goes_to_a_replica(body: bytes) -> None:
-    route = Mock(spec=Route, method="POST")
-    assert lane_of(route, body) == "query"
-    gateway = Gateway({"one": {}, "two": {}}, ServeOptions())
-    assert gateway._find_model(body) == "one"
 
 
 def test_a_replica_whose_gpu_is_lost_is_unhealthy() -> None:

@@ -131,6 +131,7 @@ def check_answers(url: str) -> None:
         unit = embedder.encode(["a", "text"], normalize_embeddings=True).tolist()
     with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
         assert client.get("/health").json()["status"] == "ok"
+        assert client.get("/ready").json() == {"status": "ready", "models": {"one": "ready"}}
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 401
         client.headers["authorization"] = "Bearer secret"
         found = client.post("/v1/embeddings", json={"model": "one", "input": ["a", "text"]})

@@ -304,6 +304,7 @@ def test_models_are_described(client: Client) -> None:
     listed = client.send("GET", "/v1/models").json()["data"]
     assert [entry["id"] for entry in listed] == ["embed", "rank", "label"]
     assert [entry["task"] for entry in listed] == ["embed", "rerank", "classify"]
+    assert [entry["tasks"] for entry in listed] == [["embed"], ["rerank"], ["classify"]]
     assert client.send("GET", "/v1/models/embed").json()["dimensions"] == FAKE_DIM
     assert client.send("GET", "/v1/models/none").status_code == 404
     assert listed[0]["stats"] == {"queue_absolute": 0, "queue_fraction": 0}  # Infinity's
@@ -311,7 +312,7 @@ def test_models_are_described(client: Client) -> None:
 
 
 def test_baseten_reads_the_id_of_a_request(client: Client) -> None:
-    headers = {"x-baseten-customer-request-id": "perfclient-1"}
+    headers = {"x-request-id": "of-a-proxy", "x-baseten-customer-request-id": "perfclient-1"}
     answer = client.send("POST", "/v1/embeddings", {"input": "a"}, headers=headers)
     assert answer.headers["x-baseten-request-id"] == "perfclient-1"
     assert "x-baseten-request-id" not in client.send("GET", "/health").headers

@@ -66,7 +66,7 @@ async def vertex(exchange: Exchange) -> Response:
     for instance in body.instances:
         exchange.body = bytes(instance)
         exchange.work = Work(is_always_bulk=exchange.work.is_always_bulk)
-        answers.append(msgspec.Raw((await by_task(exchange)).body))
+        answers.append(msgspec.Raw((await exchange.run(by_task)).body))
         usage.add(exchange.work.usage)
     exchange.work.usage = usage  # of the request, for its log and metrics
     return await exchange.answer({"predictions": answers}, len(answers))

@@ -17,7 +17,15 @@ from embedlib.indexing import BadRow, Document, Row, Target, UnstorableRowsError
 from embedlib.indexing.seen import Seen
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
 from embedlib_ray import blocks
-from embedlib_ray.blocks import BlockWriter, Columns, Written, key_of, num_repeated, rows_of
+from embedlib_ray.blocks import (
+    BlockWriter,
+    Columns,
+    Written,
+    key_of,
+    num_repeated,
+    rows_of,
+    vectors_of,
+)
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -106,6 +114,15 @@ def test_an_id_of_an_earlier_part_is_refused() -> None:
         rows_of([Document(id="a", text="one")], "f", seen)
         with pytest.raises(SourceError, match="the id 'a' was used before"):
             rows_of([Document(id="a", text="two")], "f", seen)
+
+
+@pytest.mark.parametrize("value", [None, [0.5] * 5, "abc", 0.5, [0.5] * 5 + [float("nan")], [[1]]])
+def test_a_row_without_a_vector_of_the_model_is_refused_with_its_id(value: Any) -> None:
+    rows = make_rows(COLUMNS.documents(make_table(3), 10))
+    good = [0.5] * 6
+    assert vectors_of([good, good, good], rows, 10, 6).tolist() == [good] * 3
+    with pytest.raises(SinkError, match=r"row 12 of a block \(id 'd1'\): its vector is .*makes 6"):
+        vectors_of([good, value, good], rows, 10, 6)
 
 
 def test_large_integers_are_ids() -> None:

@@ -20,6 +20,7 @@ from embedlib.indexing.rows import BadRow, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Target
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
+from embedlib.testing.models.sparse import write_sparse_model
 from embedlib_ray.load import MAX_FAILED, ShardedLoad
 from embedlib_ray.shards import MAX_ROWS, ShardCutter, shard_rows
 from embedlib_ray.worker import ModelPlan, Worker
@@ -199,6 +200,12 @@ def test_a_worker_names_its_machine_and_another_model() -> None:
     other = Worker()
     with pytest.raises(EmbedlibError, match="on the first worker; give all machines the same"):
         other.open(ModelPlan(model=fake_embedder), "sha256:other")
+
+
+def test_a_worker_refuses_a_sparse_model(tmp_path: Any) -> None:
+    folder = str(write_sparse_model(tmp_path / "sparse"))
+    with pytest.raises(ConfigError, match=r"is a sparse model, and workers make.*without ray"):
+        Worker().open(ModelPlan(model=folder), None)
 
 
 def test_a_worker_writes_what_has_changed(tmp_path: Any) -> None:

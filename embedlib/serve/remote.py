@@ -1,0 +1,168 @@
+"""Models that other processes compute: which one answers a request, by the rules of one server.
+
+Only the handler of a route knows what a body asks for, so it runs here up to its model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import msgspec
+
+from embedlib.errors import first_line
+from embedlib.serve.app import request_id_of
+from embedlib.serve.asgi import Request, Response
+from embedlib.serve.catalog import Catalog, ServedModel, Task, Tasks
+from embedlib.serve.destinations import Destinations
+from embedlib.serve.dialects.dialect import Handle
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Exchange, Shared
+from embedlib.serve.metrics import Metrics
+from embedlib.serve.options import ServeOptions
+from embedlib.serve.sessions import AnyModel
+
+AskTasks = Callable[[str], Awaitable[Tasks]]
+"""Returns what a model computes, by its name; waits until one of its processes has loaded it."""
+AnswerPart = Callable[[Handle, Exchange], Awaitable[Response]]
+"""Answers a body that is a part of another."""
+
+
+class ElsewhereError(Exception):
+    """The model of a request is found, and another process computes it."""
+
+    def __init__(self, model: str) -> None:
+        """Take the name of the model."""
+        super().__init__(model)
+        self.model = model
+
+
+class _RemoteModel(ServedModel):
+    """What a catalog knows of a model that is not in this process."""
+
+    @property
+    def state(self) -> Literal["ready"]:
+        """Ready: requests are held until one of its processes is."""
+        return "ready"
+
+
+class _RemoteExchange(Exchange, kw_only=True):
+    """A request that ends here where its model is found."""
+
+    answer_part: AnswerPart
+
+    def find(self, name: str | None, *tasks: Task) -> ServedModel:
+        """Find the model of the request.
+
+        Raises:
+            ElsewhereError: always, with the model; unless HTTPError says that there is none.
+        """
+        raise ElsewhereError(self.shared.catalog.find(name, *tasks).name)
+
+    async def run(self, handle: Handle) -> Response:
+        """Answer a part of the body by a handler."""
+        return await self.answer_part(handle, self)
+
+
+class _Named(msgspec.Struct):
+    """What a body says of its model; the texts are skipped."""
+
+    model: str | None = None
+
+
+class RemoteModels:
+    """The models of a fleet, as a server in front of them needs them."""
+
+    def __init__(self, sources: Mapping[str, str], options: ServeOptions, ask: AskTasks) -> None:
+        """Take the models.
+
+        Args:
+            sources: what each was made from, by the name that requests use.
+            options: the bounds.
+            ask: returns the tasks of one; called when a choice needs them, until it returns.
+        """
+        self._models = {
+            name: _RemoteModel(name, _load_nothing, options, source=source)
+            for name, source in sources.items()
+        }
+        catalog = Catalog(self._models.values())
+        self._shared = Shared(
+            catalog,
+            options,
+            ThreadPoolExecutor(1, "embedlib-serve-encode"),
+            Metrics(catalog),
+            Destinations({}, options.max_query_texts),
+        )
+        self._ask = ask
+        self._asked: dict[str, asyncio.Task[None]] = {}
+
+    def exchange(
+        self, request: Request, rest: str, body: bytes, answer_part: AnswerPart
+    ) -> Exchange:
+        """Return a request for a handler, which raises ElsewhereError where it would compute.
+
+        Args:
+            request: its head.
+            rest: the part of the path that its route leaves open.
+            body: its body.
+            answer_part: answers a part of the body, of a route that divides it.
+        """
+        request_id = request_id_of(request)
+        return _RemoteExchange(
+            request, body, self._shared, request_id, rest=rest, answer_part=answer_part
+        )
+
+    async def choose(self, handle: Handle, exchange: Exchange) -> Response:
+        """Run a handler, when the tasks are known that its choice of a model needs.
+
+        Returns:
+            the answer, of a handler that needs no model.
+
+        Raises:
+            ElsewhereError: the model is found.
+            HTTPError: there is no such model, it cannot do this, or a field is wrong.
+        """
+        body = exchange.body
+        named = _named_in(body)
+        await self._learn([named] if named in self._models else self._models)
+        try:
+            return await handle(exchange)
+        except HTTPError as error:
+            knows_all = all(model.tasks is not None for model in self._models.values())
+            if error.kind != "wrong_model" or knows_all:
+                raise
+        await self._learn(self._models)  # the message names those that can do it
+        exchange.body = body  # a handler of several parts leaves one of them
+        return await handle(exchange)
+
+    async def _learn(self, names: list[str] | Mapping[str, object]) -> None:
+        """Ask for the tasks that are not known yet; requests that come meanwhile wait for them."""
+        unknown = [name for name in names if self._models[name].tasks is None]
+        for name in unknown:
+            if name not in self._asked:
+                self._asked[name] = asyncio.ensure_future(self._learn_one(name))
+        if unknown:
+            await asyncio.wait([self._asked[name] for name in unknown])
+
+    async def _learn_one(self, name: str) -> None:
+        try:
+            self._models[name].tasks = await self._ask(name)
+        except Exception as error:  # the next request asks again; this one may be for another model
+            logging.getLogger(__name__).warning("%s: %s", name, first_line(error))
+        finally:
+            del self._asked[name]
+
+
+def _named_in(body: bytes) -> str:
+    """Return the model that a body names; empty: none, or it cannot be read."""
+    try:
+        return msgspec.json.decode(body, type=_Named).model or ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _load_nothing(_tell: object) -> AnyModel:
+    raise AssertionError("other processes load it")
