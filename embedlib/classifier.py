@@ -13,6 +13,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
+from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, shown
 from embedlib.models.prompts import Prompt
 from embedlib.session.arguments import check_texts
@@ -24,6 +25,7 @@ from embedlib.session.scoring import (
     ScoringSession,
     activate,
     lane_of,
+    lane_of_pairs,
 )
 from embedlib.session.zero_shot import (
     check_labels,
@@ -48,8 +50,9 @@ LabelScores = list[LabelScore]
 class Classifier(ScoringSession):
     """Texts to labels with scores, in this process.
 
-    Any number of threads may call any method. A single text runs ahead of bulk work. Close it, or
-    use it as a context manager, to free the engine early; the end of the program does so too.
+    Any number of threads may call any method. A single text runs ahead of bulk work, in `zero_shot`
+    if it has few labels. Close it, or use it as a context manager, to free the engine early; the
+    end of the program does so too.
 
     Texts are used unchanged: for a reward model, apply its chat template first.
     """
@@ -301,7 +304,10 @@ class Classifier(ScoringSession):
             keeps_second=True,
         ).with_limit(self.max_seq_length)
         tokenize = partial(pair_tokenizer, prompt="")
-        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
+        lane = Lane.BULK
+        if is_single:
+            lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
+        call = Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)
 
         def name(numbers: Vectors) -> LabelScores | list[LabelScores]:
             scores = score_labels(numbers, entailment, len(labels), multi_label)

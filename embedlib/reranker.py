@@ -14,7 +14,6 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
-from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, ModelUnsupportedError, shown
 from embedlib.models.known_rerankers import template_names
 from embedlib.models.prompts import Prompts
@@ -28,24 +27,22 @@ from embedlib.session.call import Call
 from embedlib.session.checked import checked
 from embedlib.session.score_types import RankedDocument, as_async_predict, as_predict
 from embedlib.session.scoring import (
+    MAX_QUERY_PAIRS,
     Activation,
     Scores,
     ScoringSession,
     activate,
     check_activation,
     lane_of,
+    lane_of_pairs,
 )
 from embedlib.vectors.arrays import Vectors
 
 Ranking = list[RankedDocument]
 """The best document first."""
 
-MAX_QUERY_DOCUMENTS = 128
-"""Maximum documents of a `rank` on the query lane; more go to the bulk lane.
-
-Retrievers return 10 to 100 candidates, and a user waits for their order. More would delay the next
-caller by seconds on a CPU, and leave the engine idle until all of them are tokenized.
-"""
+MAX_QUERY_DOCUMENTS = MAX_QUERY_PAIRS
+"""Maximum documents of a `rank` on the query lane; more go to the bulk lane."""
 
 
 class Reranker(ScoringSession):
@@ -337,9 +334,7 @@ class Reranker(ScoringSession):
         self, query: str, documents: list[str], tokenize: Tokenize, usage: Usage | None
     ) -> Call:
         pairs = [(query, document) for document in documents]
-        # A queue of queries with less room would reject the call.
-        limit = min(MAX_QUERY_DOCUMENTS, self.config.max_queued_texts)
-        lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
+        lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
         return Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)
 
 

@@ -25,6 +25,7 @@ from embedlib.testing.models.table import SCORING_VARIANTS
 
 GOLDENS = Path(__file__).parent / "goldens"
 LABELS = ("joy", "anger", "fear")
+NLI = ("contradiction", "neutral", "entailment")
 
 
 class LabelEngine(FakeEngine):
@@ -91,6 +92,19 @@ def test_a_single_text_goes_first_and_has_one_result(make: Make) -> None:
     assert classifier.stats().num_query_batches == 1
     assert classifier.predict(["cab"], top_k=1) == [[best]]
     assert classifier.stats().num_query_batches == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "num_labels", "is_query"),
+    [({}, 128, True), ({}, 129, False), ({"max_queued_texts": 4}, 5, False)],
+)
+def test_zero_shot_of_many_labels_is_bulk_work(
+    options: dict[str, Any], num_labels: int, is_query: bool, make: Make
+) -> None:
+    classifier = make(labels=NLI, **options)
+    labels = [f"{number:03}" for number in range(num_labels)]
+    assert len(classifier.zero_shot("a", labels, "{}")) == num_labels
+    assert bool(classifier.stats().num_query_batches) is is_query
 
 
 def test_labels_that_do_not_exclude_one_another(make: Make) -> None:
