@@ -9,6 +9,7 @@ from typing import TypedDict, cast, overload
 import numpy as np
 
 from embedlib.batching.pairs import PairTokenizer
+from embedlib.batching.refusals import check_text
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
@@ -295,6 +296,8 @@ class Classifier(ScoringSession):
         rows, is_single = check_texts(texts)
         labels = check_labels(candidate_labels)
         entailment = find_entailment(self.labels)
+        for row, text in enumerate(rows):  # pairs would be named by rows of their own
+            check_text(f"text {row}", text)
         pairs = make_pairs(rows, labels, template)
         pair_tokenizer = PairTokenizer(
             self.tokenizer,
@@ -302,12 +305,15 @@ class Classifier(ScoringSession):
             on_truncate=self.config.on_truncate,
             meter=self._meter,
             keeps_second=True,
+            pairs_per_text=len(labels),
         ).with_limit(self.max_seq_length)
         tokenize = partial(pair_tokenizer, prompt="")
         lane = Lane.BULK
         if is_single:
             lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
-        call = Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)
+        call = Call(
+            texts=pairs, lane=lane, tokenize=tokenize, usage=usage, pairs_per_text=len(labels)
+        )
 
         def name(numbers: Vectors) -> LabelScores | list[LabelScores]:
             scores = score_labels(numbers, entailment, len(labels), multi_label)

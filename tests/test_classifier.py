@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 import embedlib
 from embedlib import Classifier
+from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.engines.base import Batch
-from embedlib.errors import ClosedError, ConfigError, InputError, TruncationWarning
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    InputError,
+    SequenceTooLongError,
+    TruncationWarning,
+)
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.session.scoring import activate
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
@@ -105,6 +112,20 @@ def test_zero_shot_of_many_labels_is_bulk_work(
     labels = [f"{number:03}" for number in range(num_labels)]
     assert len(classifier.zero_shot("a", labels, "{}")) == num_labels
     assert bool(classifier.stats().num_query_batches) is is_query
+
+
+def test_zero_shot_names_the_texts_of_the_caller(make: Make) -> None:
+    usage = Usage()
+    texts, labels = ["ab", "abcdefghi"], ["x", "y", "z"]
+    with pytest.warns(TruncationWarning, match=r"^1 text is too long \(row 1: 10 tokens\)"):
+        make(labels=NLI).zero_shot(texts, labels, "{}", usage=usage)
+    assert (usage.num_texts, usage.truncated) == (2, [(1, 10)])
+    with pytest.raises(SequenceTooLongError, match=r"^1 text is too long \(row 1: ") as caught:
+        make(labels=NLI, on_truncate="error").zero_shot(texts, labels, "{}")
+    assert caught.value.rows == (1,)
+    for wrong, message in ((None, "text 1 is None"), ("\ud800", "text 1 has the lone surrogate")):
+        with pytest.raises(InputError, match=f"^{message}"):
+            make(labels=NLI).zero_shot(["ab", wrong], labels, "{}")  # type: ignore[list-item]
 
 
 def test_labels_that_do_not_exclude_one_another(make: Make) -> None:
