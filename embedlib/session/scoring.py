@@ -79,12 +79,16 @@ def lane_of_pairs(num_pairs: int, max_queued_texts: int) -> Lane:
 
 
 def check_activation(activation: Activation, num_labels: int) -> Activation:
-    """Return an activation after a trial on zeros, so that a wrong one fails before the work.
+    """Return an activation after a trial, so that a wrong one fails before the work.
 
     Raises:
         ConfigError: it is not an activation.
     """
-    _apply(activation, np.zeros((1, num_labels), np.float32))
+    # The trial is of the name and the shape: made-up numbers, here in the domain of a logarithm and
+    # a quotient, say nothing of what the function makes of real ones. numpy's warnings are off for
+    # this thread; warnings.catch_warnings would replace the filters of all threads.
+    with np.errstate(all="ignore"):
+        _apply(activation, np.full((1, num_labels), 0.5, np.float32))
     return activation
 
 
