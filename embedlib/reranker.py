@@ -129,7 +129,7 @@ class Reranker(ScoringSession):
             top_k: keep only this many; None: all.
             return_documents: put the text of each document beside its score.
             prompt_name: name of the prompt of the query; None: the default one.
-            prompt: the prompt as text; for a model with a template, its instruction.
+            prompt: the prompt as text; for a model with a template, its instruction, unless empty.
             batch_size: accepted as a hint; batches are made by token budget.
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, 1] or a torch
@@ -137,7 +137,7 @@ class Reranker(ScoringSession):
             device: None or "cpu".
             pool: None.
             chunk_size: None.
-            instruction: fills the place for one in the model's template; None: the default one.
+            instruction: fills the place for one in the template; None: the default one, "": none.
             raw_scores: return the model's outputs without an activation.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
             convert_to_numpy: without effect, a score is a float; earlier releases of
@@ -216,7 +216,7 @@ class Reranker(ScoringSession):
         Args:
             inputs: a pair, or any iterable of pairs.
             prompt_name: name of the prompt of each first text; None: the default one.
-            prompt: the prompt as text; for a model with a template, its instruction.
+            prompt: the prompt as text; for a model with a template, its instruction, unless empty.
             batch_size: accepted as a hint; batches are made by token budget.
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, num_labels] or
@@ -227,7 +227,7 @@ class Reranker(ScoringSession):
             device: None or "cpu".
             pool: None.
             chunk_size: None.
-            instruction: fills the place for one in the model's template; None: the default one.
+            instruction: fills the place for one in the template; None: the default one, "": none.
             raw_scores: return the model's outputs without an activation.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
             processing_kwargs: None.
