@@ -184,6 +184,9 @@ async def test_async_gives_the_same(make: Make) -> None:
         (np.array("abc"), "texts = array"),
         ({"text": "a"}, "texts = {'text"),
         (["abc", 5], "text 1 is 5"),
+        ([("a", "b")], r"text 0 is \('a', 'b'\), a tuple; .*: score pairs with Reranker.predict"),
+        ({"text": "a", "text_pair": "b"}, "text 0 is .*, a dict; .* pairs with Reranker.predict"),
+        ([{"text": "a", "text_pair": "b"}], "text 0 is .*, a dict; .* pairs with Reranker.predict"),
         (["ab\ud800"], "text 0 has the lone"),
     ],
 )
