@@ -184,7 +184,7 @@ class Classifier(ScoringSession):
     def zero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         texts: str,
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -196,7 +196,7 @@ class Classifier(ScoringSession):
     def zero_shot(
         self,
         texts: Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -208,7 +208,7 @@ class Classifier(ScoringSession):
     def zero_shot(
         self,
         texts: str | Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = "This example is {}.",
         *,
         multi_label: bool = False,
@@ -222,8 +222,8 @@ class Classifier(ScoringSession):
 
         Args:
             texts: a text or any iterable of texts.
-            candidate_labels: the labels, words of your own.
-            hypothesis_template: the hypothesis, with `{}` for the label.
+            candidate_labels: the labels, words of your own; a str has commas between them.
+            hypothesis_template: the hypothesis, with `{}` for the label; other braces are doubled.
             multi_label: score every label on its own; otherwise the scores of a text sum to 1.
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
@@ -247,7 +247,7 @@ class Classifier(ScoringSession):
     async def azero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         texts: str,
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -258,7 +258,7 @@ class Classifier(ScoringSession):
     async def azero_shot(
         self,
         texts: Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -269,7 +269,7 @@ class Classifier(ScoringSession):
     async def azero_shot(
         self,
         texts: str | Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = "This example is {}.",
         *,
         multi_label: bool = False,
@@ -287,7 +287,7 @@ class Classifier(ScoringSession):
     def _zero_shot(
         self,
         texts: str | Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         template: str,
         multi_label: bool,
         usage: Usage | None,
