@@ -9,10 +9,12 @@ from typing import TypedDict, cast, overload
 import numpy as np
 
 from embedlib.batching.pairs import PairTokenizer
+from embedlib.batching.refusals import check_text
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
+from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, shown
 from embedlib.models.prompts import Prompt
 from embedlib.session.arguments import check_texts
@@ -24,6 +26,7 @@ from embedlib.session.scoring import (
     ScoringSession,
     activate,
     lane_of,
+    lane_of_pairs,
 )
 from embedlib.session.zero_shot import (
     check_labels,
@@ -48,8 +51,9 @@ LabelScores = list[LabelScore]
 class Classifier(ScoringSession):
     """Texts to labels with scores, in this process.
 
-    Any number of threads may call any method. A single text runs ahead of bulk work. Close it, or
-    use it as a context manager, to free the engine early; the end of the program does so too.
+    Any number of threads may call any method. A single text runs ahead of bulk work, in `zero_shot`
+    if it has few labels. Close it, or use it as a context manager, to free the engine early; the
+    end of the program does so too.
 
     Texts are used unchanged: for a reward model, apply its chat template first.
     """
@@ -180,7 +184,7 @@ class Classifier(ScoringSession):
     def zero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         texts: str,
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -192,7 +196,7 @@ class Classifier(ScoringSession):
     def zero_shot(
         self,
         texts: Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -204,7 +208,7 @@ class Classifier(ScoringSession):
     def zero_shot(
         self,
         texts: str | Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = "This example is {}.",
         *,
         multi_label: bool = False,
@@ -218,8 +222,8 @@ class Classifier(ScoringSession):
 
         Args:
             texts: a text or any iterable of texts.
-            candidate_labels: the labels, words of your own.
-            hypothesis_template: the hypothesis, with `{}` for the label.
+            candidate_labels: the labels, words of your own; a str has commas between them.
+            hypothesis_template: the hypothesis, with `{}` for the label; other braces are doubled.
             multi_label: score every label on its own; otherwise the scores of a text sum to 1.
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
@@ -243,7 +247,7 @@ class Classifier(ScoringSession):
     async def azero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         texts: str,
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -254,7 +258,7 @@ class Classifier(ScoringSession):
     async def azero_shot(
         self,
         texts: Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = ...,
         *,
         multi_label: bool = ...,
@@ -265,7 +269,7 @@ class Classifier(ScoringSession):
     async def azero_shot(
         self,
         texts: str | Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         hypothesis_template: str = "This example is {}.",
         *,
         multi_label: bool = False,
@@ -283,7 +287,7 @@ class Classifier(ScoringSession):
     def _zero_shot(
         self,
         texts: str | Iterable[str],
-        candidate_labels: list[str],
+        candidate_labels: str | Iterable[str],
         template: str,
         multi_label: bool,
         usage: Usage | None,
@@ -292,6 +296,8 @@ class Classifier(ScoringSession):
         rows, is_single = check_texts(texts)
         labels = check_labels(candidate_labels)
         entailment = find_entailment(self.labels)
+        for row, text in enumerate(rows):  # pairs would be named by rows of their own
+            check_text(f"text {row}", text)
         pairs = make_pairs(rows, labels, template)
         pair_tokenizer = PairTokenizer(
             self.tokenizer,
@@ -299,9 +305,15 @@ class Classifier(ScoringSession):
             on_truncate=self.config.on_truncate,
             meter=self._meter,
             keeps_second=True,
+            pairs_per_text=len(labels),
         ).with_limit(self.max_seq_length)
         tokenize = partial(pair_tokenizer, prompt="")
-        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
+        lane = Lane.BULK
+        if is_single:
+            lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
+        call = Call(
+            texts=pairs, lane=lane, tokenize=tokenize, usage=usage, pairs_per_text=len(labels)
+        )
 
         def name(numbers: Vectors) -> LabelScores | list[LabelScores]:
             scores = score_labels(numbers, entailment, len(labels), multi_label)

@@ -14,7 +14,6 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
-from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, ModelUnsupportedError, shown
 from embedlib.models.known_rerankers import template_names
 from embedlib.models.prompts import Prompts
@@ -28,24 +27,22 @@ from embedlib.session.call import Call
 from embedlib.session.checked import checked
 from embedlib.session.score_types import RankedDocument, as_async_predict, as_predict
 from embedlib.session.scoring import (
+    MAX_QUERY_PAIRS,
     Activation,
     Scores,
     ScoringSession,
     activate,
     check_activation,
     lane_of,
+    lane_of_pairs,
 )
 from embedlib.vectors.arrays import Vectors
 
 Ranking = list[RankedDocument]
 """The best document first."""
 
-MAX_QUERY_DOCUMENTS = 128
-"""Maximum documents of a `rank` on the query lane; more go to the bulk lane.
-
-Retrievers return 10 to 100 candidates, and a user waits for their order. More would delay the next
-caller by seconds on a CPU, and leave the engine idle until all of them are tokenized.
-"""
+MAX_QUERY_DOCUMENTS = MAX_QUERY_PAIRS
+"""Maximum documents of a `rank` on the query lane; more go to the bulk lane."""
 
 
 class Reranker(ScoringSession):
@@ -132,7 +129,7 @@ class Reranker(ScoringSession):
             top_k: keep only this many; None: all.
             return_documents: put the text of each document beside its score.
             prompt_name: name of the prompt of the query; None: the default one.
-            prompt: the prompt as text; for a model with a template, its instruction.
+            prompt: the prompt as text; for a model with a template, its instruction, unless empty.
             batch_size: accepted as a hint; batches are made by token budget.
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, 1] or a torch
@@ -140,7 +137,7 @@ class Reranker(ScoringSession):
             device: None or "cpu".
             pool: None.
             chunk_size: None.
-            instruction: fills the place for one in the model's template; None: the default one.
+            instruction: fills the place for one in the template; None: the default one, "": none.
             raw_scores: return the model's outputs without an activation.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
             convert_to_numpy: without effect, a score is a float; earlier releases of
@@ -219,7 +216,7 @@ class Reranker(ScoringSession):
         Args:
             inputs: a pair, or any iterable of pairs.
             prompt_name: name of the prompt of each first text; None: the default one.
-            prompt: the prompt as text; for a model with a template, its instruction.
+            prompt: the prompt as text; for a model with a template, its instruction, unless empty.
             batch_size: accepted as a hint; batches are made by token budget.
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, num_labels] or
@@ -230,7 +227,7 @@ class Reranker(ScoringSession):
             device: None or "cpu".
             pool: None.
             chunk_size: None.
-            instruction: fills the place for one in the model's template; None: the default one.
+            instruction: fills the place for one in the template; None: the default one, "": none.
             raw_scores: return the model's outputs without an activation.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
             processing_kwargs: None.
@@ -338,9 +335,7 @@ class Reranker(ScoringSession):
         self, query: str, documents: list[str], tokenize: Tokenize, usage: Usage | None
     ) -> Call:
         pairs = [(query, document) for document in documents]
-        # A queue of queries with less room would reject the call.
-        limit = min(MAX_QUERY_DOCUMENTS, self.config.max_queued_texts)
-        lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
+        lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
         return Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)
 
 

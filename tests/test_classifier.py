@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 import embedlib
 from embedlib import Classifier
+from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.engines.base import Batch
-from embedlib.errors import ClosedError, ConfigError, InputError, TruncationWarning
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    InputError,
+    SequenceTooLongError,
+    TruncationWarning,
+)
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.session.scoring import activate
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
@@ -25,6 +32,7 @@ from embedlib.testing.models.table import SCORING_VARIANTS
 
 GOLDENS = Path(__file__).parent / "goldens"
 LABELS = ("joy", "anger", "fear")
+NLI = ("contradiction", "neutral", "entailment")
 
 
 class LabelEngine(FakeEngine):
@@ -93,6 +101,33 @@ def test_a_single_text_goes_first_and_has_one_result(make: Make) -> None:
     assert classifier.stats().num_query_batches == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "num_labels", "is_query"),
+    [({}, 128, True), ({}, 129, False), ({"max_queued_texts": 4}, 5, False)],
+)
+def test_zero_shot_of_many_labels_is_bulk_work(
+    options: dict[str, Any], num_labels: int, is_query: bool, make: Make
+) -> None:
+    classifier = make(labels=NLI, **options)
+    labels = [f"{number:03}" for number in range(num_labels)]
+    assert len(classifier.zero_shot("a", labels, "{}")) == num_labels
+    assert bool(classifier.stats().num_query_batches) is is_query
+
+
+def test_zero_shot_names_the_texts_of_the_caller(make: Make) -> None:
+    usage = Usage()
+    texts, labels = ["ab", "abcdefghi"], ["x", "y", "z"]
+    with pytest.warns(TruncationWarning, match=r"^1 text is too long \(row 1: 10 tokens\)"):
+        make(labels=NLI).zero_shot(texts, labels, "{}", usage=usage)
+    assert (usage.num_texts, usage.truncated) == (2, [(1, 10)])
+    with pytest.raises(SequenceTooLongError, match=r"^1 text is too long \(row 1: ") as caught:
+        make(labels=NLI, on_truncate="error").zero_shot(texts, labels, "{}")
+    assert caught.value.rows == (1,)
+    for wrong, message in ((None, "text 1 is None"), ("\ud800", "text 1 has the lone surrogate")):
+        with pytest.raises(InputError, match=f"^{message}"):
+            make(labels=NLI).zero_shot(["ab", wrong], labels, "{}")  # type: ignore[list-item]
+
+
 def test_labels_that_do_not_exclude_one_another(make: Make) -> None:
     [result] = make("sigmoid").predict(["cab"])
     scores = {each["label"]: each["score"] for each in result}
@@ -149,6 +184,9 @@ async def test_async_gives_the_same(make: Make) -> None:
         (np.array("abc"), "texts = array"),
         ({"text": "a"}, "texts = {'text"),
         (["abc", 5], "text 1 is 5"),
+        ([("a", "b")], r"text 0 is \('a', 'b'\), a tuple; .*: score pairs with Reranker.predict"),
+        ({"text": "a", "text_pair": "b"}, "text 0 is .*, a dict; .* pairs with Reranker.predict"),
+        ([{"text": "a", "text_pair": "b"}], "text 0 is .*, a dict; .* pairs with Reranker.predict"),
         (["ab\ud800"], "text 0 has the lone"),
     ],
 )

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import json
+import math
 import pickle
 import threading
 import warnings
@@ -33,6 +34,7 @@ from embedlib.errors import (
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.reranker import MAX_QUERY_DOCUMENTS
 from embedlib.session.running import ASYNC_SLICE_TEXTS
+from embedlib.session.scoring import activate, check_activation
 from embedlib.testing import (
     FakeEngine,
     byte_tokenizer,
@@ -308,6 +310,23 @@ def test_an_activation_that_makes_no_number(reranker: Reranker) -> None:
             reranker.predict(("q", "a"), activation_fn=activation)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (lambda numbers: (numbers - numbers.min()) / (numbers.max() - numbers.min()), [1, 0]),
+        (lambda numbers: [[math.log(row[0])] for row in numbers], [math.log(2), math.log(1)]),
+        (lambda numbers: 1 / (numbers - 0.5), [1 / 1.5, 1 / 0.5]),
+    ],
+)
+def test_an_activation_is_not_judged_by_made_up_numbers(
+    activation: Any, expected: list[float]
+) -> None:
+    numbers = np.array([[2], [1]], np.float32)
+    found = activate(numbers, check_activation(activation, 1))
+    assert found[:, 0].tolist() == pytest.approx(expected)
+
+
 def test_functions_of_torch_are_told_apart(reranker: Reranker, engine: FakeEngine) -> None:
     torch = pytest.importorskip("torch")
     for activation in (torch.sigmoid, lambda numbers: numbers.sigmoid(), torch.nn.Sigmoid):
@@ -441,10 +460,13 @@ def test_a_prompt_goes_in_front_of_the_first_text(make: Make, engine: FakeEngine
 
 def test_a_template_has_an_instruction(make: Make, engine: FakeEngine) -> None:
     reranker = make(replace(ONE, template=TEMPLATE))
-    for arguments in ({}, {"instruction": "I"}, {"prompt": "P"}, {"instruction": ""}):
+    for arguments in (
+        *({}, {"instruction": "I"}, {"prompt": "P"}, {"instruction": ""}),
+        {"prompt": ""},  # as in CrossEncoder, whose chat template then takes its own default
+    ):
         reranker.rank("q", ["a"], **arguments)
     rows = [bytes(batch.token_ids.tolist()) for batch in engine.batches]
-    assert rows == [b"<find|q|a>", b"<I|q|a>", b"<P|q|a>", b"<|q|a>"]
+    assert rows == [b"<find|q|a>", b"<I|q|a>", b"<P|q|a>", b"<|q|a>", b"<find|q|a>"]
     with pytest.raises(ConfigError, match="pass one"):
         reranker.rank("q", ["a"], instruction="I", prompt="P")
     with pytest.raises(ConfigError, match="instruction = 5; it must be a str"):

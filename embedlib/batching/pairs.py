@@ -63,6 +63,7 @@ class PairTokenizer:
         on_truncate: OnTruncate,
         meter: Meter,
         keeps_second: bool = False,
+        pairs_per_text: int = 1,
     ) -> None:
         """Choose the layout of pairs for this model: its template, or that of its tokenizer.
 
@@ -73,6 +74,7 @@ class PairTokenizer:
             meter: counts.
             keeps_second: truncate the first text alone: the second is the hypothesis of zero-shot
                 classification. A template, which truncates the second, ignores it.
+            pairs_per_text: consecutive pairs of one text of the caller, whose row messages name.
 
         Raises:
             ModelUnsupportedError: the tokenizer lays out a pair in an unknown way.
@@ -89,6 +91,7 @@ class PairTokenizer:
         self._on_truncate = on_truncate
         self._side: Side = "right"
         self._meter = meter
+        self._pairs_per_text = pairs_per_text
 
     def with_limit(self, max_seq_tokens: int) -> PairTokenizer:
         """Return a copy with another length limit; calls in progress keep this one."""
@@ -130,6 +133,9 @@ class PairTokenizer:
             for row, pair in enumerate(encoded, message_row)
             if pair.num_tokens > len(pair.ids)
         ]
+        num_truncated = len(truncated)
+        if self._pairs_per_text > 1:
+            truncated = self._texts_of(truncated, job)
         if truncated and self._on_truncate == "error":
             raise SequenceTooLongError(
                 f"{describe_truncated(truncated, len(truncated))}, the limit is "
@@ -144,8 +150,17 @@ class PairTokenizer:
         ]
         num_tokens = sum([len(pair.ids) for pair in encoded])
         job.add_tokenized(num_tokens, truncated, now - started, now)
-        self._meter.tokenized(now - started, len(truncated))
+        self._meter.tokenized(now - started, num_truncated)
         return sequences
+
+    def _texts_of(self, truncated: list[tuple[int, int]], job: Job) -> list[tuple[int, int]]:
+        """Return the texts of truncated pairs, each once with its first truncated pair's length."""
+        lengths: dict[int, int] = {}
+        for row, num_tokens in truncated:
+            lengths.setdefault(row // self._pairs_per_text, num_tokens)
+        if job.truncated:  # the last text may have had pairs among those tokenized before
+            lengths.pop(job.truncated[-1][0], None)
+        return list(lengths.items())
 
     def _encode(self, pairs: Sequence[Pair], prompt: str, message_row: int) -> list[EncodedPair]:
         check_text("the prompt", prompt)

@@ -163,9 +163,14 @@ class Job:
         """Fail the future, unless it is resolved, failed or cancelled already."""
         self.future.set_exception(error)
 
-    def add_to(self, usage: Usage) -> None:
-        """Add the counts and times of this job; the caller's thread does so once it is over."""
-        usage.num_texts += len(self._vectors)
+    def add_to(self, usage: Usage, pairs_per_text: int = 1) -> None:
+        """Add the counts and times of this job; the caller's thread does so once it is over.
+
+        Args:
+            usage: of the call.
+            pairs_per_text: consecutive rows of one text of the caller.
+        """
+        usage.num_texts += len(self._vectors) // pairs_per_text
         usage.num_tokens += self._num_tokens
         usage.truncated += self.truncated
         usage.tokenize_seconds += self._tokenize_seconds

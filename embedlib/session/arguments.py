@@ -99,15 +99,19 @@ def check_no_pairs(texts: Sequence[object]) -> None:
     """Check the first text: sentence-transformers' `encode` takes pairs of texts, too.
 
     Raises:
-        InputError: it is a list or a tuple.
+        InputError: it is a list, a tuple, or a dict of a pair, which transformers' pipelines take.
     """
-    if texts and isinstance(texts[0], tuple | list):
-        is_pair = len(texts[0]) == 2
-        how = ": score pairs with Reranker.predict, or join the two texts yourself"
-        raise InputError(
-            f"text 0 is {shown(texts[0])}, {a_type(texts[0])}; it must be a str"
-            + (how if is_pair else "")
-        )
+    first = texts[0] if texts else None
+    if isinstance(first, tuple | list):
+        is_pair = len(first) == 2
+    elif isinstance(first, Mapping) and "text_pair" in first:
+        is_pair = True
+    else:
+        return
+    how = ": score pairs with Reranker.predict, or join the two texts yourself"
+    raise InputError(
+        f"text 0 is {shown(first)}, {a_type(first)}; it must be a str" + (how if is_pair else "")
+    )
 
 
 def _check_list(name: str, inputs: object, wanted: str) -> None:
@@ -282,9 +286,13 @@ def check_texts(texts: object) -> tuple[list[str], bool]:
     """Return the texts, and whether the input was a single text.
 
     Raises:
-        InputError: it is neither a str nor an ordered iterable.
+        InputError: it is neither a str nor an ordered iterable, or it holds pairs.
     """
     if isinstance(texts, str):
         return [texts], True
+    if isinstance(texts, Mapping):
+        check_no_pairs([texts])
     _check_list("texts", texts, "a text or a list of texts")
-    return list(elements(texts)), False
+    rows = list(elements(texts))
+    check_no_pairs(rows)
+    return rows, False

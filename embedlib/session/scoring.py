@@ -20,6 +20,13 @@ Scores = NDArray[np.float32]
 Activation = ScoreActivation | Callable[[Any], ArrayLike]
 """A name, a function of float32[N, num_labels], or a module of torch."""
 
+MAX_QUERY_PAIRS = 128
+"""Maximum pairs of a call on the query lane; more go to the bulk lane.
+
+Retrievers return 10 to 100 candidates, and a user waits for their order. More would delay the next
+caller by seconds on a CPU, and leave the engine idle until all of them are tokenized.
+"""
+
 _EMBEDDING_OPTIONS = ("truncate_dim", "similarity_fn_name", "examples", "quantization_ranges")
 
 
@@ -65,13 +72,23 @@ def lane_of(is_single: bool) -> Lane:
     return Lane.QUERY if is_single else Lane.BULK
 
 
+def lane_of_pairs(num_pairs: int, max_queued_texts: int) -> Lane:
+    """Return the lane of a call that makes many pairs of one text, which a user waits for."""
+    # A queue of queries with less room would reject the call.
+    return lane_of(num_pairs <= min(MAX_QUERY_PAIRS, max_queued_texts))
+
+
 def check_activation(activation: Activation, num_labels: int) -> Activation:
-    """Return an activation after a trial on zeros, so that a wrong one fails before the work.
+    """Return an activation after a trial, so that a wrong one fails before the work.
 
     Raises:
         ConfigError: it is not an activation.
     """
-    _apply(activation, np.zeros((1, num_labels), np.float32))
+    # The trial is of the name and the shape: made-up numbers, here in the domain of a logarithm and
+    # a quotient, say nothing of what the function makes of real ones. numpy's warnings are off for
+    # this thread; warnings.catch_warnings would replace the filters of all threads.
+    with np.errstate(all="ignore"):
+        _apply(activation, np.full((1, num_labels), 0.5, np.float32))
     return activation
 
 

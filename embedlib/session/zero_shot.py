@@ -6,23 +6,36 @@ Source: `ZeroShotClassificationPipeline` of transformers 5.23.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import Formatter
+from typing import Any
 
 import numpy as np
 
 from embedlib.batching.pairs import Pair
+from embedlib.batching.refusals import check_text
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, shown
+from embedlib.session.arguments import elements, is_list, is_table
 from embedlib.session.scoring import Scores, activate
 
 
 def check_labels(labels: object) -> list[str]:
-    """Return the labels as a list.
+    """Return the labels, an ordered iterable or one str with commas between them, as a list.
 
     Raises:
-        InputError: they are not a list of texts, or none.
+        InputError: they are not texts, or not valid Unicode, or none.
     """
-    items = list(labels) if isinstance(labels, (list, tuple)) else []
+    items: list[Any] = []
+    if isinstance(labels, str):
+        items = [label.strip() for label in labels.split(",") if label.strip()]
+    elif is_list(labels) and not is_table(labels):
+        items = list(elements(labels))
     if not items or not all(isinstance(label, str) and label for label in items):
-        raise InputError(f"candidate_labels = {shown(labels)}; it must be a list of texts")
+        raise InputError(
+            f"candidate_labels = {shown(labels)}; it must be a list of texts, or a str of texts "
+            "with commas between them"
+        )
+    for index, label in enumerate(items):
+        check_text(f"candidate_labels[{index}]", label)
     return items
 
 
@@ -30,13 +43,24 @@ def make_pairs(texts: Sequence[str], labels: Sequence[str], template: str) -> li
     """Return a pair of each text and the hypothesis of each label, text by text.
 
     Raises:
-        ConfigError: the template has no place for a label.
+        ConfigError: the template has no place for a label, or one of another kind.
     """
-    if template.count("{}") != 1:
+    if not _takes_label(template):
         raise ConfigError(
-            f"hypothesis_template = {template!r:.80}; it must hold {{}} once, the label's place"
+            f"hypothesis_template = {template!r:.80}; it must hold {{}} once, the label's place, "
+            "and any other brace twice"
         )
-    return [(text, template.replace("{}", label)) for text in texts for label in labels]
+    hypotheses = [template.format(label) for label in labels]
+    return [(text, hypothesis) for text in texts for hypothesis in hypotheses]
+
+
+def _takes_label(template: str) -> bool:
+    """Whether `str.format` puts a label, and nothing else, into a template."""
+    try:
+        fields = [tuple(field) for _, *field in Formatter().parse(template) if field[0] is not None]
+    except ValueError:  # a single brace
+        return False
+    return fields == [("", "", None)] or set(fields) == {("0", "", None)}
 
 
 def find_entailment(labels: Sequence[str]) -> int:

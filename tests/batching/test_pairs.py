@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import tokenizers
@@ -224,6 +225,21 @@ def test_cut_pairs_are_told() -> None:
     assert job.truncated == [(101, 8)]
     assert [bytes(sequence.token_ids) for sequence in found] == [b"abcdef", b"abcd"]
     assert [sequence.row for sequence in found] == [1, 2]
+
+
+def test_pairs_of_one_text_are_told_as_that_text() -> None:
+    options: Any = {"meter": Meter(lambda: 0.0), "pairs_per_text": 3}
+    tokenize = PairTokenizer(byte_tokenizer(), spec_of(6), on_truncate="warn", **options)
+    job = Job(9, 1, Lane.BULK)
+    long, short = ("abcde", "fg"), ("a", "b")
+    # The pairs of text 1 are tokenized in two parts.
+    tokenize(job, 0, [short, short, short, short, long], "")
+    tokenize(job, 5, [long, short, long, long], "")
+    assert job.truncated == [(1, 7), (2, 7)]
+    refuse = PairTokenizer(byte_tokenizer(), spec_of(6), on_truncate="error", **options)
+    with pytest.raises(SequenceTooLongError, match=r"^1 text is too long \(row 1: 7") as caught:
+        refuse(Job(6, 1, Lane.BULK), 0, [short] * 3 + [long] * 3, "")
+    assert caught.value.rows == (1,)
 
 
 def test_a_pair_that_is_too_long_may_be_an_error() -> None:
