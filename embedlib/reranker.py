@@ -27,7 +27,6 @@ from embedlib.session.call import Call
 from embedlib.session.checked import checked
 from embedlib.session.score_types import RankedDocument, as_async_predict, as_predict
 from embedlib.session.scoring import (
-    MAX_QUERY_PAIRS,
     Activation,
     Scores,
     ScoringSession,
@@ -40,9 +39,6 @@ from embedlib.vectors.arrays import Vectors
 
 Ranking = list[RankedDocument]
 """The best document first."""
-
-MAX_QUERY_DOCUMENTS = MAX_QUERY_PAIRS
-"""Maximum documents of a `rank` on the query lane; more go to the bulk lane."""
 
 
 class Reranker(ScoringSession):

@@ -32,9 +32,8 @@ from embedlib.errors import (
     TruncationWarning,
 )
 from embedlib.models.spec import Head, PairTemplate
-from embedlib.reranker import MAX_QUERY_DOCUMENTS
 from embedlib.session.running import ASYNC_SLICE_TEXTS
-from embedlib.session.scoring import activate, check_activation
+from embedlib.session.scoring import MAX_QUERY_PAIRS, activate, check_activation
 from embedlib.testing import (
     FakeEngine,
     byte_tokenizer,
@@ -178,10 +177,10 @@ def test_no_documents(reranker: Reranker) -> None:
     assert reranker.rank("q", []) == []
 
 
-@pytest.mark.parametrize("num_documents", [1, MAX_QUERY_DOCUMENTS, MAX_QUERY_DOCUMENTS + 1])
+@pytest.mark.parametrize("num_documents", [1, MAX_QUERY_PAIRS, MAX_QUERY_PAIRS + 1])
 def test_few_documents_go_first(num_documents: int, reranker: Reranker, engine: FakeEngine) -> None:
     ranking = reranker.rank("q", [f"{number:03}" for number in range(num_documents)])
-    lane = Lane.QUERY if num_documents <= MAX_QUERY_DOCUMENTS else Lane.BULK
+    lane = Lane.QUERY if num_documents <= MAX_QUERY_PAIRS else Lane.BULK
     assert {batch.lane for batch in engine.batches} == {lane}
     assert sorted(entry["corpus_id"] for entry in ranking) == list(range(num_documents))
 
@@ -512,10 +511,10 @@ async def test_other_tasks_run_while_documents_are_tokenized(reranker: Reranker)
 
     form.encode = spy  # type: ignore[method-assign]
     other = asyncio.create_task(other_task())
-    found = await reranker.arank("q", [f"{number:03}" for number in range(MAX_QUERY_DOCUMENTS)])
+    found = await reranker.arank("q", [f"{number:03}" for number in range(MAX_QUERY_PAIRS)])
     other.cancel()
-    assert len(found) == MAX_QUERY_DOCUMENTS
-    assert sum(num_pairs for num_pairs, _ in seen) == MAX_QUERY_DOCUMENTS
+    assert len(found) == MAX_QUERY_PAIRS
+    assert sum(num_pairs for num_pairs, _ in seen) == MAX_QUERY_PAIRS
     assert max(num_pairs for num_pairs, _ in seen) == ASYNC_SLICE_TEXTS
     turns = [turn for _, turn in seen]
     assert all(before < after for before, after in pairwise(turns))

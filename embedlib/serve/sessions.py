@@ -22,9 +22,9 @@ from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt, Role
 from embedlib.models.weights.token_heads import has_token_head
-from embedlib.reranker import MAX_QUERY_DOCUMENTS, Reranker
+from embedlib.reranker import Reranker
 from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
-from embedlib.session.scoring import Scores, activate, lane_of
+from embedlib.session.scoring import Scores, activate, lane_of, lane_of_pairs
 from embedlib.vectors.arrays import Vectors
 
 AnyModel: TypeAlias = "Embedder | Reranker | Classifier"
@@ -187,8 +187,7 @@ def pair_call(
     partial_tokenize = reranker._tokenize(None, None, instruction)
     assert isinstance(partial_tokenize, partial), "it binds the prompt; this is a bug in embedlib"
     tokenizer = reranker._tokenizer.with_truncation(on_truncate, side)
-    limit = min(MAX_QUERY_DOCUMENTS, reranker.config.max_queued_texts)
-    lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
+    lane = lane_of_pairs(len(pairs), reranker.config.max_queued_texts)
     asked = Asked(list(pairs), lane, partial(tokenizer, **partial_tokenize.keywords))
     return asked, partial(activate, activation=reranker._activation(None, raw_scores))
 
