@@ -20,6 +20,7 @@ from embedlib.models.prompts import Prompt
 from embedlib.session.arguments import check_texts
 from embedlib.session.call import Call
 from embedlib.session.checked import checked
+from embedlib.session.running import FIRST_ROW
 from embedlib.session.scoring import (
     Activation,
     Scores,
@@ -296,7 +297,8 @@ class Classifier(ScoringSession):
         rows, is_single = check_texts(texts)
         labels = check_labels(candidate_labels)
         entailment = find_entailment(self.labels)
-        for row, text in enumerate(rows):  # pairs would be named by rows of their own
+        # Before pairs are made of them, which would be named by rows of their own.
+        for row, text in enumerate(rows, FIRST_ROW.get()):
             check_text(f"text {row}", text)
         pairs = make_pairs(rows, labels, template)
         pair_tokenizer = PairTokenizer(
@@ -305,14 +307,13 @@ class Classifier(ScoringSession):
             on_truncate=self.config.on_truncate,
             meter=self._meter,
             keeps_second=True,
-            pairs_per_text=len(labels),
         ).with_limit(self.max_seq_length)
         tokenize = partial(pair_tokenizer, prompt="")
         lane = Lane.BULK
         if is_single:
             lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
         call = Call(
-            texts=pairs, lane=lane, tokenize=tokenize, usage=usage, pairs_per_text=len(labels)
+            texts=pairs, lane=lane, tokenize=tokenize, usage=usage, rows_per_text=len(labels)
         )
 
         def name(numbers: Vectors) -> LabelScores | list[LabelScores]:

@@ -44,7 +44,7 @@ from embedlib.errors import (
 from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.session.call import EmbeddingCall
 from embedlib.session.ending import Ending
-from embedlib.session.foreign_names import FOREIGN_NAMES
+from embedlib.session.foreign_names import FOREIGN_NAMES, SET_ELSEWHERE
 from embedlib.session.running import ASYNC_ROWS, aconvert
 from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
@@ -851,6 +851,12 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
 def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder) -> None:
     for name in FOREIGN_NAMES:
         assert not hasattr(embedder, name)
+    for name in SET_ELSEWHERE:
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
+            setattr(embedder, name, "x")
+    embedder.model = "of a subclass"  # type: ignore[attr-defined]
+    assert embedder.model == "of a subclass"  # type: ignore[attr-defined]
+    del embedder.model  # type: ignore[attr-defined]
     for name in ("modules", "evaluate", "truncate_sentence_embeddings", "dtype", "parameters"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
             getattr(embedder, name)

@@ -63,7 +63,6 @@ class PairTokenizer:
         on_truncate: OnTruncate,
         meter: Meter,
         keeps_second: bool = False,
-        pairs_per_text: int = 1,
     ) -> None:
         """Choose the layout of pairs for this model: its template, or that of its tokenizer.
 
@@ -74,7 +73,6 @@ class PairTokenizer:
             meter: counts.
             keeps_second: truncate the first text alone: the second is the hypothesis of zero-shot
                 classification. A template, which truncates the second, ignores it.
-            pairs_per_text: consecutive pairs of one text of the caller, whose row messages name.
 
         Raises:
             ModelUnsupportedError: the tokenizer lays out a pair in an unknown way.
@@ -91,7 +89,6 @@ class PairTokenizer:
         self._on_truncate = on_truncate
         self._side: Side = "right"
         self._meter = meter
-        self._pairs_per_text = pairs_per_text
 
     def with_limit(self, max_seq_tokens: int) -> PairTokenizer:
         """Return a copy with another length limit; calls in progress keep this one."""
@@ -126,16 +123,15 @@ class PairTokenizer:
             SequenceTooLongError: a pair is longer than the limit and on_truncate is "error".
         """
         started = self._meter.clock()
-        message_row = job.first_row + first_row
-        encoded = self._encode(pairs, prompt, message_row)
+        encoded = self._encode(job, first_row, pairs, prompt)
         truncated = [
-            (row, pair.num_tokens)
-            for row, pair in enumerate(encoded, message_row)
+            (job.message_row(row), pair.num_tokens)
+            for row, pair in enumerate(encoded, first_row)
             if pair.num_tokens > len(pair.ids)
         ]
         num_truncated = len(truncated)
-        if self._pairs_per_text > 1:
-            truncated = self._texts_of(truncated, job)
+        if job.rows_per_text > 1:
+            truncated = self._each_once(truncated, job)
         if truncated and self._on_truncate == "error":
             raise SequenceTooLongError(
                 f"{describe_truncated(truncated, len(truncated))}, the limit is "
@@ -153,24 +149,27 @@ class PairTokenizer:
         self._meter.tokenized(now - started, num_truncated)
         return sequences
 
-    def _texts_of(self, truncated: list[tuple[int, int]], job: Job) -> list[tuple[int, int]]:
+    def _each_once(self, truncated: list[tuple[int, int]], job: Job) -> list[tuple[int, int]]:
         """Return the texts of truncated pairs, each once with its first truncated pair's length."""
         lengths: dict[int, int] = {}
         for row, num_tokens in truncated:
-            lengths.setdefault(row // self._pairs_per_text, num_tokens)
+            lengths.setdefault(row, num_tokens)
         if job.truncated:  # the last text may have had pairs among those tokenized before
             lengths.pop(job.truncated[-1][0], None)
         return list(lengths.items())
 
-    def _encode(self, pairs: Sequence[Pair], prompt: str, message_row: int) -> list[EncodedPair]:
+    def _encode(
+        self, job: Job, first_row: int, pairs: Sequence[Pair], prompt: str
+    ) -> list[EncodedPair]:
+        what = "pair" if job.rows_per_text == 1 else "text"
         check_text("the prompt", prompt)
-        for row, pair in enumerate(pairs, message_row):
+        for row, pair in enumerate(pairs, first_row):
             for name, text in zip(("first", "second"), pair, strict=True):
-                check_text(f"the {name} text of pair {row}", text)
+                check_text(f"the {name} text of pair {job.message_row(row)}", text)
         encoded = self._form.encode(pairs, prompt, self.max_seq_tokens, self._side)
-        for row, encoded_pair in enumerate(encoded, message_row):
+        for row, encoded_pair in enumerate(encoded, first_row):
             if not encoded_pair.ids:
-                raise InputError(f"pair {row} has no tokens; leave it out")
+                raise InputError(f"{what} {job.message_row(row)} has no tokens; leave it out")
         return encoded
 
 

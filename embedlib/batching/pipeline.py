@@ -82,13 +82,16 @@ class Pipeline:
             raise
 
     @counted
-    def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
+    def open_job(
+        self, num_texts: int, lane: Lane, first_row: int = 0, rows_per_text: int = 1
+    ) -> Job:
         """Open the job of a call; `feed` or `feed_queries` takes its texts.
 
         Args:
             num_texts: number of texts in the call.
             lane: the lane.
             first_row: row of the first text in messages.
+            rows_per_text: consecutive rows that messages and counts take for one text.
 
         Raises:
             ClosedError: closed, or called in a forked child.
@@ -96,7 +99,7 @@ class Pipeline:
         self.check_open()
         limits = self._engine.limits
         dim = None if limits.is_per_token or limits.is_sparse else limits.embedding_dim
-        job = Job(num_texts, dim, lane, first_row, self._meter.clock())
+        job = Job(num_texts, dim, lane, first_row, self._meter.clock(), rows_per_text)
         self._meter.job_opened()
         self._open_jobs[id(job)] = job
         # Without a reference to the pipeline, since callers may keep futures; and without a cycle

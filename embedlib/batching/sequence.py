@@ -38,11 +38,15 @@ class Job:
         lane: Lane,
         first_row: int = 0,
         opened_at: float = 0.0,
+        rows_per_text: int = 1,
     ) -> None:
         self.lane = lane
         """Caller's; constant."""
         self.first_row = first_row
         """Caller's; constant: row of the first text in messages, since a stream is many jobs."""
+        self.rows_per_text = rows_per_text
+        """Caller's; constant: consecutive rows of one text of the caller, in zero-shot
+        classification the pairs with its labels."""
         self.future: Outcome[Vectors] = Outcome()
         """Shared. The resolving thread resolves it, any thread may fail or cancel it."""
         self.truncated: list[tuple[int, int]] = []
@@ -163,14 +167,13 @@ class Job:
         """Fail the future, unless it is resolved, failed or cancelled already."""
         self.future.set_exception(error)
 
-    def add_to(self, usage: Usage, pairs_per_text: int = 1) -> None:
-        """Add the counts and times of this job; the caller's thread does so once it is over.
+    def message_row(self, row: int) -> int:
+        """Return the number by which messages name the text of a row."""
+        return self.first_row + row // self.rows_per_text
 
-        Args:
-            usage: of the call.
-            pairs_per_text: consecutive rows of one text of the caller.
-        """
-        usage.num_texts += len(self._vectors) // pairs_per_text
+    def add_to(self, usage: Usage) -> None:
+        """Add the counts and times of this job; the caller's thread does so once it is over."""
+        usage.num_texts += len(self._vectors) // self.rows_per_text
         usage.num_tokens += self._num_tokens
         usage.truncated += self.truncated
         usage.tokenize_seconds += self._tokenize_seconds

@@ -64,9 +64,11 @@ def reference_vectors(
             planned = plan_cpu_reference(measured, machine)
             activity = f"{reference}, layer by layer" if planned.is_by_layer else reference
             engine = cpu_engine(measured, load_weights(model.files), planned)
-            return measured.embed(engine, texts, _ACTIVITY.format(activity))
+            vectors = measured.embed(engine, texts, _ACTIVITY.format(activity))
+            return _of_these_files(measured, vectors)
         config = replace(model.config, precision=reference)
-        return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
+        planned = plan_reference(plan, model.files, config, machine)
+        return _of_these_files(model, planned_vectors(model, planned, texts))
 
     return remembered.get(reference, (), texts, compute)
 
@@ -211,14 +213,19 @@ def compare_planned(
         plan.precision.name,
         plan.precision.excluded,
         texts,
-        lambda: planned_vectors(model, plan, texts),
+        lambda: _of_these_files(model, planned_vectors(model, plan, texts)),
     )
+    return compare(right, found, model.row_texts(texts), subject)
+
+
+def _of_these_files(model: MeasuredModel, vectors: Embedded) -> Embedded:
+    """Return vectors, before they are remembered, if the files are still those that were opened."""
     if model_fingerprint(model.files, file_hashes(model.config)) != model.fingerprint:
         raise PassingBuildError(
             f"{model.files.folder} was changed while it was measured; measure it again when "
             "nothing writes to it"
         )
-    return compare(right, found, model.row_texts(texts), subject)
+    return vectors
 
 
 def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:

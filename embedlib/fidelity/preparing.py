@@ -57,6 +57,7 @@ from embedlib.models.compiled.report_cache import (
     give_up,
     has_given_up,
     model_place,
+    remove_old_searches,
     report_place,
     search_place,
 )
@@ -254,6 +255,7 @@ def _remembered(here: _Here, task: Task) -> RememberedVectors:
     if not searched or not (task.is_needed or task.is_background):
         return NOTHING_REMEMBERED
     place = search_place(*here.facts(searched[0]))
+    remove_old_searches(place)
     return remembered_vectors(place, here.measured, here.float32, here.machine)
 
 

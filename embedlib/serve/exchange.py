@@ -129,13 +129,21 @@ class Exchange(msgspec.Struct):
             return decode(body, kind)
         return await self.in_thread(lambda: decode(body, kind))
 
+    def choose(self, name: str | None, *tasks: Task) -> ServedModel:
+        """Return the model of a request, loaded or not; `Catalog.find` with its arguments.
+
+        Raises:
+            HTTPError: there is no such model, or it cannot do this.
+        """
+        return self.shared.catalog.find(name, *tasks)
+
     def find(self, name: str | None, *tasks: Task) -> ServedModel:
         """Return the loaded model of a request, and remember it.
 
         Raises:
             HTTPError: there is no such model, it cannot do this, or is not loaded.
         """
-        self.model = self.shared.catalog.find(name, *tasks)
+        self.model = self.choose(name, *tasks)
         self.model.open()
         return self.model
 

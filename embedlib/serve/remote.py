@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,6 +27,8 @@ from embedlib.serve.sessions import AnyModel
 
 AskTasks = Callable[[str], Awaitable[Tasks]]
 """Returns what a model computes, by its name; waits until one of its processes has loaded it."""
+LEARN_SECONDS: Final = 2.0
+"""A model that does not tell its tasks within this time is loading."""
 AnswerPart = Callable[[Handle, Exchange], Awaitable[Response]]
 """Answers a body that is a part of another."""
 
@@ -49,10 +51,20 @@ class _RemoteModel(ServedModel):
         return "ready"
 
 
+class _UnknownTasksError(Exception):
+    """The choice of a model needs the tasks of these."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(*names)
+        self.names = names
+
+
 class _RemoteExchange(Exchange, kw_only=True):
     """A request that ends here where its model is found."""
 
     answer_part: AnswerPart
+    asked: set[str] = msgspec.field(default_factory=set)
+    """Models that were asked for their tasks, whether they have told them or not."""
 
     def find(self, name: str | None, *tasks: Task) -> ServedModel:
         """Find the model of the request.
@@ -60,17 +72,50 @@ class _RemoteExchange(Exchange, kw_only=True):
         Raises:
             ElsewhereError: always, with the model; unless HTTPError says that there is none.
         """
-        raise ElsewhereError(self.shared.catalog.find(name, *tasks).name)
+        raise ElsewhereError(self.choose(name, *tasks).name)
+
+    def choose(self, name: str | None, *tasks: Task) -> ServedModel:
+        """Return the model of the request.
+
+        Raises:
+            HTTPError: there is none, or it depends on one that has not told its tasks.
+        """
+        models = list(self.shared.catalog)
+        named = [model for model in models if model.name == name]
+        self._need(named or (models if name or len(tasks) > 1 else _up_to(models, *tasks)))
+        unknown = [] if named else [model for model in models if model.tasks is None]
+        if unknown and name:
+            raise _is_loading(unknown[0])
+        try:
+            found = self.shared.catalog.find(name, *tasks)
+        except HTTPError as error:
+            if error.kind == "wrong_model":  # the message names those that can do it
+                self._need(models)
+            raise
+        if found in unknown:
+            raise _is_loading(found)
+        return found
+
+    def _need(self, models: Iterable[ServedModel]) -> None:
+        names = {model.name for model in models if model.tasks is None} - self.asked
+        if names:
+            raise _UnknownTasksError(names)
 
     async def run(self, handle: Handle) -> Response:
         """Answer a part of the body by a handler."""
         return await self.answer_part(handle, self)
 
 
-class _Named(msgspec.Struct):
-    """What a body says of its model; the texts are skipped."""
+def _up_to(models: Sequence[ServedModel], task: Task) -> Iterator[ServedModel]:
+    """Yield the models that a request without a name depends on: up to the first that is able."""
+    for model in models:
+        yield model
+        if model.tasks is not None and task in model.tasks:
+            return
 
-    model: str | None = None
+
+def _is_loading(model: ServedModel) -> HTTPError:
+    return HTTPError(503, f"{model.name} is loading; come again", "unavailable", retry_seconds=2)
 
 
 class RemoteModels:
@@ -125,27 +170,23 @@ class RemoteModels:
             ElsewhereError: the model is found.
             HTTPError: there is no such model, it cannot do this, or a field is wrong.
         """
+        assert isinstance(exchange, _RemoteExchange), "made by `exchange`; a bug in embedlib"
         body = exchange.body
-        named = _named_in(body)
-        await self._learn([named] if named in self._models else self._models)
-        try:
-            return await handle(exchange)
-        except HTTPError as error:
-            knows_all = all(model.tasks is not None for model in self._models.values())
-            if error.kind != "wrong_model" or knows_all:
-                raise
-        await self._learn(self._models)  # the message names those that can do it
-        exchange.body = body  # a handler of several parts leaves one of them
-        return await handle(exchange)
+        while True:
+            try:
+                return await handle(exchange)
+            except _UnknownTasksError as unknown:
+                names = unknown.names
+            await self._learn(names)
+            exchange.asked |= names
+            exchange.body = body  # a handler of several parts leaves one of them
 
-    async def _learn(self, names: list[str] | Mapping[str, object]) -> None:
-        """Ask for the tasks that are not known yet; requests that come meanwhile wait for them."""
-        unknown = [name for name in names if self._models[name].tasks is None]
-        for name in unknown:
+    async def _learn(self, names: Iterable[str]) -> None:
+        """Ask for tasks that are not known yet; requests that come meanwhile wait for them, too."""
+        for name in names:
             if name not in self._asked:
                 self._asked[name] = asyncio.ensure_future(self._learn_one(name))
-        if unknown:
-            await asyncio.wait([self._asked[name] for name in unknown])
+        await asyncio.wait([self._asked[name] for name in names], timeout=LEARN_SECONDS)
 
     async def _learn_one(self, name: str) -> None:
         try:
@@ -154,14 +195,6 @@ class RemoteModels:
             logging.getLogger(__name__).warning("%s: %s", name, first_line(error))
         finally:
             del self._asked[name]
-
-
-def _named_in(body: bytes) -> str:
-    """Return the model that a body names; empty: none, or it cannot be read."""
-    try:
-        return msgspec.json.decode(body, type=_Named).model or ""
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
 
 
 def _load_nothing(_tell: object) -> AnyModel:

@@ -50,13 +50,13 @@ class Call:
     """Passed by the caller; the call adds to it before it returns."""
     max_seq_tokens: int | None = None
     """The length limit of its texts, for messages; None: that of the session."""
-    pairs_per_text: int = 1
+    rows_per_text: int = 1
     """Consecutive pairs of one text of the caller, which `usage` counts as one."""
 
     def count(self, job: Job) -> None:
         """Add the counts and times of a finished job to `usage`, if there is one."""
         if self.usage is not None:
-            job.add_to(self.usage, self.pairs_per_text)
+            job.add_to(self.usage)
 
 
 @dataclass(frozen=True, kw_only=True)

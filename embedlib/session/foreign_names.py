@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from embedlib.config import Config
 from embedlib.errors import a_type
@@ -80,6 +80,10 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Of sentence-transformers, fastembed and FlagEmbedding: what to use instead."""
+SET_ELSEWHERE: Final = frozenset(
+    {"device", "max_length", "dtype", "activation_fn", "default_activation_function"}
+)
+"""Those that programs set there; other names a subclass may use for what it likes."""
 
 
 class StrictAttributes:
@@ -99,7 +103,7 @@ class StrictAttributes:
             if isinstance(attribute, property) and attribute.fset is None:
                 hint = f"pass {name}= to the constructor" if name in _OPTION_NAMES else "leave it"
                 raise AttributeError(f"{type(self).__name__}.{name} is read only; {hint}")
-            if name in FOREIGN_NAMES:
+            if name in SET_ELSEWHERE:
                 self.__getattr__(name)
             object.__setattr__(self, name, value)
 

@@ -315,4 +315,5 @@ def _end(process: subprocess.Popen[str], plan: EnginePlan, config: Config) -> No
 
 def _forget(process: subprocess.Popen[str], plan: EnginePlan, config: Config) -> None:
     if plan.kind.forget_process is not None:
-        plan.kind.forget_process(process.pid, config)
+        with suppress(OSError):  # the process must end in any case
+            plan.kind.forget_process(process.pid, config)

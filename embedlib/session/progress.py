@@ -25,5 +25,10 @@ def showing(job: Job, show: bool | None, activity: str) -> AbstractContextManage
     if not (show or is_automatic):
         return nullcontext()
     progress = Progress(open_screen(sys.stderr, delay=0.0 if show else PROGRESS_DELAY_SECONDS))
-    progress.watch(activity, "texts", lambda: Reading(done=job.num_done, total=job.num_texts))
+    each = job.rows_per_text
+    progress.watch(
+        activity,
+        "texts",
+        lambda: Reading(done=job.num_done // each, total=job.num_texts // each),
+    )
     return progress

@@ -54,7 +54,7 @@ def run(
         activity: the label of the bar.
     """
     pipeline.check_may_wait()
-    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get())
+    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get(), call.rows_per_text)
     try:
         with showing(job, show_progress_bar, activity):
             pipeline.feed(job, call.texts, call.tokenize)
@@ -69,7 +69,7 @@ def run(
 async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) -> Vectors:
     """Do what `run` does without blocking the event loop."""
     pipeline.check_may_wait()  # an event loop in a callback would wait as well
-    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get())
+    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get(), call.rows_per_text)
     try:
         if call.lane is Lane.QUERY:
             for first_row in range(0, len(call.texts), ASYNC_SLICE_TEXTS):

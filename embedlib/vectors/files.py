@@ -228,18 +228,38 @@ def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[
     path = Path(os.path.realpath(output))  # a link stays a link; its target is replaced
     _remove_left_parts(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    file = _open_locked(part)
     try:
-        with part.open("wb") as file:
-            with suppress(OSError):  # a file system without locks: nobody removes what is left
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with file:
             if existing is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(existing.st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())  # otherwise a crash of the machine could leave an empty file
-        part.replace(path)
-    finally:
+            part.replace(path)  # before the lock is gone
+    except BaseException:
         part.unlink(missing_ok=True)
+        raise
+
+
+def _open_locked(part: Path) -> IO[bytes]:
+    """Open a new file with the lock that says that this process writes it."""
+    while True:
+        file = part.open("wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks: nobody removes what is left
+            return file
+        if _is_at(file, part):
+            return file
+        file.close()  # another process removed it between the two
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _remove_left_parts(path: Path) -> None:
@@ -249,7 +269,8 @@ def _remove_left_parts(path: Path) -> None:
         for left in [entry for entry in path.parent.iterdir() if is_part(entry.name)]:
             with suppress(OSError), left.open("rb+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
+                if _is_at(file, left):
+                    left.unlink()
 
 
 @contextmanager

@@ -51,6 +51,8 @@ QUERY_BYTES = 64 << 10
 """A larger body is bulk; its texts are not counted."""
 READY_SECONDS = 6.0
 """A replica that does not tell within this time is not ready; its own canary may take 5."""
+LIST_SECONDS = 1.0
+"""What a replica does not tell of its model within this time is left out of a list."""
 _REQUEST_ID = b"x-request-id"
 """Ray's proxy adds it to every answer."""
 
@@ -213,12 +215,12 @@ class Gateway:
     async def _list(self, route: Route, exchange: Exchange, call: Call) -> Response:
         """Answer `GET /v1/models`: what a replica of each model says; of one that starts, less."""
         own = msgspec.json.decode((await route.handle(exchange)).body)
-        said = await asyncio.gather(*(self._ask(name, "query", call) for name in self._lanes))
+        said = await asyncio.gather(
+            *(self._ask(name, "query", call, LIST_SECONDS) for name in self._lanes)
+        )
         for facts, answer in zip(own["data"], said, strict=True):
-            told = {"state": "loading"}
-            if answer is not None:
-                [told] = msgspec.json.decode(answer.body)["data"]
-            facts.update(told)
+            told = None if answer is None else _told(answer, "data", 0)
+            facts.update({"state": "loading"} if told is None else told)
         return Response(msgspec.json.encode(own))
 
     async def _ready(self, call: Call) -> Response:
@@ -226,20 +228,21 @@ class Gateway:
         states = dict.fromkeys(self._lanes, "ready")
         if self._are_awake:
             places = [(name, lane) for name, lanes in self._lanes.items() for lane in lanes]
-            said = await asyncio.gather(*(self._ask(name, lane, call) for name, lane in places))
+            said = await asyncio.gather(
+                *(self._ask(name, lane, call, READY_SECONDS) for name, lane in places)
+            )
             for (name, lane), answer in zip(places, said, strict=True):
-                if answer is None:
-                    states[name] = f"no replica for {lane} answers"
-                elif answer.status != 200:
-                    states[name] = msgspec.json.decode(answer.body)["models"][name]
+                if answer is None or answer.status != 200:
+                    why = None if answer is None else _told(answer, "models", name)
+                    states[name] = why or f"no replica for {lane} answers"
         is_ready = set(states.values()) == {"ready"}
         content = {"status": "ready" if is_ready else "not ready", "models": states}
         return Response(msgspec.json.encode(content), 200 if is_ready else 503)
 
-    async def _ask(self, name: str, lane: str, call: Call) -> Answer | None:
+    async def _ask(self, name: str, lane: str, call: Call, seconds: float) -> Answer | None:
         """Return what a replica answers; None: none does in time."""
         try:
-            return await asyncio.wait_for(self._lanes[name][lane](call), READY_SECONDS)
+            return await asyncio.wait_for(self._lanes[name][lane](call), seconds)
         except asyncio.TimeoutError:
             return None
         except Exception as error:  # Ray's: the replica has died, or cannot start
@@ -253,6 +256,17 @@ class _PartRefusedError(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status)
         self.answer = answer
+
+
+def _told(answer: Answer, *path: str | int) -> Any:
+    """Return a value of a replica's answer; None: it is not there."""
+    try:
+        value = msgspec.json.decode(answer.body)
+        for key in path:
+            value = value[key]
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return None
+    return value
 
 
 def lane_of(body: bytes) -> str:

@@ -228,17 +228,17 @@ def test_cut_pairs_are_told() -> None:
 
 
 def test_pairs_of_one_text_are_told_as_that_text() -> None:
-    options: Any = {"meter": Meter(lambda: 0.0), "pairs_per_text": 3}
+    options: Any = {"meter": Meter(lambda: 0.0)}
     tokenize = PairTokenizer(byte_tokenizer(), spec_of(6), on_truncate="warn", **options)
-    job = Job(9, 1, Lane.BULK)
+    job = Job(9, 1, Lane.BULK, first_row=10, rows_per_text=3)
     long, short = ("abcde", "fg"), ("a", "b")
     # The pairs of text 1 are tokenized in two parts.
     tokenize(job, 0, [short, short, short, short, long], "")
     tokenize(job, 5, [long, short, long, long], "")
-    assert job.truncated == [(1, 7), (2, 7)]
+    assert job.truncated == [(11, 7), (12, 7)]
     refuse = PairTokenizer(byte_tokenizer(), spec_of(6), on_truncate="error", **options)
     with pytest.raises(SequenceTooLongError, match=r"^1 text is too long \(row 1: 7") as caught:
-        refuse(Job(6, 1, Lane.BULK), 0, [short] * 3 + [long] * 3, "")
+        refuse(Job(6, 1, Lane.BULK, rows_per_text=3), 0, [short] * 3 + [long] * 3, "")
     assert caught.value.rows == (1,)
 
 

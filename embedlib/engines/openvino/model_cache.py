@@ -178,7 +178,9 @@ class CacheEntry:
             OSError: the mark cannot be written.
         """
         mark = self.path / _TRYING
-        mark.write_text(str(os.getpid()), encoding="ascii")
+        mark.touch()
+        with suppress(OSError):  # of a full disk, which has room for an empty file
+            mark.write_text(str(os.getpid()), encoding="ascii")
         try:
             yield
         finally:

@@ -85,7 +85,7 @@ def cache_of_graphs(
     Its files are known by their states, since hashing them takes longer than loading.
     """
     paths = mapped_paths(weights)
-    states = json.dumps([*map(file_state, paths), _head_rows(files)])
+    states = json.dumps([*map(file_state, paths), *_head_rows(files)])
     return ModelCache(place, states, WeightsFile(paths[0], is_packed_at_once))
 
 
@@ -95,12 +95,12 @@ def _weights_key(files: ModelFiles, folder: Path | None, config: Config) -> str:
     compiled = [] if folder is None else list_files(folder, "*.safetensors")
     # A head of answer words is read from the model even if the rest is compiled.
     own = [] if folder == files.folder else [weights_digest(files, hashes)]
-    return " ".join([*own, *map(hashes.sha256, compiled), _head_rows(files)])
+    return " ".join([*own, *map(hashes.sha256, compiled), *_head_rows(files)])
 
 
-def _head_rows(files: ModelFiles) -> str:
-    """Return which tensors and rows of the transformer's files are the weights of the head.
+def _head_rows(files: ModelFiles) -> list[str]:
+    """Return which tensors and rows of the transformer's files are the weights of modules, if any.
 
     Neither the spec nor the files of the weights tell which tokens a reranker answers with.
     """
-    return repr(sorted(files.module_tensors.items()))
+    return [repr(sorted(files.module_tensors.items()))] if files.module_tensors else []

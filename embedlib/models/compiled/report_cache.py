@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import Final
 
 from embedlib.config import Config
@@ -31,10 +34,13 @@ from embedlib.models.reading.model_file import (
     read_file,
 )
 from embedlib.models.reading.pack_file import REPORTS_PLACE
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.version import __version__
 
 SMALL_BYTES: Final = 1 << 20
 """Settings are smaller; a tokenizer's vocabulary of tens of megabytes is told apart by its size."""
+UNUSED_SECONDS: Final = 30 * 24 * 3600
+"""What a search has measured is removed if it has not gone on for so long."""
 _GIVEN_UP: Final = ".txt"
 """Suffix of the file with the reason why a precision is not measured any more."""
 
@@ -169,7 +175,7 @@ def search_place(
 ) -> Path:
     """Return the folder for what a search for layers to keep has measured so far."""
     # Fine-tunes of one model may share all JSON files and sizes.
-    weights = _digest(model_fingerprint(files, file_hashes(config)))
+    weights = _digest(weights_digest(files, file_hashes(config)))
     name = _search_name(files, precision, engine, hardware)
     return model_place(files, config) / f"{name}-{weights}"
 
@@ -177,6 +183,16 @@ def search_place(
 def _search_name(files: ModelFiles, precision: str, engine: str, hardware: str) -> str:
     measured = [engine, hardware, files.spec.max_seq_tokens, template_facts(files.spec)]
     return f"search-{precision}-{_digest([__version__, FORMAT_VERSION, *measured])}"
+
+
+def remove_old_searches(place: Path) -> None:
+    """Remove what searches for other weights of a model have left, where none went on for long."""
+    oldest = time() - UNUSED_SECONDS
+    for other in list_directories(place.parent):
+        is_search = other.name.startswith("search-") and other != place
+        with suppress(OSError):
+            if is_search and other.stat().st_mtime < oldest:
+                shutil.rmtree(other)
 
 
 def waited_place(files: ModelFiles, engine: str, hardware: str, config: Config) -> Path:

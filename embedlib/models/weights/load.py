@@ -274,8 +274,9 @@ def _pick(
             )
         if tensor.dtype not in STORED_DTYPES:
             remedy = (
-                "; where torch is installed, AutoModel.from_pretrained(FOLDER).float() and its "
-                "save_pretrained(FOLDER) make F32 of it"
+                "; where torch is installed, safetensors.torch.save_file({name: tensor.float() for "
+                "name, tensor in safetensors.torch.load_file(FILE).items()}, FILE, "
+                "{'format': 'pt'}) makes F32 of it"
                 if tensor.dtype == "F64"
                 else ""
             )

@@ -46,7 +46,7 @@ def _handle_for(exchange: Exchange, fields: dict[str, msgspec.Raw]) -> Handle:
         return tei.compare
     name = decode(bytes(fields.get("model", b"null")), Any)
     named = name if isinstance(name, str) else None
-    model = exchange.shared.catalog.find(named, "embed", "embed_sparse", "classify", "rerank")
+    model = exchange.choose(named, "embed", "embed_sparse", "classify", "rerank")
     if "input" in fields:
         return classify if model.task == "classify" else embeddings
     match model.task:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from embedlib.serve import ServeOptions, create_app
+from embedlib.serve import ServeOptions, create_app, remote
 from embedlib.testing import fake_embedder
 from embedlib_ray import gateway as gateway_module
 from embedlib_ray.gateway import Gateway, lane_of
@@ -172,6 +172,48 @@ def test_a_request_with_a_model_waits_for_no_other_one(fleet: Fleet) -> None:
     fleet.silent = {"rank"}
     assert fleet.send("POST", "/embed", {"inputs": "a", "model": "emb"}).status_code == 200
     assert {name for name, _, _ in fleet.calls} == {"emb"}
+
+
+def test_a_model_that_does_not_answer_keeps_only_its_own_requests(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "LEARN_SECONDS", 0.05)
+    fleet.silent = {"rank"}
+    for path, body in (
+        ("/v1/embeddings", {"input": "a"}),  # by emb, which comes before
+        ("/v1/embeddings", {"input": "a", "model": "emb"}),
+        ("/classify", {"input": "a", "model": "cls"}),
+        ("/v1/rerank", {**RERANK, "model": "emb"}),  # which cannot
+        ("/v1/embeddings", {"input": 7}),
+    ):
+        found = fleet.send("POST", path, body)
+        assert comparable(found) == comparable(fleet.send_plain("POST", path, body))
+    assert fleet.send("GET", "/info").status_code == 200
+    for path, body in (("/v1/rerank", RERANK), ("/v1/embeddings", {"input": "a", "model": "x"})):
+        found = fleet.send("POST", path, body)
+        assert (found.status_code, found.headers["retry-after"]) == (503, "2")
+        assert "rank is loading; come again" in found.text
+    fleet.silent = set()
+    fleet.open(are_awake=True)
+    assert fleet.send("POST", "/v1/rerank", RERANK).status_code == 200
+
+
+def test_what_is_wrong_with_a_body_wakes_no_model(fleet: Fleet) -> None:
+    for body in ({"input": 7}, [], {"input": "a", "encoding_format": "no"}):
+        assert fleet.send("POST", "/v1/embeddings", body).status_code == 400
+    assert fleet.calls == []
+
+
+def test_a_replica_that_answers_something_else_is_not_ready(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def other(name: str, lane: str, call: Call) -> Answer:
+        return Answer(status=503, headers=[], body=b'{"error": "?"}')
+
+    monkeypatch.setattr(fleet, "_answer", other)
+    fleet.open(are_awake=True)
+    assert fleet.send("GET", "/ready").json()["models"]["emb"] == "no replica for bulk answers"
+    assert fleet.send("GET", "/v1/models").json()["data"][0]["state"] == "loading"
 
 
 def test_a_model_without_a_replica_is_not_ready_unless_the_fleet_sleeps(fleet: Fleet) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from embedlib.models.compiled.report_cache import (
     has_given_up,
     measured_versions,
     model_place,
+    remove_old_searches,
     report_place,
     search_place,
 )
@@ -152,6 +154,18 @@ def test_what_was_given_up(files: ModelFiles, config: Config) -> None:
     assert not has_given_up(files, "int8", KIND.name, "another CPU", config)
 
 
+def test_old_searches_are_removed(tmp_path: Path) -> None:
+    place = tmp_path / "search-int8-1"
+    old, new, other = (tmp_path / name for name in ("search-int8-2", "search-int8-3", "int8-4"))
+    for folder in (place, old, new, other):
+        folder.mkdir()
+        (folder / "a.npz").touch()
+        if folder != new:
+            os.utime(folder, (0, 0))
+    remove_old_searches(place)
+    assert sorted(tmp_path.iterdir()) == [other, place, new]
+
+
 def test_what_was_given_up_of_another_fine_tune(
     files: ModelFiles, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +176,7 @@ def test_what_was_given_up_of_another_fine_tune(
     assert model_place(other, config) == model_place(files, config)
     facts = ("int8", KIND.name, HERE, config)
     with monkeypatch.context() as patch:
-        patch.setattr(report_cache, "model_fingerprint", None)  # no weights are hashed
+        patch.setattr(report_cache, "weights_digest", None)  # no weights are hashed
         assert not has_given_up(files, *facts)
     give_up(files, *facts, "out of reach")
     assert not has_given_up(other, *facts)

@@ -200,7 +200,7 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
         ),
         (
             lambda arrays: arrays.update({QUERY: np.zeros((32, 32), np.float64)}),
-            f"tensor {QUERY} has type F64; accepted: .*save_pretrained",
+            f"tensor {QUERY} has type F64; accepted: .*save_file",
         ),
         (
             lambda arrays: arrays.update({"encoder.layer.2.x": np.zeros(5, np.float32)}),
