@@ -27,8 +27,10 @@ from embedlib.serve.sessions import AnyModel
 
 AskTasks = Callable[[str], Awaitable[Tasks]]
 """Returns what a model computes, by its name; waits until one of its processes has loaded it."""
-LEARN_SECONDS: Final = 2.0
-"""A model that does not tell its tasks within this time is loading."""
+HOLD_SECONDS: Final = 20.0
+"""So long a request waits for the tasks that its choice depends on; small models load meanwhile."""
+WORD_SECONDS: Final = 1.0
+"""So long an error waits for the tasks of the models that it could name."""
 AnswerPart = Callable[[Handle, Exchange], Awaitable[Response]]
 """Answers a body that is a part of another."""
 
@@ -52,11 +54,12 @@ class _RemoteModel(ServedModel):
 
 
 class _UnknownTasksError(Exception):
-    """The choice of a model needs the tasks of these."""
+    """The choice of a model needs the tasks of these, if they tell them in time."""
 
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: set[str], seconds: float) -> None:
         super().__init__(*names)
         self.names = names
+        self.seconds = seconds
 
 
 class _RemoteExchange(Exchange, kw_only=True):
@@ -82,7 +85,8 @@ class _RemoteExchange(Exchange, kw_only=True):
         """
         models = list(self.shared.catalog)
         named = [model for model in models if model.name == name]
-        self._need(named or (models if name or len(tasks) > 1 else _up_to(models, *tasks)))
+        needed = named or (models if name or len(tasks) > 1 else _up_to(models, *tasks))
+        self._need(needed, HOLD_SECONDS)
         unknown = [] if named else [model for model in models if model.tasks is None]
         if unknown and name:
             raise _is_loading(unknown[0])
@@ -90,16 +94,16 @@ class _RemoteExchange(Exchange, kw_only=True):
             found = self.shared.catalog.find(name, *tasks)
         except HTTPError as error:
             if error.kind == "wrong_model":  # the message names those that can do it
-                self._need(models)
+                self._need(models, WORD_SECONDS)
             raise
         if found in unknown:
             raise _is_loading(found)
         return found
 
-    def _need(self, models: Iterable[ServedModel]) -> None:
+    def _need(self, models: Iterable[ServedModel], seconds: float) -> None:
         names = {model.name for model in models if model.tasks is None} - self.asked
         if names:
-            raise _UnknownTasksError(names)
+            raise _UnknownTasksError(names, seconds)
 
     async def run(self, handle: Handle) -> Response:
         """Answer a part of the body by a handler."""
@@ -176,17 +180,17 @@ class RemoteModels:
             try:
                 return await handle(exchange)
             except _UnknownTasksError as unknown:
-                names = unknown.names
-            await self._learn(names)
+                names, seconds = unknown.names, unknown.seconds
+            await self._learn(names, seconds)
             exchange.asked |= names
             exchange.body = body  # a handler of several parts leaves one of them
 
-    async def _learn(self, names: Iterable[str]) -> None:
+    async def _learn(self, names: Iterable[str], seconds: float) -> None:
         """Ask for tasks that are not known yet; requests that come meanwhile wait for them, too."""
         for name in names:
             if name not in self._asked:
                 self._asked[name] = asyncio.ensure_future(self._learn_one(name))
-        await asyncio.wait([self._asked[name] for name in names], timeout=LEARN_SECONDS)
+        await asyncio.wait([self._asked[name] for name in names], timeout=seconds)
 
     async def _learn_one(self, name: str) -> None:
         try:

@@ -177,7 +177,8 @@ def test_a_request_with_a_model_waits_for_no_other_one(fleet: Fleet) -> None:
 def test_a_model_that_does_not_answer_keeps_only_its_own_requests(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "LEARN_SECONDS", 0.05)
+    monkeypatch.setattr(remote, "HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(remote, "WORD_SECONDS", 0.05)
     fleet.silent = {"rank"}
     for path, body in (
         ("/v1/embeddings", {"input": "a"}),  # by emb, which comes before
