@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +50,7 @@ Make = Callable[..., Classifier]
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(no_thread_is_left: None) -> Iterator[Make]:
     """Return a function that makes Classifiers, closed in the end."""
     made: list[Classifier] = []
 
@@ -71,7 +70,6 @@ def make() -> Iterator[Make]:
     yield make
     for classifier in made:
         classifier.close()
-    assert [each for each in threading.enumerate() if each.name.startswith("embedlib-")] == []
 
 
 def softmax(*numbers: float) -> list[float]:

@@ -131,7 +131,7 @@ class PairTokenizer:
         ]
         num_truncated = len(truncated)
         if job.rows_per_text > 1:
-            truncated = self._each_once(truncated, job)
+            truncated = _each_once(truncated, job)
         if truncated and self._on_truncate == "error":
             raise SequenceTooLongError(
                 f"{describe_truncated(truncated, len(truncated))}, the limit is "
@@ -149,28 +149,30 @@ class PairTokenizer:
         self._meter.tokenized(now - started, num_truncated)
         return sequences
 
-    def _each_once(self, truncated: list[tuple[int, int]], job: Job) -> list[tuple[int, int]]:
-        """Return the texts of truncated pairs, each once with its first truncated pair's length."""
-        lengths: dict[int, int] = {}
-        for row, num_tokens in truncated:
-            lengths.setdefault(row, num_tokens)
-        if job.truncated:  # the last text may have had pairs among those tokenized before
-            lengths.pop(job.truncated[-1][0], None)
-        return list(lengths.items())
-
     def _encode(
         self, job: Job, first_row: int, pairs: Sequence[Pair], prompt: str
     ) -> list[EncodedPair]:
         what = "pair" if job.rows_per_text == 1 else "text"
         check_text("the prompt", prompt)
         for row, pair in enumerate(pairs, first_row):
+            number = job.message_row(row)
             for name, text in zip(("first", "second"), pair, strict=True):
-                check_text(f"the {name} text of pair {job.message_row(row)}", text)
+                check_text(f"the {name} text of pair {number}", text)
         encoded = self._form.encode(pairs, prompt, self.max_seq_tokens, self._side)
         for row, encoded_pair in enumerate(encoded, first_row):
             if not encoded_pair.ids:
                 raise InputError(f"{what} {job.message_row(row)} has no tokens; leave it out")
         return encoded
+
+
+def _each_once(truncated: list[tuple[int, int]], job: Job) -> list[tuple[int, int]]:
+    """Return the texts of truncated pairs, each once with its first truncated pair's length."""
+    lengths: dict[int, int] = {}
+    for row, num_tokens in truncated:
+        lengths.setdefault(row, num_tokens)
+    if job.truncated:  # the last text may have had pairs among those tokenized before
+        lengths.pop(job.truncated[-1][0], None)
+    return list(lengths.items())
 
 
 class _TokenizerForm:

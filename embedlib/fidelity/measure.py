@@ -12,14 +12,14 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
-from embedlib.errors import EngineUnavailableError, PassingBuildError
+from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_reference
 from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.texts import FidelityTexts
-from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.models.compiled.engine_folder import check_unchanged, file_hashes
 from embedlib.models.compiled.fidelity_report import template_facts
 from embedlib.models.prompts import Prompts
 from embedlib.models.weights.load import load_weights
@@ -220,11 +220,7 @@ def compare_planned(
 
 def _of_these_files(model: MeasuredModel, vectors: Embedded) -> Embedded:
     """Return vectors, before they are remembered, if the files are still those that were opened."""
-    if model_fingerprint(model.files, file_hashes(model.config)) != model.fingerprint:
-        raise PassingBuildError(
-            f"{model.files.folder} was changed while it was measured; measure it again when "
-            "nothing writes to it"
-        )
+    check_unchanged(model.files, model.fingerprint, file_hashes(model.config), "measured")
     return vectors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,6 +186,10 @@ def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int)
     Raises:
         SinkError: a value is no vector of D finite numbers; the message names its row.
     """
+    with suppress(TypeError, ValueError):  # all at once, or row by row to find the wrong one
+        whole: Vectors = np.stack(values).astype(np.float32, copy=False)
+        if whole.shape == (len(rows), dim) and np.isfinite(whole).all():
+            return whole
     vectors = np.empty((len(rows), dim), np.float32)
     for number, (value, row) in enumerate(zip(values, rows, strict=True)):
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError, PassingBuildError
+from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.installing import install_line
 from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
@@ -29,6 +29,7 @@ from embedlib.models.compiled.engine_folder import (
     FileDigest,
     Manifest,
     cache_folder,
+    check_unchanged,
     compiled_place,
     file_hashes,
     is_made_from,
@@ -119,7 +120,7 @@ def compile_model(
             with new_folder(target) as part:
                 read = _write_files(files, part, precision, layers, config, report)
                 inputs, outputs = _digests(files.folder, read, hashes), _finish(part, config)
-                _check_unchanged(files, digest, hashes)
+                check_unchanged(files, digest, hashes, "compiled")
                 manifest = _manifest(files, precision, excluded, digest, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
@@ -171,20 +172,6 @@ def _fingerprint(files: ModelFiles, hashes: FileHashes, config: Config) -> str:
     paths = [path for paths in weight_folders(files).values() for path in paths]
     run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
     return model_fingerprint(files, hashes)
-
-
-def _check_unchanged(files: ModelFiles, digest: str, hashes: FileHashes) -> None:
-    """Refuse what may have been read partly before a change of the model, and partly after it.
-
-    Raises:
-        PassingBuildError: the model's fingerprint is another one.
-    """
-    found = model_fingerprint(files, hashes)
-    if found != digest:
-        raise PassingBuildError(
-            f"{files.folder} was changed while it was compiled (fingerprint {digest}, now "
-            f"{found}); compile the model again when nothing writes to it"
-        )
 
 
 def _manifest(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError, ModelUnsupportedError
+from embedlib.errors import ConfigError, EngineBuildError, ModelUnsupportedError, PassingBuildError
 from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import file_bytes, has_file, load_json
@@ -221,6 +221,26 @@ def written_files(folder: Path) -> frozenset[str]:
 def model_fingerprint(files: ModelFiles, hashes: FileHashes | None = None) -> str:
     """Return the fingerprint that identifies a model by the content of its files."""
     return fingerprint(files, None, {}, hashes)
+
+
+def check_unchanged(files: ModelFiles, digest: str, hashes: FileHashes, what: str) -> None:
+    """Refuse what may come partly from before a change of the model, and partly from after it.
+
+    Args:
+        files: the model.
+        digest: its fingerprint before anything was read.
+        hashes: knows files by their state.
+        what: was done with it, such as "compiled".
+
+    Raises:
+        PassingBuildError: the model's fingerprint is another one.
+    """
+    found = model_fingerprint(files, hashes)
+    if found != digest:
+        raise PassingBuildError(
+            f"{files.folder} was changed while it was {what} (fingerprint {digest}, now {found}); "
+            "try again when nothing writes to it"
+        )
 
 
 def file_hashes(config: Config) -> FileHashes:
