@@ -105,8 +105,8 @@ class EngineKind:
     name: str
     """The value of the option `engine`."""
     precisions: tuple[str, ...]
-    """Values of the option `precision` that it supports, fastest first. `auto` takes the last one
-    without a fidelity report."""
+    """Values of the option `precision` that it supports, fastest first (but see `fastest_with`).
+    `auto` takes the last one without a fidelity report."""
     packages: tuple[str, ...]
     """Packages it computes with; fidelity reports record their versions."""
     device_types: tuple[DeviceType, ...]
@@ -130,6 +130,8 @@ class EngineKind:
     """CPU features by precision: with any of them it is faster than the last precision. A precision
     that is not named here is always faster. Those named are measured at the first load of a model,
     see `session.preparing`."""
+    fastest_with: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """CPU features by precision: with any of them it is the fastest one."""
     check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], object] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
     model; returns `EnginePlan.needs`. None: `make` raises instead."""

@@ -23,6 +23,8 @@ BF16_FLAGS: Final = {"amx_bf16": "AMX_BF16", "avx512_bf16": "AVX512_BF16"}
 Source: `hasHardwareSupport` of OpenVINO 2026, intel_cpu/src/utils/precision_support.cpp. It accepts
 bfloat16 with AVX-512 alone too, and emulates it, which is slower than float32.
 """
+AMX_FLAGS: Final = frozenset({"amx_bf16"})
+"""x86 flags of units that multiply whole tiles of bfloat16."""
 CPU_FIELDS: Final = (
     *("vendor_id", "cpu family", "model", "model name", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),

@@ -11,6 +11,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.precision import compiled_weights
 from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine
+from embedlib.engines.worthwhile import fastest_first
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.measure import (
@@ -62,8 +63,10 @@ def verify(
     """
     config, machine = config or Config(), machine or Machine()
     if config.precision == "auto":
-        kind = find_kind(choose_engine(config, machine).name, machine)
-        fastest = next(name for name in kind.precisions if name not in kind.coarser_forms)
+        choice = choose_engine(config, machine)
+        kind = find_kind(choice.name, machine)
+        ordered = fastest_first(kind, choice.cpu_features)
+        fastest = next(name for name in ordered if name not in kind.coarser_forms)
         config = replace(config, precision=cast(PrecisionName, fastest))
     if config.precision == reference:
         raise ConfigError(f"precision = {reference!r} would be compared with itself; give another")

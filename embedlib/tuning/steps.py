@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from embedlib.engines.machine import Machine, has_avx2_alone
+from embedlib.engines.machine import AMX_FLAGS, Machine, has_avx2_alone
 from embedlib.engines.profile import Library, Profile
 from embedlib.tuning.search import Step
 
@@ -50,6 +50,8 @@ def steps(
 
 def other_libraries(machine: Machine, precision: str) -> tuple[Library, ...]:
     """Return the libraries that may be faster than the default, see `Layout.multiplier`."""
+    if precision == "bf16" and not AMX_FLAGS.isdisjoint(machine.cpu_features()):
+        return ()
     if "GenuineIntel" in machine.cpu_identity():
         return ("any",)
     has_mlas = precision == "float32" and has_avx2_alone(machine.cpu_features())

@@ -28,7 +28,16 @@ from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, fake_spec, make_batch
 from tests.comparing import relative_errors
 from tests.machines import fake_machine, needs_bf16
-from tests.tiny_encoders import HIDDEN, PLAIN, computed, in_int8, weights_of
+from tests.tiny_encoders import (
+    GATED,
+    HIDDEN,
+    MAX_TOKENS,
+    NO_BIAS,
+    PLAIN,
+    computed,
+    in_int8,
+    weights_of,
+)
 
 AMX = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16\n"
 ZEN = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16\n"
@@ -216,6 +225,23 @@ def test_every_kind_of_model_is_finite_and_near_float32(
     for row in rows[1:]:
         norms = np.linalg.norm(row, axis=1) * np.linalg.norm(rows[0], axis=1)
         assert ((row * rows[0]).sum(axis=1) / norms).min() >= 0.99
+
+
+@needs_bf16
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_gated_mlp_on_any_number_of_threads(threads: int, activation: Any) -> None:
+    """OpenVINO 2026.4 has an operator for it on AMX, which takes even numbers of threads only."""
+    gated: Any = {**GATED, **NO_BIAS, "activation": activation}
+    encoder = replace(PLAIN, intermediate_size=64, **gated)
+    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(), embedding_dim=HIDDEN)
+    weights = weights_of(spec, np.random.default_rng(0))
+    batch = make_batch([[5, 6, 7], [8]])
+    right, found = (
+        computed(OpenVINOEngine(spec, weights, Layout(threads=threads, precision=precision)), batch)
+        for precision in ("float32", "bf16")
+    )
+    assert relative_errors(found, right).max() < 0.05
 
 
 @needs_bf16

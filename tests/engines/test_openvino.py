@@ -27,6 +27,7 @@ from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.inputs import infer, pad
 from embedlib.engines.openvino.layout import Layout, spare_tokens
 from embedlib.engines.openvino.model_cache import ModelCache
+from embedlib.engines.openvino.padding import Padding
 from embedlib.errors import (
     CloseTimeoutError,
     EngineBuildError,
@@ -374,6 +375,11 @@ def test_who_multiplies(name: str, features: set[str], expected: str) -> None:
     assert found(is_large=True, library="any") == "any"
     # All of it is oneDNN's there, packed once, with the activation fused.
     assert found(is_large=True, precision="bf16") == "any"
+    # Whatever a profile says: what is not told to oneDNN ends the process.
+    features |= {"amx_bf16"}
+    for library in ("auto", "any", "mlas"):
+        assert found(precision="bf16", library=library) == "onednn"
+    assert found(library="any") == "any"
 
 
 def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:
@@ -459,7 +465,7 @@ def test_what_reads_the_weights_is_freed_before_them(num_threads: int) -> None:
     log: list[str] = []
     compiled = [[cast(Any, Tracked(log, "compiled"))] for _ in range(2)]
     reads: list[Any] = [Tracked(log, "graph"), Tracked(log, "weights")]
-    models = CompiledModels(Loaded(compiled, reads), [0, 1], is_per_token=False)
+    models = CompiledModels(Loaded(compiled, reads), [0, 1], is_per_token=False, padding=Padding(8))
     del compiled, reads
     for _ in range(num_threads):
         models.enter()

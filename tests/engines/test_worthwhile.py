@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from embedlib.models.reading.files import read_model_files
 from tests.machines import fake_machine, with_cpu
 
 PRECISIONS = ("int8", "bf16", "f16", "float32")
+NONE: frozenset[str] = frozenset()
 FEATURES = st.frozensets(st.sampled_from(("avx2", "avx512_vnni", "amx_bf16", "avx512_fp16")))
 
 
@@ -31,6 +32,7 @@ def kinds(draw: st.DrawFn) -> EngineKind:
         OPENVINO,
         precisions=tuple(names),
         faster_with={name: draw(FEATURES) for name in sorted(named)},
+        fastest_with={name: draw(FEATURES) for name in sorted(named)},
     )
 
 
@@ -43,9 +45,11 @@ def test_what_auto_may_take(
     assert last == kind.precisions[-1], "the last one is what needs no report"
     assert len(set(found)) == len(found)
     assert fitting.issuperset(lower), "nothing that does not fit is measured"
+    first = [name for name in kind.precisions[:-1] if kind.fastest_with.get(name, NONE) & features]
+    ordered = [*first, *(name for name in kind.precisions[:-1] if name not in first)]
     fast = [
         name
-        for name in kind.precisions[:-1]
+        for name in ordered
         if name not in kind.faster_with or kind.faster_with[name] & features
     ]
     slow = [name for name in lower if name not in fast]
@@ -64,14 +68,29 @@ def test_what_auto_may_take(
         (["avx_vnni"], ["int8"], ("int8", "float32")),
         (["avx2"], ["int8"], ("int8", "float32")),
         (["avx512_vnni"], ["int8-g128", "int8", "float32"], ("int8-g128", "int8", "float32")),
+        (
+            ["avx512_vnni", "avx512_bf16"],
+            OPENVINO.precisions,
+            ("int8-g128", "int8", "bf16", "float32"),
+        ),
+        (
+            ["avx512_vnni", "avx512_bf16", "amx_bf16"],
+            OPENVINO.precisions,
+            ("bf16", "int8-g128", "int8", "float32"),
+        ),
+        (
+            ["avx512_vnni", "avx512_bf16", "amx_bf16"],
+            ["int8-g128", "int8"],
+            ("int8-g128", "int8", "float32"),
+        ),
         # A coarser form is for speed, and there is none to gain.
         (["avx2"], ["int8-g128", "int8"], ("int8", "float32")),
         (["avx2"], [], ("float32",)),
         ([], ["int8", "float32"], ("float32",)),
     ],
 )
-def test_int8_is_for_cpus_that_multiply_it(
-    features: list[str], fitting: list[str], expected: tuple[str, ...]
+def test_each_precision_is_for_cpus_that_multiply_it(
+    features: list[str], fitting: Sequence[str], expected: tuple[str, ...]
 ) -> None:
     assert worthwhile(OPENVINO, features, fitting.__contains__) == expected
 

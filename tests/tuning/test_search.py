@@ -159,6 +159,7 @@ def test_what_is_varied() -> None:
     ("vendor", "flags", "precision", "others"),
     [
         ("GenuineIntel", "avx2 avx512f", "float32", ("any",)),
+        ("GenuineIntel", "avx512f amx_bf16", "bf16", ()),  # oneDNN alone is safe
         ("AuthenticAMD", "avx2 avx512f", "float32", ("onednn", "mlas")),
         ("AuthenticAMD", "avx2", "float32", ("onednn", "any")),  # MLAS by default
         ("AuthenticAMD", "avx2", "int8", ("onednn", "mlas")),

@@ -9,11 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch
 from embedlib.engines.first_tokens import without_first
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.inputs import infer, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
+from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.pages import letting_go
 from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
@@ -40,8 +41,7 @@ class CompiledModels:
         requests: Sequence[int],
         *,
         is_per_token: bool,
-        min_rows: int = 1,
-        spare_tokens: int = 0,
+        padding: Padding,
     ) -> None:
         """Own compiled models, what they read, and requests of them.
 
@@ -49,8 +49,7 @@ class CompiledModels:
             loaded: the compiled models.
             requests: the compiled model of each request, by its index.
             is_per_token: whether a result has one row per token.
-            min_rows: batches are padded to so many tokens.
-            spare_tokens: a lone query is padded by so many at most to the length of the one before.
+            padding: of its batches.
 
         Raises:
             RuntimeError: a request could not be made; everything is freed.
@@ -58,10 +57,7 @@ class CompiledModels:
         self._compiled = loaded.models
         self._reads = loaded.reads
         self._files: Sequence[Any] = loaded.mapped_files
-        self._min_rows = min_rows
-        self._spare_tokens = spare_tokens
-        self._query_tokens = 0
-        """Of the latest lone query, with its padding."""
+        self._padding = padding
         self._most_rows = 0
         self._requests: list[Request] = []
         self._num_users = 1
@@ -117,9 +113,10 @@ class CompiledModels:
         """
         use = self._prefixes.use(batch) if self._prefixes else NO_PREFIX
         batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
+        min_rows = self._padding.rows(batch, use.num_before)
         try:
             with letting_go(self._files_to_pack(batch)):
-                output = infer(request, batch, use.arrays, self._padded_rows(batch), between)
+                output = infer(request, batch, use.arrays, min_rows, between)
         except RuntimeError as error:
             if is_of_handler(error):
                 raise
@@ -128,16 +125,6 @@ class CompiledModels:
         if self._prefixes and len(use.keep):
             self._prefixes.keep(use, request.others)
         return output[is_token(batch, output.shape[1])] if self._is_per_token else output.copy()
-
-    def _padded_rows(self, batch: Batch) -> int:
-        """Return to how many tokens a batch is padded at least."""
-        num_tokens = len(batch.token_ids)
-        if batch.lane is not Lane.QUERY or batch.num_seqs > 1 or not self._spare_tokens:
-            return self._min_rows
-        # Another thread may compute a query too: then each is padded by a bit more or less.
-        if not 0 <= self._query_tokens - num_tokens <= self._spare_tokens:
-            self._query_tokens = num_tokens
-        return max(self._min_rows, self._query_tokens)
 
     def _files_to_pack(self, batch: Batch) -> Sequence[Any]:
         """Return the mapped files if this batch may be the first that needs the form of many rows.

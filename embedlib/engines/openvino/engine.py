@@ -35,10 +35,11 @@ from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import ModelCache
+from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError
-from embedlib.models.spec import ModelSpec
+from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.starting import WorkerPool
 
@@ -77,8 +78,7 @@ class OpenVINOEngine:
                 loaded,
                 [-1, *(0 if lane is Lane.BULK else -1 for lane in lanes)],
                 is_per_token=self.limits.is_per_token,
-                min_rows=MIN_ROWS if layout.is_large else 1,
-                spare_tokens=layout.spare_tokens,
+                padding=_padding(spec.encoder, layout),
             )
         except RuntimeError as error:
             raise EngineBuildError(
@@ -154,6 +154,15 @@ def _load(
         {"product": product, "stages": num_stages},
         mark=bulk_threads.mark,
         is_large=layout.is_large,
+    )
+
+
+def _padding(encoder: Encoder, layout: Layout) -> Padding:
+    return Padding(
+        encoder.num_positions - encoder.position_offset,
+        min_rows=MIN_ROWS if layout.is_large else 1,
+        query_step=layout.query_step(Machine().cpu_features()),
+        spare_tokens=layout.spare_tokens,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.engines.kind import EngineChoice, EngineKind
-from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
+from embedlib.engines.machine import AMX_FLAGS, BF16_FLAGS, VNNI_FLAGS
 from embedlib.engines.openvino.number_types import number_type
 from embedlib.engines.openvino.planning import (
     choose_profile,
@@ -261,6 +261,7 @@ KIND: Final = EngineKind(
     choose_profile=choose_profile,
     describe_memory=describe_memory,
     faster_with={**dict.fromkeys(INT8_GROUPS, VNNI_FLAGS), "bf16": frozenset(BF16_FLAGS)},
+    fastest_with={"bf16": AMX_FLAGS},
     can_per_token=True,
     can_splade=True,
     can_by_layer=True,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from embedlib.engines.base import EngineLimits
-from embedlib.engines.machine import has_avx2_alone
+from embedlib.engines.machine import AMX_FLAGS, has_avx2_alone
 from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
@@ -27,6 +27,11 @@ docs/benchmarks.md, memory of the CPU engine.
 """
 
 
+TILE_ROWS: Final = 16
+"""Rows that AMX multiplies at once: padding a lone query to whole tiles costs no products, and the
+library meets fewer sizes. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
+volume 1, chapter 18; docs/benchmarks.md, single queries.
+"""
 SPARE_TOKENS: Final = 4
 """A lone query is padded by so many tokens at most to the length of the one before, for which the
 library has sized its operators. Source: docs/benchmarks.md, as it comes."""
@@ -130,10 +135,14 @@ class Layout:
         """Return which library shall multiply on this CPU.
 
         In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
-        product. Else a large model is multiplied by MLAS, which packs a matrix once. For the few
-        tokens of a query of a small one, oneDNN is faster on Intel. On other CPUs OpenVINO gives
-        oneDNN the products that an activation follows. With AVX2 and no AVX-512 that loses more
-        than fusing saves, so there MLAS multiplies float32 matrices of a small model, too. Source:
+        product. With AMX it must be told so, whatever a profile says: OpenVINO fuses a gated MLP
+        with GELU to an operator of its own, which divides by zero on one thread and writes beyond
+        its memory on any other odd number (2026.4: `LinearKsplit2` in its nodes/llm_mlp.cpp).
+
+        Else a large model is multiplied by MLAS, which packs a matrix once. For the few tokens of a
+        query of a small one, oneDNN is faster on Intel. On other CPUs OpenVINO gives oneDNN the
+        products that an activation follows. With AVX2 and no AVX-512 that loses more than fusing
+        saves, so there MLAS multiplies float32 matrices of a small model, too. Source:
         docs/benchmarks.md, single queries, memory of the CPU engine, bf16 and int8 on Zen 4, and as
         it comes on AVX2 alone; CPUs of vendors other than Intel and AMD were not measured.
 
@@ -141,6 +150,8 @@ class Layout:
             core: OpenVINO's, with its CPU plugin loaded.
             cpu_features: of this CPU, as `Machine` has them.
         """
+        if self.multiplies_tiles(cpu_features):
+            return "onednn"
         if self.library != "auto":
             return self.library
         if self.precision == "bf16":
@@ -151,3 +162,11 @@ class Layout:
             return "onednn"
         is_float32 = self.activation_group is None and not self.is_narrow
         return "mlas" if is_float32 and has_avx2_alone(cpu_features) else "any"
+
+    def query_step(self, cpu_features: frozenset[str]) -> int:
+        """Return to a multiple of how many tokens a lone query is padded."""
+        return TILE_ROWS if self.multiplies_tiles(cpu_features) else 1
+
+    def multiplies_tiles(self, cpu_features: frozenset[str]) -> bool:
+        """Return whether AMX multiplies."""
+        return self.precision == "bf16" and not AMX_FLAGS.isdisjoint(cpu_features)

@@ -1,0 +1,47 @@
+"""To how many tokens a batch is padded, beyond the length of its longest sequence."""
+
+from __future__ import annotations
+
+from embedlib.engines.base import Batch, Lane
+
+
+class Padding:
+    """The padding of one engine's batches; any thread may call it."""
+
+    def __init__(
+        self,
+        num_positions: int,
+        *,
+        min_rows: int = 1,
+        query_step: int = 1,
+        spare_tokens: int = 0,
+    ) -> None:
+        """Take what it depends on.
+
+        Args:
+            num_positions: a sequence has at most so many tokens, with its prefix and padding.
+            min_rows: all batches are padded to so many tokens.
+            query_step: a lone query is padded to a multiple of so many tokens.
+            spare_tokens: a lone query is padded by so many at most to the length of the one before.
+        """
+        self._num_positions = num_positions
+        self._min_rows = min_rows
+        self._query_step = query_step
+        self._spare_tokens = spare_tokens
+        self._query_tokens = 0
+        """Of the latest lone query, with its padding."""
+
+    def rows(self, batch: Batch, num_before: int) -> int:
+        """Return to how many tokens a batch is padded at least.
+
+        Args:
+            batch: the sequences, without a prefix.
+            num_before: the tokens of their prefix.
+        """
+        if batch.lane is not Lane.QUERY or batch.num_seqs > 1:
+            return self._min_rows
+        num_tokens = -(-len(batch.token_ids) // self._query_step) * self._query_step
+        # Another thread may compute a query too: then each is padded by a bit more or less.
+        if not 0 <= self._query_tokens - num_tokens <= self._spare_tokens:
+            self._query_tokens = num_tokens
+        return min(max(self._min_rows, self._query_tokens), self._num_positions - num_before)
