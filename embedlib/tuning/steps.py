@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from embedlib.engines.machine import AMX_FLAGS, Machine, has_avx2_alone
+from embedlib.engines.machine import Machine, has_avx2_alone
+from embedlib.engines.openvino.number_types import multiplies_tiles
 from embedlib.engines.profile import Library, Profile
 from embedlib.tuning.search import Step
 
@@ -50,7 +51,7 @@ def steps(
 
 def other_libraries(machine: Machine, precision: str) -> tuple[Library, ...]:
     """Return the libraries that may be faster than the default, see `Layout.multiplier`."""
-    if precision == "bf16" and not AMX_FLAGS.isdisjoint(machine.cpu_features()):
+    if multiplies_tiles(precision, machine.cpu_features()):
         return ()
     if "GenuineIntel" in machine.cpu_identity():
         return ("any",)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from embedlib.engines.base import EngineLimits
-from embedlib.engines.machine import AMX_FLAGS, has_avx2_alone
+from embedlib.engines.machine import has_avx2_alone
 from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
+from embedlib.engines.openvino.memory import best_batch_tokens
+from embedlib.engines.openvino.number_types import multiplies_tiles
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
 from embedlib.models.compiled.int8 import INT8_GROUPS
@@ -105,7 +106,7 @@ class Layout:
 
     def _batch_tokens(self, encoder: Encoder) -> int:
         """Return the token budget: the wanted one, unless the graph takes fewer."""
-        best = SHARED_BATCH_TOKENS if self.shares_lanes else MAX_BATCH_TOKENS
+        best = best_batch_tokens(self.precision, shares_lanes=self.shares_lanes)
         wanted = self.max_batch_tokens or best
         has_distances = encoder.relative_positions is not None
         return min(wanted, most_batch_tokens(encoder)) if has_distances else wanted
@@ -150,7 +151,7 @@ class Layout:
             core: OpenVINO's, with its CPU plugin loaded.
             cpu_features: of this CPU, as `Machine` has them.
         """
-        if self.multiplies_tiles(cpu_features):
+        if multiplies_tiles(self.precision, cpu_features):
             return "onednn"
         if self.library != "auto":
             return self.library
@@ -165,8 +166,4 @@ class Layout:
 
     def query_step(self, cpu_features: frozenset[str]) -> int:
         """Return to a multiple of how many tokens a lone query is padded."""
-        return TILE_ROWS if self.multiplies_tiles(cpu_features) else 1
-
-    def multiplies_tiles(self, cpu_features: frozenset[str]) -> bool:
-        """Return whether AMX multiplies."""
-        return self.precision == "bf16" and not AMX_FLAGS.isdisjoint(cpu_features)
+        return TILE_ROWS if multiplies_tiles(self.precision, cpu_features) else 1

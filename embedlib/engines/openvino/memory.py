@@ -19,13 +19,14 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.block_sizes import (
     MAX_WHOLE_TOKENS,
     is_in_blocks,
     num_scores,
     scores_are_kept,
 )
-from embedlib.engines.openvino.number_types import number_type
+from embedlib.engines.openvino.number_types import multiplies_tiles, number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import (
     MAX_STAGES,
@@ -48,6 +49,10 @@ SHARED_BATCH_TOKENS: Final = 192
 """Of a batch where the lanes share a compiled model: a query waits for a part of one, and fewer
 rows are multiplied at less than the full rate. Source: docs/benchmarks.md, batches of a shared
 model."""
+TILES_BATCH_TOKENS: Final = 1024
+TILES_SHARED_BATCH_TOKENS: Final = 512
+"""The same where AMX multiplies: for more rows it is busier, and a batch takes no longer than a
+smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with AMX."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
 to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
@@ -161,7 +166,7 @@ def memory_needs(
     packed = by_mlas + by_onednn
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
-    batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
+    batch_tokens = config.max_batch_tokens or best_batch_tokens(number_type(precision.name))
     longest = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16=is_bf16)
     num_stages = min(MAX_STAGES, encoder.num_layers)
@@ -191,6 +196,18 @@ def memory_needs(
         second=second,
         is_widened=is_widened and is_stored_narrow,
     )
+
+
+def best_batch_tokens(precision: str, *, shares_lanes: bool = False) -> int:
+    """Return the token budget of a batch that was measured to be the best.
+
+    Args:
+        precision: of everything that is not int8.
+        shares_lanes: whether the lanes share a compiled model.
+    """
+    if multiplies_tiles(precision, Machine().cpu_features()):
+        return TILES_SHARED_BATCH_TOKENS if shares_lanes else TILES_BATCH_TOKENS
+    return SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS
 
 
 def layerwise_needs(files: ModelFiles, config: Config) -> MemoryNeeds:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from embedlib.engines.machine import VNNI_FLAGS, Machine
+from embedlib.engines.machine import AMX_FLAGS, VNNI_FLAGS, Machine
 from embedlib.models.compiled.int8 import INT8_GROUPS
+
+
+def multiplies_tiles(precision: str, cpu_features: frozenset[str]) -> bool:
+    """Return whether AMX multiplies.
+
+    Args:
+        precision: of everything that is not int8.
+        cpu_features: of this CPU, as `Machine` has them.
+    """
+    return precision == "bf16" and not AMX_FLAGS.isdisjoint(cpu_features)
 
 
 def number_type(precision: str) -> Literal["float32", "bf16"]:

@@ -100,12 +100,13 @@ def choose_profile(
         config: the options.
         found: what was measured; None: nothing.
     """
-    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
+    from embedlib.engines.openvino.memory import best_batch_tokens
+    from embedlib.engines.openvino.number_types import number_type
 
     needs = needs_of(plan, files, config)
     shares = shares_lanes(plan, needs)
     rule = Profile(
-        max_batch_tokens=SHARED_BATCH_TOKENS if shares else MAX_BATCH_TOKENS,
+        max_batch_tokens=best_batch_tokens(number_type(plan.precision.name), shares_lanes=shares),
         num_streams=1 if shares else config.num_threads,
         shares_lanes=shares,
         library="auto",
