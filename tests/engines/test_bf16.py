@@ -116,6 +116,33 @@ def test_what_else_of_a_model_in_int8_is_in_bf16(
     assert found == computed_so
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "precision", "max_seq_tokens", "budgets", "is_unfused"),
+    [
+        (AMX, "bf16", 512, (1024, 512), True),
+        (AMX, "bf16", 513, (1024, 512), False),
+        (AMX, "float32", 512, (512, 192), False),
+        (ZEN, "bf16", 512, (512, 192), False),
+    ],
+)
+def test_how_tiles_are_fed(
+    cpuinfo: str,
+    precision: Any,
+    max_seq_tokens: int,
+    budgets: tuple[int, int],
+    is_unfused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = machine(cpuinfo).cpu_features()
+    monkeypatch.setattr(Machine, "cpu_features", lambda self: features)
+    spec = fake_spec(max_seq_tokens)
+    for shares_lanes, budget in zip((False, True), budgets, strict=True):
+        layout = Layout(threads=2, precision=precision, shares_lanes=shares_lanes)
+        assert layout.limits(spec).max_batch_tokens == budget
+        for settings in layout.settings(spec):
+            assert (settings.get("SNIPPETS_MODE") == "DISABLE") == is_unfused
+
+
 @pytest.mark.parametrize("has_cache", [False, True])
 @pytest.mark.parametrize(
     ("precision", "expected"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from embedlib.engines.base import EngineLimits
-from embedlib.engines.machine import has_avx2_alone
+from embedlib.engines.machine import Machine, has_avx2_alone
 from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import best_batch_tokens
@@ -33,6 +33,10 @@ TILE_ROWS: Final = 16
 library meets fewer sizes. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
 volume 1, chapter 18; docs/benchmarks.md, single queries.
 """
+MAX_UNFUSED_TOKENS: Final = 512
+"""Where AMX multiplies, products, softmax and mask of attention are not fused in models that take
+so many tokens at most: short texts gain more than long ones lose. Source: docs/benchmarks.md, as it
+comes on a CPU with AMX."""
 SPARE_TOKENS: Final = 4
 """A lone query is padded by so many tokens at most to the length of the one before, for which the
 library has sized its operators. Source: docs/benchmarks.md, as it comes."""
@@ -128,6 +132,9 @@ class Layout:
             # Without it memory grows with every new size of a batch, to 5,000 operators for a lane.
             "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_PER_LAYER * (spec.encoder.num_layers + 1),
         }
+        has_tiles = multiplies_tiles(self.precision, Machine().cpu_features())
+        if has_tiles and spec.max_seq_tokens <= MAX_UNFUSED_TOKENS:
+            both["SNIPPETS_MODE"] = "DISABLE"
         bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": self.streams}
         query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
         return [both | lane for lane in ([query] if self.shares_lanes else [bulk, query])]
