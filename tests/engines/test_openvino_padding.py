@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino.layout import TILE_ROWS, Layout
-from embedlib.engines.openvino.padding import Padding
-from embedlib.testing import make_batch
+from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.padding import TILE_ROWS, Padding
+from embedlib.testing import fake_spec, make_batch
 
 MANY = 64
 
@@ -26,9 +26,15 @@ def test_lone_queries_fill_whole_tiles() -> None:
 
 def test_tiles_are_of_amx_and_of_bf16() -> None:
     amx = frozenset({"avx512_bf16", "amx_bf16"})
-    assert Layout(threads=1, precision="bf16").query_step(amx) == TILE_ROWS
-    assert Layout(threads=1, precision="bf16").query_step(amx - {"amx_bf16"}) == 1
-    assert Layout(threads=1).query_step(amx) == 1
+    encoder = fake_spec(MANY).encoder
+
+    def padded(layout: Layout, features: frozenset[str]) -> int:
+        return rows(layout.padding(encoder, features), 3)
+
+    bf16 = Layout(threads=1, precision="bf16")
+    assert padded(bf16, amx) == TILE_ROWS
+    assert padded(bf16, amx - {"amx_bf16"}) == 3
+    assert padded(Layout(threads=1), amx) == 3
 
 
 def test_no_sequence_has_more_tokens_than_the_model_has_positions() -> None:

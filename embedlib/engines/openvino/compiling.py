@@ -29,6 +29,7 @@ from embedlib.engines.openvino.inputs import infer, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache, WeightsFile
+from embedlib.engines.openvino.padding import MIN_ROWS
 from embedlib.engines.openvino.pages import MappedFile, let_all_go, letting_go, mapped_by
 from embedlib.engines.openvino.stages import Request, Stages
 from embedlib.engines.openvino.weightless import WITHOUT_WEIGHTS, refer
@@ -45,9 +46,6 @@ Build = Callable[[], tuple[Sequence[ov.Model], Any]]
 MAX_DIFFERENCE: Final = 1e-3
 """Between the vectors of a trial and those when the model was compiled, over the largest number.
 Same CPU, same library, same threads: they are equal; what this must find is far off."""
-MIN_ROWS: Final = 8
-"""Tokens that batches of large models are padded to: oneDNN packs a matrix in another form for
-fewer, and keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
 TRIAL_PRODUCTS: Final = 10_000_000_000
 """Multiplications of a trial: some tenths of a second."""
 TRIAL_TOKENS: Final = (8, 32)

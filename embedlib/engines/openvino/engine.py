@@ -28,18 +28,17 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
-from embedlib.engines.openvino.compiling import MIN_ROWS, Loaded, load_models
+from embedlib.engines.openvino.compiling import Loaded, load_models
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import ModelCache
-from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError
-from embedlib.models.spec import Encoder, ModelSpec
+from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.starting import WorkerPool
 
@@ -78,7 +77,7 @@ class OpenVINOEngine:
                 loaded,
                 [-1, *(0 if lane is Lane.BULK else -1 for lane in lanes)],
                 is_per_token=self.limits.is_per_token,
-                padding=_padding(spec.encoder, layout),
+                padding=layout.padding(spec.encoder, Machine().cpu_features()),
             )
         except RuntimeError as error:
             raise EngineBuildError(
@@ -154,15 +153,6 @@ def _load(
         {"product": product, "stages": num_stages},
         mark=bulk_threads.mark,
         is_large=layout.is_large,
-    )
-
-
-def _padding(encoder: Encoder, layout: Layout) -> Padding:
-    return Padding(
-        encoder.num_positions - encoder.position_offset,
-        min_rows=MIN_ROWS if layout.is_large else 1,
-        query_step=layout.query_step(Machine().cpu_features()),
-        spare_tokens=layout.spare_tokens,
     )
 
 

@@ -11,6 +11,7 @@ from embedlib.engines.openvino.distances import most_batch_tokens
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import best_batch_tokens
 from embedlib.engines.openvino.number_types import multiplies_tiles
+from embedlib.engines.openvino.padding import MIN_ROWS, TILE_ROWS, Padding
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
 from embedlib.models.compiled.int8 import INT8_GROUPS
@@ -28,11 +29,6 @@ docs/benchmarks.md, memory of the CPU engine.
 """
 
 
-TILE_ROWS: Final = 16
-"""Rows that AMX multiplies at once: padding a lone query to whole tiles costs no products, and the
-library meets fewer sizes. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
-volume 1, chapter 18; docs/benchmarks.md, single queries.
-"""
 MAX_UNFUSED_TOKENS: Final = 512
 """Where AMX multiplies, products, softmax and mask of attention are not fused in models that take
 so many tokens at most: short texts gain more than long ones lose. Source: docs/benchmarks.md, as it
@@ -145,7 +141,7 @@ class Layout:
         In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
         product. With AMX it must be told so, whatever a profile says: OpenVINO fuses a gated MLP
         with GELU to an operator of its own, which divides by zero on one thread and writes beyond
-        its memory on any other odd number (2026.4: `LinearKsplit2` in its nodes/llm_mlp.cpp).
+        its memory, by its source, on any other odd number (`LinearKsplit2` in nodes/llm_mlp.cpp).
 
         Else a large model is multiplied by MLAS, which packs a matrix once. For the few tokens of a
         query of a small one, oneDNN is faster on Intel. On other CPUs OpenVINO gives oneDNN the
@@ -171,6 +167,16 @@ class Layout:
         is_float32 = self.activation_group is None and not self.is_narrow
         return "mlas" if is_float32 and has_avx2_alone(cpu_features) else "any"
 
-    def query_step(self, cpu_features: frozenset[str]) -> int:
-        """Return to a multiple of how many tokens a lone query is padded."""
-        return TILE_ROWS if multiplies_tiles(self.precision, cpu_features) else 1
+    def padding(self, encoder: Encoder, cpu_features: frozenset[str]) -> Padding:
+        """Return to how many tokens batches are padded.
+
+        Args:
+            encoder: of the model.
+            cpu_features: of this CPU, as `Machine` has them.
+        """
+        return Padding(
+            encoder.num_positions - encoder.position_offset,
+            min_rows=MIN_ROWS if self.is_large else 1,
+            query_step=TILE_ROWS if multiplies_tiles(self.precision, cpu_features) else 1,
+            spare_tokens=self.spare_tokens,
+        )

@@ -22,8 +22,8 @@ def number_type(precision: str) -> Literal["float32", "bf16"]:
     """Return what everything that is not int8 is computed in.
 
     With int8 it is bf16 where that is the faster one and the library still rounds activations to
-    int8 before it multiplies. On a CPU with AMX it does not round them, and a lone query takes up
-    to half as long again. Source: docs/fidelity.md, groups of weights.
+    int8 before it multiplies. With AMX a lone query would take up to two thirds longer. Source:
+    docs/fidelity.md, groups of weights and int8 on a CPU.
 
     Args:
         precision: of the model.

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from embedlib.engines.base import Batch, Lane
+
+MIN_ROWS: Final = 8
+"""Tokens that batches of large models are padded to: oneDNN packs a matrix in another form for
+fewer, and keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
+TILE_ROWS: Final = 16
+"""Rows that AMX multiplies at once: padding a lone query to whole tiles costs no products, and the
+library meets fewer sizes. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
+volume 1, chapter 18; docs/benchmarks.md, as it comes on a CPU with AMX.
+"""
 
 
 class Padding:
