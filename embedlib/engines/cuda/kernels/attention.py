@@ -287,7 +287,10 @@ def _attend_range(
             scores += _picked(by_distance, distance + num_distances // 2, key_place, last)
         if HAS_CAP:
             scores = cap * tanh(scores * scale)
-        elif HAS_BIAS:
+        elif HAS_BIAS or IS_EDGE:
+            # Before the mask: masked scores must stay equal to `largest` where a row sees no key
+            # yet. Scaled with it they are rounded in one place and, fused with the subtraction
+            # below, not in the other: 2 to the power of what is left of 1e30 is infinity.
             scores = scores * scale
         if HAS_BIAS:
             column = distance + num_distances // 2
@@ -302,7 +305,7 @@ def _attend_range(
             if HAS_WINDOW:
                 visible &= (distance >= -reach) & (distance <= reach)
             scores = tl.where(visible, scores, _MASKED)
-        if HAS_CAP or HAS_BIAS:
+        if HAS_CAP or HAS_BIAS or IS_EDGE:
             new_largest = tl.maximum(largest, tl.max(scores, axis=1))
             weights = tl.exp2(scores - new_largest[:, None])
         else:
