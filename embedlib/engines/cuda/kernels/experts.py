@@ -81,11 +81,15 @@ def choose_experts_kernel(
         logits = tl.where(expert == index, tl.sum(token * weights, axis=0), logits)
     powers = tl.exp(logits - tl.max(logits, axis=0))
     shares = powers / tl.sum(powers, axis=0)
-    # Of equal ones the first. NaN is larger than none, so a row of NaN stays one.
-    mine, theirs = shares[:, None], shares[None, :]
-    is_better = (theirs > mine) | ((theirs == mine) & (expert[None, :] < expert[:, None]))
-    is_chosen = tl.sum(is_better.to(tl.int32), axis=1) < NUM_CHOSEN
-    found = tl.where(is_chosen, shares, 0.0)
+    # One after the other, of equal ones the first. Counting those that are larger would not do: it
+    # needs the shares in two layouts, and Triton may compute them in each, a rounding apart.
+    found = tl.where(shares != shares, shares, 0.0)  # a row of NaN stays one
+    left = shares
+    for _ in range(NUM_CHOSEN):
+        is_largest = left == tl.max(left, axis=0)
+        is_chosen = expert == tl.min(tl.where(is_largest, expert, BLOCK_EXPERTS), axis=0)
+        found = tl.where(is_chosen, shares, found)
+        left = tl.where(is_chosen, -1.0, left)
     tl.store(out + row * NUM_EXPERTS + expert, found, mask=expert < NUM_EXPERTS)
 
 
