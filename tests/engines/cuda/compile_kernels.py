@@ -20,6 +20,7 @@ from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.kernels import convolution as convolution_kernel
 from embedlib.engines.cuda.kernels import experts as expert_kernels
+from embedlib.engines.cuda.kernels import few_rows as few_rows_kernels
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
@@ -28,6 +29,7 @@ from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
 
 INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
 BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "fp32"
+FEW_ROWS = {"num_warps": 4, "num_stages": few_rows_kernels.STAGES}
 
 ROW = {"residual": BF16, "change": BF16, "source": BF16, "out": FP8, "scales": F32, "columns": INT}
 NORMS = ("change_weight", "change_bias", "weight", "bias", "query_weight", "key_weight")
@@ -143,6 +145,24 @@ def kernels(capability: int) -> dict[str, tuple[Any, dict[str, str], dict[str, A
         name: (*kernel, {"num_warps": num_warps, "num_stages": 2})
         for name, (*kernel, num_warps) in ROWS.items()
     }
+    for name, number, block_rows, block_inputs in (
+        ("few rows", FP8, 16, 256),
+        ("few rows full", FP8, 64, 128),
+        ("few rows bf16", BF16, 32, 128),
+    ):
+        found[name] = (
+            few_rows_kernels.few_rows_kernel,
+            {"source": number, "weight": number, "bias": BF16, "out": BF16}
+            | dict.fromkeys(("source_scales", "weight_scales"), F32),
+            {
+                "HAS_SCALES": number == FP8,
+                "HAS_BIAS": True,
+                "BLOCK_ROWS": block_rows,
+                "BLOCK_COLUMNS": few_rows_kernels.BLOCK_COLUMNS,
+                "BLOCK_INPUTS": block_inputs,
+            },
+            FEW_ROWS,
+        )
     for head_dim in (32, 64, 128, 256):
         # The sizes that `inputs.tile_queries` returns.
         long = 128 if head_dim < 256 else 64
@@ -184,7 +204,7 @@ def compile_kernel(
     aligned = [
         argument
         for argument, kind in signature.items()
-        if kind.startswith("*") or "stride" in argument or "column" in argument
+        if kind.startswith("*") or any(word in argument for word in ("stride", "column", "inputs"))
     ]
     source = ASTSource(
         fn=function,

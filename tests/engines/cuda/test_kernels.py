@@ -23,6 +23,7 @@ from embedlib.engines.cuda.inputs import LONG_TILE_ROWS, tile_queries, tile_tabl
 from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.kernels import convolution as convolution_kernel
 from embedlib.engines.cuda.kernels import experts as expert_kernels
+from embedlib.engines.cuda.kernels import few_rows
 from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
@@ -424,7 +425,7 @@ def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch
             launched.append((self.name, options.get("enable_fp_fusion")))
 
     modules = (row_kernels, rotate_kernel, attention_kernel, pool_kernel, expert_kernels)
-    modules = (*modules, convolution_kernel)
+    modules = (*modules, convolution_kernel, few_rows)
     names = {
         name: module for module in modules for name in vars(module) if name.endswith("_kernel")
     }
@@ -443,6 +444,8 @@ def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch
     kernels.choose_experts(rows, rows, 1, rows)
     kernels.activate_experts(rows, rows[:, :4], "gelu")
     kernels.convolve(rows, ints, Convolution(rows, None), rows)
+    half = torch.zeros(64, 128, dtype=torch.bfloat16)
+    kernels.linear(Buffer(half[:2]), LinearWeight(half, None, None), Buffer(half[:2]))
     assert sorted(launched) == sorted((name, True) for name in names)
 
 
@@ -462,3 +465,47 @@ def test_linear(dtype: torch.dtype, has_bias: bool, device: torch.device) -> Non
     reference.linear(source, matrix, expected)
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
     torch.testing.assert_close(found.values, expected.values, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 5, 16, 17, 33, 64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP8])
+def test_few_rows(dtype: torch.dtype, num_rows: int, has_bias: bool, device: torch.device) -> None:
+    plain = torch.bfloat16 if dtype == FP8 else dtype
+    bias = numbers(device, 128).to(plain) if has_bias else None
+    source, weight = buffer(device, num_rows, 512, dtype), buffer(device, 128, 512, dtype)
+    for target in (source, weight):
+        reference.quantize(numbers(device, *target.values.shape), target)
+    matrix = LinearWeight(
+        weight.values, None if weight.scales is None else weight.scales.T.contiguous(), bias
+    )
+    is_served = few_rows.serves_few_rows(source.values, matrix.values)
+    assert is_served == (dtype == FP8 or num_rows <= 32)
+    if not is_served:
+        return
+    # A row beyond the last one is not written.
+    found, expected = (buffer(device, num_rows + 1, 128, plain) for _ in range(2))
+    found.values.fill_(7.0)
+    few_rows.multiply_few_rows(source, matrix, Buffer(found.values[:num_rows]))
+    reference.linear(source, matrix, Buffer(expected.values[:num_rows]))
+    assert (found.values[num_rows] == 7.0).all()
+    torch.testing.assert_close(
+        found.values[:num_rows], expected.values[:num_rows], rtol=0.02, atol=0.2
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "columns", "inputs", "dtype"),
+    [
+        (65, 128, 512, FP8),
+        (33, 128, 512, torch.bfloat16),
+        (1, 96, 512, FP8),
+        (1, 128, 384, FP8),
+        (1, 128, 512, torch.float32),
+    ],
+)
+def test_other_products_are_the_library_s(
+    num_rows: int, columns: int, inputs: int, dtype: torch.dtype
+) -> None:
+    source, weight = torch.empty(num_rows, inputs), torch.empty(columns, inputs)
+    assert not few_rows.serves_few_rows(source.to(dtype), weight.to(dtype))

@@ -1,6 +1,6 @@
 """One function per step of a plan, for CUDA devices; `reference.py` has the same in plain torch.
 
-cuBLAS computes products of matrices outside attention, Triton everything else. FP8 products have a
+cuBLAS computes products of many rows outside attention, Triton everything else. FP8 products have a
 scale per row of either side, and use the matrix units' "fast accumulation": about 14 bits of each
 partial sum are kept, far more than e4m3 has.
 """
@@ -14,6 +14,7 @@ from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.kernels.attention import attend
 from embedlib.engines.cuda.kernels.convolution import convolve
 from embedlib.engines.cuda.kernels.experts import activate_experts, choose_experts
+from embedlib.engines.cuda.kernels.few_rows import multiply_few_rows, serves_few_rows
 from embedlib.engines.cuda.kernels.pooling import pool
 from embedlib.engines.cuda.kernels.rotation import rotate
 from embedlib.engines.cuda.kernels.rows import activate, embed, norm, quantize
@@ -36,6 +37,14 @@ __all__ = [
 
 def linear(source: Buffer, weight: LinearWeight, out: Buffer) -> None:
     """out = source @ weight.T + bias; see `reference.linear`."""
+    if serves_few_rows(source.values, weight.values):
+        multiply_few_rows(source, weight, out)
+    else:
+        multiply_many_rows(source, weight, out)
+
+
+def multiply_many_rows(source: Buffer, weight: LinearWeight, out: Buffer) -> None:
+    """Let cuBLAS do the same."""
     columns = weight.values.t()
     if source.scales is not None:
         torch._scaled_mm(
