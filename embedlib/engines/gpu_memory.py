@@ -89,8 +89,8 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
         )
 
 
-def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
-    """Return the bytes of the matrices of one layer, which all layers share, and of a kept prefix.
+def bytes_per_token(encoder: Encoder) -> int:
+    """Return the bytes of a token's activations: the matrices of one layer, which all layers share.
 
     The engine cuda allocates them as `cuda.lowering` names them; the other takes no more.
     """
@@ -106,5 +106,11 @@ def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
         width += 3 * encoder.hidden_size
     if encoder.relative_positions is not None:  # of queries and of keys, with either direction's
         width += 4 * encoder.num_heads * encoder.relative_positions.num_buckets
+    return width * BYTES_PER_NUMBER
+
+
+def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
+    """Return the bytes of a batch's activations and of a kept prefix."""
+    keys = 2 * encoder.num_kv_heads * encoder.head_dim * BYTES_PER_NUMBER
     kept = min(KEPT_TOKENS, batch_tokens) * keys * encoder.num_layers if encoder.is_causal else 0
-    return (batch_tokens * width + kept) * BYTES_PER_NUMBER
+    return batch_tokens * bytes_per_token(encoder) + kept
