@@ -11,6 +11,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
 
 import numpy as np
@@ -54,7 +55,7 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """What the engine needs of a device. After construction only one thread launches."""
+    """What the engine needs of a device. After construction one thread at a time launches."""
 
     torch_device: torch.device
     capability: tuple[int, int] | None
@@ -62,6 +63,10 @@ class Device(Protocol):
 
     def enter(self) -> None:
         """Prepare the calling thread for launching; not needed while the engine is constructed."""
+        ...
+
+    def launching(self) -> AbstractContextManager[object]:
+        """Do the same for as long as the returned context lasts."""
         ...
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
@@ -76,10 +81,18 @@ class Device(Protocol):
         """Return float32[size] on the host, which `download` fills while the device computes."""
         ...
 
-    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
-        """Copy to a host buffer, after earlier launches and in parallel to later ones.
+    def download(
+        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
+    ) -> Event:
+        """Copy to a host buffer, after earlier launches; the next one may overwrite the vectors.
 
-        The next launch may overwrite the vectors. The returned event is the end of the copy.
+        Args:
+            vectors: float32 numbers on the device.
+            target: a host buffer of the same shape.
+            is_short: copy before later launches, which costs the host least; else beside them.
+
+        Returns:
+            the end of the copy.
         """
         ...
 
@@ -110,6 +123,10 @@ class CpuDevice:
     def enter(self) -> None:
         """Nothing to prepare."""
 
+    def launching(self) -> AbstractContextManager[object]:
+        """Nothing to prepare."""
+        return nullcontext()
+
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Return the values as a tensor."""
         return torch.from_numpy(values)
@@ -122,7 +139,9 @@ class CpuDevice:
         """Return ordinary memory."""
         return torch.empty(size, dtype=torch.float32)
 
-    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+    def download(
+        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
+    ) -> Event:
         """Copy immediately."""
         target.copy_(vectors)
         return _Reached()
@@ -178,6 +197,12 @@ class CudaDevice:
         torch.cuda.set_device(self.torch_device)
         torch.cuda.set_stream(self._compute)
 
+    def launching(self) -> AbstractContextManager[object]:
+        """Make the compute stream the thread's current stream."""
+        # It sets the stream's device, too.
+        context: AbstractContextManager[object] = torch.cuda.stream(self._compute)
+        return context
+
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Copy on the copy stream; only the compute stream waits for it."""
         pinned = torch.from_numpy(values).pin_memory()
@@ -196,8 +221,13 @@ class CudaDevice:
         """Return page-locked memory."""
         return torch.empty(size, dtype=torch.float32, pin_memory=True)
 
-    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
-        """Copy on the result stream; the compute stream does not wait."""
+    def download(
+        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
+    ) -> Event:
+        """Copy on the compute stream, or on the result stream without the other waiting for it."""
+        if is_short:
+            target.copy_(vectors, non_blocking=True)
+            return self.mark()
         # The next replay of a recording overwrites these vectors, so a clone is downloaded.
         source = vectors.clone()
         self._results.wait_stream(self._compute)

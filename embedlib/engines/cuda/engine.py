@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
@@ -19,7 +20,7 @@ from embedlib.engines.cuda.device_weights import HostWeights
 from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import Ints, check
 from embedlib.engines.cuda.jobs import BatchInFlight
-from embedlib.engines.cuda.limits import MAX_BATCH_TOKENS
+from embedlib.engines.cuda.limits import default_batch_tokens
 from embedlib.engines.cuda.loaded_model import CudaPrecision, LoadedModel
 from embedlib.engines.cuda.prefixes import Prefixes
 from embedlib.engines.cuda.results import Results
@@ -32,13 +33,17 @@ from embedlib.models.spec import ModelSpec, Pooling
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one ready."""
 MAX_INFLIGHT_QUERIES: Final = 2
+LAUNCH_SECONDS: Final = 10.0
+"""How long a launch waits for that of another thread, which takes a millisecond. A signal handler
+that waits for a query may have interrupted it, and would wait for ever."""
 
 
 class CudaEngine:
-    """A model on an NVIDIA GPU. See `embedlib.engines.base.Engine`.
+    """A model on an NVIDIA GPU. See `embedlib.engines.base.CallerEngine`.
 
     Three threads: one launches, one waits for the device so that more can be launched, one waits
-    for vectors and calls back. `submit` and all of them share the `Turns` and nothing else.
+    for vectors and calls back. `submit` and all of them share the `Turns` and nothing else. A query
+    on its caller's thread is launched there, between two turns, and needs none of them.
     """
 
     def __init__(
@@ -66,7 +71,7 @@ class CudaEngine:
                 the pooled rows of all layers (`models.compiled.pooled_rows`); it requires the
                 weights of the original model.
             device: cuda, cuda:N, or cpu, where plain torch emulates the kernels, for tests.
-            max_batch_tokens: token budget of a batch; None: an estimate of the best.
+            max_batch_tokens: token budget of a batch; None: by the model's width, see `limits`.
             max_inflight_bulk: maximum bulk batches in flight; None: one computing and one ready.
             memory_fraction: share of the GPU's memory that may be used.
             attention: which kernel computes the attention of long batches, see `attention`; "own":
@@ -81,7 +86,7 @@ class CudaEngine:
             EngineBuildError: the model does not fit into memory, or its first computation fails.
         """
         num_bulk = max_inflight_bulk or MAX_INFLIGHT_BULK
-        max_tokens = max_batch_tokens or MAX_BATCH_TOKENS
+        max_tokens = max_batch_tokens or default_batch_tokens(spec.encoder)
         self.limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
             is_per_token=not any(isinstance(module, Pooling) for module in spec.modules),
@@ -114,6 +119,8 @@ class CudaEngine:
         self._lost: str | None = None
         self._num_open = 0
         """Number of batches submitted and not done."""
+        self._launching = threading.Lock()
+        """Held by the thread that launches: recordings and results are for one at a time."""
         self._results = Results(self._model.device)
         self._launched: SimpleQueue[tuple[Turn[BatchInFlight], Event] | None] = SimpleQueue()
         """Groups of long batches that the device has not finished."""
@@ -149,24 +156,31 @@ class CudaEngine:
             EngineRunError: the GPU is lost, or the batch is not one of this model.
             EngineOutOfMemoryError: the batch is larger than the allocated memory.
         """
-        if self._lost is not None:
-            raise EngineRunError(f"engine cuda: {self._lost}")
-        check(batch, self._spec)
-        num_kept = self._prefixes.begin_use(batch)
-        rest = without_first(batch, num_kept)
-        try:
-            self._model.check_room(rest)
-            is_short = self._model.short.fits(rest)
-            prepared = None if is_short else self._model.prepare(rest, num_kept)
-        except BaseException:
-            self._prefixes.end_use(num_kept)
-            raise
-        job = BatchInFlight(rest, num_kept, on_done, prepared)
+        job = self._job(batch, on_done)
         self._add(job)
-        prefix = self._prefixes.propose(batch)
-        if prefix is not None:
-            self._add(self._keep_prefix(prefix))
+        self._propose_prefix(batch)
         return job
+
+    def compute(self, batch: Batch) -> NDArray[np.float32]:
+        """Compute a batch of the query lane on the calling thread, if it fits a recording.
+
+        It waits for at most two groups of a long batch, as every query does (`turns`).
+
+        Raises:
+            EngineRunError: the GPU is lost, or the batch is not one of this model.
+            EngineOutOfMemoryError: the batch is larger than the allocated memory.
+        """
+        done = threading.Event()
+        job = self._job(batch, done.set)
+        if job.prepared is None:
+            with self._changed:
+                self._num_open += 1
+            self._compute(job)
+        else:
+            self._add(job)
+            done.wait()
+        self._propose_prefix(batch)
+        return job.result()
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight, then free the device.
@@ -185,6 +199,31 @@ class CudaEngine:
             was_closed, self._is_closed = self._is_closed, True
         if not was_closed:
             self._model.close()
+
+    def _job(self, batch: Batch, on_done: Callable[[], None]) -> BatchInFlight:
+        """Return the job of a batch, prepared if it fits no recording.
+
+        Raises:
+            what `submit` raises.
+        """
+        if self._lost is not None:
+            raise EngineRunError(f"engine cuda: {self._lost}")
+        check(batch, self._spec)
+        num_kept = self._prefixes.begin_use(batch)
+        rest = without_first(batch, num_kept)
+        try:
+            self._model.check_room(rest)
+            is_short = self._model.short.fits(rest)
+            prepared = None if is_short else self._model.prepare(rest, num_kept)
+        except BaseException:
+            self._prefixes.end_use(num_kept)
+            raise
+        return BatchInFlight(rest, num_kept, on_done, prepared)
+
+    def _propose_prefix(self, batch: Batch) -> None:
+        prefix = self._prefixes.propose(batch)
+        if prefix is not None:
+            self._add(self._keep_prefix(prefix))
 
     def _keep_prefix(self, ids: Ints) -> BatchInFlight:
         """Return the job that computes a prefix's keys and values."""
@@ -206,6 +245,21 @@ class CudaEngine:
                 self._turns.add_long(job, num_groups, is_query=job.batch.lane is Lane.QUERY)
             self._num_open += 1
             self._changed.notify()
+
+    # On a caller's thread.
+
+    def _compute(self, job: BatchInFlight) -> None:
+        """Launch a short batch and wait for it."""
+        try:
+            with torch.inference_mode(), self._model.device.launching():
+                self._launch(Turn(job, None, is_last=True))
+            assert job.arrival is not None, "it was launched; this is a bug in embedlib"
+            job.arrival.synchronize()
+        except Exception as error:  # raised by `result`
+            job.error = error
+            self._check_lost()
+        finally:
+            self._end(job)
 
     # On the launching thread.
 
@@ -243,10 +297,18 @@ class CudaEngine:
             return turn
 
     def _launch(self, turn: Turn[BatchInFlight]) -> None:
+        if not self._launching.acquire(timeout=LAUNCH_SECONDS):
+            raise RuntimeError("a signal handler waits for a query that it interrupts")
+        try:
+            self._launch_alone(turn)
+        finally:
+            self._launching.release()
+
+    def _launch_alone(self, turn: Turn[BatchInFlight]) -> None:
         job, model = turn.job, self._model
         if turn.group is None or job.prepared is None:
             vectors = model.short.launch(job.batch, job.num_kept)
-            job.arrival = job.vectors = self._results.start(vectors)
+            job.arrival = job.vectors = self._results.start(vectors, is_short=True)
             return
         if turn.group == 0:
             values = model.device.upload(job.prepared.values)
@@ -261,10 +323,7 @@ class CudaEngine:
 
     def _fail(self, turn: Turn[BatchInFlight], error: BaseException) -> None:
         turn.job.error = error
-        try:
-            self._model.device.mark().synchronize()
-        except BaseException as lost:  # then the launch was not what failed
-            self._lose(lost)
+        self._check_lost()
         with self._changed:
             self._turns.drop(turn)
         self._end(turn.job)
@@ -297,7 +356,13 @@ class CudaEngine:
             self._end(job)
             del job  # or the last batch would live until the next one
 
-    # On any of the three threads.
+    # On any thread.
+
+    def _check_lost(self) -> None:
+        try:
+            self._model.device.mark().synchronize()
+        except BaseException as lost:  # then the launch was not what failed
+            self._lose(lost)
 
     def _lose(self, error: BaseException) -> None:
         """Give the GPU up: waiting for it failed, because a kernel did.
@@ -307,8 +372,6 @@ class CudaEngine:
         """
         if self._lost is None and not is_out_of_memory(error):
             self._lost = f"the GPU is lost ({first_line(error)}); restart the process"
-
-    # On the launching or the ending thread.
 
     def _end(self, job: BatchInFlight) -> None:
         job.on_device = None

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -90,7 +91,7 @@ class Layout:
         """P, room for this many pooled rows."""
         return self.num_seqs * self.num_pooled_modes
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the parts by name, in order."""
         return {
@@ -107,7 +108,7 @@ class Layout:
             "pooled_tile_prefixes": (self.num_pooled,),
         }
 
-    @property
+    @cached_property
     def places(self) -> dict[str, slice]:
         """The slice of each part in the array, by name."""
         places, start = {}, 0
@@ -116,7 +117,7 @@ class Layout:
             start = -(-places[name].stop // ALIGNED_NUMBERS) * ALIGNED_NUMBERS
         return places
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Length of the array."""
         return int(max(place.stop for place in self.places.values()))
@@ -181,7 +182,7 @@ def fill(
     parts["pooled_positions"][:num_pooled] = parts["positions"][firsts + pooled]
     rows = np.arange(num_pooled, dtype=np.int32)
     keys = np.repeat(lengths, len(pooled_modes))
-    table = np.stack([rows, np.ones_like(rows), pooled, firsts, keys], axis=1)
+    table = _table(rows, 1, pooled, firsts, keys)
     _write_tiles(parts, "pooled_tile", table, np.repeat(kept, len(pooled_modes)))
 
 
@@ -257,7 +258,15 @@ def tile_table(cu_seqlens: Ints, tile_queries: int) -> Ints:
     firsts = np.cumsum(num_tiles) - num_tiles
     places = (np.arange(len(seqs)) - firsts[seqs]) * tile_queries
     counts = np.minimum(lengths[seqs] - places, tile_queries)
-    return np.stack([starts[seqs] + places, counts, places, starts[seqs], lengths[seqs]], axis=1)
+    return _table(starts[seqs] + places, counts, places, starts[seqs], lengths[seqs])
+
+
+def _table(rows: Ints, *others: Ints | int) -> Ints:
+    """Return int32[tiles, 5] of its columns."""
+    table = np.empty((len(rows), TILE_COLUMNS), np.int32)
+    for column, values in enumerate((rows, *others)):
+        table[:, column] = values
+    return table
 
 
 def _write_tiles(parts: dict[str, Ints], name: str, table: Ints, num_kept: Ints) -> None:

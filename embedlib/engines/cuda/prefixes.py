@@ -58,9 +58,9 @@ class Prefixes:
             max_tokens: maximum length of a prefix; 0: never keep one.
         """
         self._max_tokens = max_tokens
-        self._candidates: dict[Lane, _Candidate] = {}
         self._lock = threading.Lock()
         """Guards the fields below."""
+        self._candidates: dict[Lane, _Candidate] = {}
         self._kept: Ints = np.zeros(0, np.int32)
         self._num_users = 0
         self._is_changing = False
@@ -85,10 +85,10 @@ class Prefixes:
 
         The caller calls `keep` when the prefix is computed, or has failed.
         """
-        candidate = self._vote(batch)
-        if candidate is None or candidate.num_votes < MIN_VOTES:
-            return None
         with self._lock:
+            candidate = self._vote(batch)
+            if candidate is None or candidate.num_votes < MIN_VOTES:
+                return None
             if self._is_changing or self._num_users:
                 return None
             candidate.num_votes = 0  # the next vote starts with another sequence
@@ -97,7 +97,7 @@ class Prefixes:
                 return None
             self._is_changing = True
             self._kept = self._kept[:0]
-        return candidate.ids
+            return candidate.ids
 
     def keep(self, ids: Ints) -> None:
         """Record the prefix whose keys are in memory now; empty if computing them failed."""

@@ -54,19 +54,24 @@ class Result:
 
 
 class Results:
-    """Starts copies to the host; one thread starts them, any thread may read the results."""
+    """Starts copies to the host, one at a time; any thread may read the results."""
 
     def __init__(self, device: Device) -> None:
         """Start without buffers; `start` allocates them."""
         self._device = device
         self._free: deque[torch.Tensor] = deque()
 
-    def start(self, vectors: torch.Tensor) -> Result:
-        """Start copying float32[rows, columns], after everything launched before."""
+    def start(self, vectors: torch.Tensor, *, is_short: bool = False) -> Result:
+        """Start copying float32[rows, columns], after everything launched before.
+
+        Args:
+            vectors: on the device.
+            is_short: the batch was short, and so is the copy.
+        """
         size = vectors.numel()
         buffer = self._take(size)
         target = buffer[:size].view(vectors.shape)
-        arrival = self._device.download(vectors, target)
+        arrival = self._device.download(vectors, target, is_short=is_short)
         return Result(target, arrival, partial(self._free.append, buffer))
 
     def _take(self, size: int) -> torch.Tensor:

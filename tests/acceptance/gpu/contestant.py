@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,17 +115,20 @@ class ContestantCalls:
         """Measure queries in sequence: ids, with a common beginning or none, to a vector."""
         texts = self._texts([num_tokens] * NUM_QUERIES, prefix_tokens)
         gate.alone(self._engine, texts)
-        queries = [make_batch([text], Lane.QUERY) for text in texts]
-        self._drive(seconds * WARM_UP, queries=queries)
-        return percentiles(self._drive(seconds, queries=queries).query_s)
+        queries = cycle([make_batch([text], Lane.QUERY) for text in texts])
+        return self._timed(lambda: self._engine.compute(next(queries)), seconds)
 
     def encode(self, num_tokens: int, seconds: float) -> Result:
         """Measure `Embedder.encode` of single texts: text to a vector, by way of all threads."""
         text = written(self._texts([num_tokens])[0])
+        return self._timed(lambda: self._embedder.encode(text, show_progress_bar=False), seconds)
+
+    def _timed(self, ask: Callable[[], object], seconds: float) -> Result:
+        """Ask again and again, as a caller does who waits for each answer."""
         taken: list[float] = []
         end = time.perf_counter() + seconds
         while (begin := time.perf_counter()) < end or not taken:
-            self._embedder.encode(text, show_progress_bar=False)
+            ask()
             taken.append(time.perf_counter() - begin)
         return percentiles(taken[int(len(taken) * WARM_UP) :])
 

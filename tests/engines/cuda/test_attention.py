@@ -385,6 +385,8 @@ def test_parts_are_the_whole(
 def test_torch_is_asked_as_it_wants(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's function runs only on GPUs: the stand-in checks its arguments."""
     signature = inspect.signature(varlen.varlen_attn)
+    if version == "2.13.0" and "enable_gqa" not in signature.parameters:
+        pytest.skip(f"torch {torch.__version__} has an older function")
     # torch 2.11 has only these, and no argument for heads that share keys.
     old = ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale"]
     monkeypatch.setattr(torch, "__version__", version)

@@ -240,6 +240,12 @@ def test_a_gpu_copies_behind_its_kernels_on_a_stream_of_its_own(gpu: Gpu) -> Non
     ]
 
 
+def test_a_gpu_copies_a_short_result_between_its_kernels(gpu: Gpu) -> None:
+    """The next recording that writes these vectors runs behind the copy."""
+    gpu.device.download(gpu.tensor([1.0]), gpu.tensor([0.0]), is_short=True)
+    assert gpu.log == ["copy of [1.0], non_blocking=True", "event on compute"]
+
+
 WARM_UP = ["waited for cuda:1", "on compute", "launched", "waited for compute"]
 
 

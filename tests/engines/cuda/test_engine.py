@@ -4,8 +4,10 @@ import gc
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 import torch
 
 from embedlib.engines.base import Lane, why_lost
+from embedlib.engines.cuda import engine as cuda_engine
 from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -32,6 +36,7 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from embedlib.testing.models.table import OPENVINO_ALONE, SCORING_VARIANTS
+from tests.acceptance.gpu.models import shape_of
 from tests.comparing import relative_errors
 from tests.tiny_encoders import computed as run
 
@@ -241,6 +246,20 @@ def test_limits(files: ModelFiles) -> None:
     assert (limits.is_padded, limits.embedding_dim, limits.max_batch_tokens) == (False, 32, 256)
     assert limits.max_inflight_batches > limits.max_inflight_bulk == 2
     assert make(files, max_inflight_bulk=5).limits.max_inflight_bulk == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "budget"),
+    [
+        ("bge-large", 65_536),
+        ("qwen3-embedding-0.6b", 32_768),
+        ("bge-en-icl", 16_384),
+    ],
+)
+def test_small_models_take_more_tokens_into_a_batch(model: str, budget: int) -> None:
+    spec = replace(shape_of(model).spec, max_seq_tokens=512)
+    assert batch_room(spec, None) == budget
+    assert batch_room(spec, 100) == 512
 
 
 @pytest.mark.parametrize(
@@ -455,7 +474,9 @@ class HeldDevice(CpuDevice):
     def mark(self) -> Event:
         return self
 
-    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+    def download(
+        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
+    ) -> Event:
         super().download(vectors, target)
         return self
 
@@ -471,7 +492,9 @@ class LostDevice(CpuDevice):
     def mark(self) -> Event:
         return self
 
-    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+    def download(
+        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
+    ) -> Event:
         super().download(vectors, target)
         return self
 
@@ -482,18 +505,24 @@ class LostDevice(CpuDevice):
 
 @pytest.mark.parametrize("num_tokens", [5, 50])
 @pytest.mark.parametrize("at_launch", [False, True])
+@pytest.mark.parametrize("is_here", [False, True])
 def test_a_gpu_that_is_lost_is_given_up(
-    files: ModelFiles, num_tokens: int, at_launch: bool, monkeypatch: pytest.MonkeyPatch
+    files: ModelFiles,
+    num_tokens: int,
+    at_launch: bool,
+    is_here: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = LostDevice()
     monkeypatch.setattr(loaded_model, "open_device", lambda *_: device)
     engine = make(files)
     batch = make_batch([[5] * num_tokens])
-    run(engine, batch)
+    ask = engine.compute if is_here else partial(run, engine)
+    ask(batch)
     assert why_lost(engine) is None
     device.error = RuntimeError("CUDA error: out of memory")
     with pytest.raises(EngineOutOfMemoryError):
-        run(engine, batch)
+        ask(batch)
     assert why_lost(engine) is None, "the next batch may have room"
     device.error = RuntimeError("an illegal memory access was encountered\nhints")
 
@@ -504,11 +533,80 @@ def test_a_gpu_that_is_lost_is_given_up(
         monkeypatch.setattr(engine._model.executor, "run", broken)
         monkeypatch.setattr(engine._model.short, "launch", broken)
     with pytest.raises(EngineRunError, match="launch failure" if at_launch else "illegal memory"):
-        run(engine, batch)
+        ask(batch)
     told = r"the GPU is lost \(an illegal memory access was encountered\); restart the process"
     assert re.fullmatch(told, why_lost(engine) or "")
-    with pytest.raises(EngineRunError, match=f"engine cuda: {told}"):
-        engine.submit(batch, lambda: None)
+    for submit in (engine.compute, lambda batch: engine.submit(batch, lambda: None)):
+        with pytest.raises(EngineRunError, match=f"engine cuda: {told}"):
+            submit(batch)
+    engine.close()
+
+
+def test_a_query_is_launched_by_its_caller_beside_a_long_batch(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(files)
+    on: list[str] = []
+    launch = engine._model.short.launch
+
+    def spy(*args: Any) -> Any:
+        on.append(threading.current_thread().name)
+        return launch(*args)
+
+    monkeypatch.setattr(engine._model.short, "launch", spy)
+    query, bulk = make_batch([[5, 6, 7]], Lane.QUERY), make_batch([[5] * 50] * 2)
+    expected = run(engine, query)
+    done = threading.Semaphore(0)
+    with ThreadPoolExecutor(1, "caller") as caller:
+        jobs = []
+        for _ in range(20):
+            jobs.append(engine.submit(bulk, done.release))
+            found = caller.submit(engine.compute, query)
+            np.testing.assert_array_equal(found.result(WAIT_SECONDS), expected)
+        closing = caller.submit(engine.close)
+    closing.result()
+    assert all(done.acquire(timeout=WAIT_SECONDS) for _ in jobs)
+    assert on == ["embedlib-cuda-launch", *["caller_0"] * 20]
+
+
+def test_ctrl_c_leaves_the_engine_usable(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, query = make(files), make_batch([[5, 6, 7]], Lane.QUERY)
+    expected = engine.compute(query)
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._model.short, "launch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.compute(query)
+    np.testing.assert_array_equal(engine.compute(query), expected)
+    np.testing.assert_array_equal(run(engine, query), expected)
+    engine.close()
+
+
+def test_a_handler_that_asks_while_its_thread_launches_gets_an_error(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_engine, "LAUNCH_SECONDS", 0.01)
+    engine, query = make(files), make_batch([[5, 6, 7]], Lane.QUERY)
+    launch = engine._model.short.launch
+    told: list[str] = []
+
+    def interrupted(*args: Any) -> Any:
+        monkeypatch.setattr(engine._model.short, "launch", launch)
+        with pytest.raises(EngineRunError) as error:
+            run(engine, query)
+        told.append(str(error.value))
+        return launch(*args)
+
+    expected = run(engine, query)
+    monkeypatch.setattr(engine._model.short, "launch", interrupted)
+    np.testing.assert_array_equal(engine.compute(query), expected)
+    assert told == ["engine cuda: a signal handler waits for a query that it interrupts"]
+    np.testing.assert_array_equal(run(engine, query), expected)
     engine.close()
 
 

@@ -46,7 +46,9 @@ class LateDevice(CpuDevice):
         self.buffers.append(size)
         return torch.full((size,), torch.nan)
 
-    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+    def download(
+        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
+    ) -> Event:
         self.copies += 1
         return LateCopy(vectors.clone(), target, self.gate)
 
