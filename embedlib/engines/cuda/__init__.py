@@ -1,8 +1,8 @@
 """The CUDA engine: our own FP8 on torch and Triton, without TensorRT-LLM.
 
-**State.** Written and tested without a GPU: every kernel under Triton's interpreter, every model
-on torch's CPU with FP8 emulated. It has never run on a GPU; no speed is known. docs/cuda.md says
-which command checks and measures it there.
+**State.** It has run on an H100 and an H200 (docs/benchmarks.md, "On a GPU"). Its tests run without
+a GPU, too: every kernel under Triton's interpreter, every model on torch's CPU with FP8 emulated.
+docs/cuda.md says which command checks and measures it on a GPU.
 
 **What a GPU wants.** A transformer's time is in its linear layers. On a batch of documents they
 are bound by the matrix units, which compute twice as much per second in FP8 as in bfloat16. On one

@@ -48,7 +48,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     return EngineChoice(
         name=NAME,
         is_available=True,
-        reason=f"runs on {', '.join(names)}, in FP8 or bfloat16; never tried on a GPU so far",
+        reason=f"runs on {', '.join(names)}, in FP8 or bfloat16",
         version=machine.version("torch"),
         devices=tuple(f"cuda:{index}" for index in indices),
         gpus=chosen,
