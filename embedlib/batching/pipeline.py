@@ -70,8 +70,7 @@ class Pipeline:
         self._instant: InstantTexts | None = None
         if engine.limits.is_instant and isinstance(engine, CallerEngine):
             self._instant = InstantTexts(engine, meter)
-        is_instant = self._instant is not None
-        self._micro_batch = policy.instant_texts if is_instant else policy.micro_batch_texts
+        self._micro_batch = policy.micro_batch(engine.limits)
         """Bulk texts that are queued together."""
         send = self._instant or self._manager.add_bulk
         try:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from embedlib.engines.base import EngineLimits
+
+TOKENS_OF_A_TEXT: Final = 64
+"""A short text, which most are: so many fill a batch."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingPolicy:
@@ -15,7 +20,11 @@ class BatchingPolicy:
 
     micro_batch_texts: int = 64
     """Texts that the tokenizer thread tokenizes at a time: enough to use every core, few enough
-    that the engine starts soon."""
+    that the engine starts soon. More where a batch of the engine holds more, see `micro_batch`."""
+
+    max_micro_batch_texts: int = 512
+    """After each micro-batch the thread waits for the interpreter, milliseconds where another one
+    launches a GPU's kernels from Python. Source: docs/benchmarks.md, "From text"."""
 
     instant_texts: int = 256
     """The same where that thread computes them as well: more of them share each step in Python."""
@@ -34,6 +43,13 @@ class BatchingPolicy:
     """Minimum tokens per batch when a small job is split into parallel batches. A job too small to
     split is computed as a query, on all cores; a query that arrives in the meantime waits for
     milliseconds. Source: docs/benchmarks.md, few texts."""
+
+    def micro_batch(self, limits: EngineLimits) -> int:
+        """Return how many texts are tokenized at a time for an engine."""
+        if limits.is_instant:
+            return self.instant_texts
+        texts_of_a_batch = limits.max_batch_tokens // TOKENS_OF_A_TEXT
+        return max(self.micro_batch_texts, min(self.max_micro_batch_texts, texts_of_a_batch))
 
 
 DEFAULT_POLICY: Final = BatchingPolicy()

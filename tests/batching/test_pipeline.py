@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,34 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 WAIT_SECONDS = 30
 MICRO_BATCH_TEXTS = DEFAULT_POLICY.micro_batch_texts
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_instant", "num_texts"),
+    [(512, False, 64), (4096, True, 256), (16_384, False, 256), (65_536, False, 512)],
+)
+def test_a_micro_batch_grows_with_the_engines_batches(
+    budget: int, is_instant: bool, num_texts: int
+) -> None:
+    limits = FakeEngine(max_batch_tokens=budget).limits
+    found = DEFAULT_POLICY.micro_batch(replace(limits, is_instant=is_instant))
+    assert found == num_texts
+
+
+def test_an_engine_of_large_batches_gets_large_micro_batches() -> None:
+    sizes: list[int] = []
+    tokenize = by_bytes()
+
+    def watch(job: Job, first_row: int, texts: Sequence[Any]) -> Sequence[TokenizedText]:
+        sizes.append(len(texts))
+        return tokenize(job, first_row, texts)
+
+    pipeline = start(FakeEngine(max_batch_tokens=65_536))
+    job = pipeline.open_job(1100, Lane.BULK)
+    pipeline.feed(job, ["a"] * 1100, watch)
+    job.future.result(WAIT_SECONDS)
+    pipeline.close()
+    assert sizes == [512, 512, 76]
 
 
 class Clock:
