@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.errors import EngineRunError
-from embedlib.models.spec import Encoder, ModelSpec, PoolingMode
+from embedlib.models.spec import Encoder, ModelSpec, Pooling, PoolingMode
 
 Ints = NDArray[np.int32]
 
@@ -184,6 +184,13 @@ def fill(
     keys = np.repeat(lengths, len(pooled_modes))
     table = _table(rows, 1, pooled, firsts, keys)
     _write_tiles(parts, "pooled_tile", table, np.repeat(kept, len(pooled_modes)))
+
+
+def depends_on_ids(spec: ModelSpec) -> bool:
+    """Whether more than the ids themselves depends on them: positions, or the pooled token."""
+    encoder, first = spec.encoder, spec.modules[0]
+    counts_ids = encoder.rope is None and encoder.pad_token_id is not None
+    return counts_ids or (isinstance(first, Pooling) and first.skipped_token_id is not None)
 
 
 def split(values: Ints, layout: Layout) -> dict[str, Ints]:

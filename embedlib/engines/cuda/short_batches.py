@@ -20,7 +20,7 @@ from embedlib.engines.cuda.buffers import Workspace
 from embedlib.engines.cuda.device import Device
 from embedlib.engines.cuda.executor import DeviceBatch, Executor, device_batch
 from embedlib.engines.cuda.groups import whole
-from embedlib.engines.cuda.inputs import Ints, Layout, fill, tile_queries
+from embedlib.engines.cuda.inputs import Ints, Layout, depends_on_ids, fill, tile_queries
 from embedlib.engines.cuda.plan import Plan
 from embedlib.models.spec import ModelSpec, Pooling
 
@@ -30,6 +30,9 @@ costs more than a graph saves."""
 TOKENS_PER_SEQ: Final = 8
 """A bucket has room for one sequence per this many tokens; a batch of more and shorter sequences
 uses a larger bucket."""
+
+MAX_KEPT: Final = 256
+"""Arrays of lone sequences that are kept: 8 KiB at most each, if pooled."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class ShortBatches:
         self._plan = plan
         self._device = device
         self._pools = any(isinstance(module, Pooling) for module in spec.modules)
+        self._kept: dict[tuple[int, ...], Ints] = {}
+        """Arrays of lone sequences, by all they depend on but the ids."""
         layouts = bucket_layouts(
             plan,
             tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize),
@@ -86,12 +91,35 @@ class ShortBatches:
     def launch(self, batch: Batch, num_kept: Ints) -> torch.Tensor:
         """Launch a batch and return its vectors, which the next launch overwrites."""
         recording = next(item for item in self._recordings if item.layout.fits(batch))
-        values = np.empty(recording.layout.size, np.int32)
-        fill(values, batch, recording.layout, self._spec, self._plan.pooled_modes, num_kept)
-        self._device.refill(recording.inputs, values)
+        self._device.refill(recording.inputs, self._values(batch, recording.layout, num_kept))
         recording.replay()
         num_rows = batch.num_seqs if self._pools else len(batch.token_ids)
         return recording.vectors[:num_rows]
+
+    def _values(self, batch: Batch, layout: Layout, num_kept: Ints) -> Ints:
+        """Return int32[layout.size]: the batch as `fill` writes it.
+
+        That takes dozens of small steps in numpy, as long as a GPU computes a small model. So for a
+        lone sequence, a query, the array is kept, and the next one that differs only in its ids
+        copies it.
+        """
+        if batch.num_seqs != 1 or depends_on_ids(self._spec):
+            return self._filled(batch, layout, num_kept)
+        others = (num_kept, batch.num_prompt_tokens, batch.num_type0_tokens)
+        key = (layout.num_tokens, len(batch.token_ids), *(int(values[0]) for values in others))
+        kept = self._kept.get(key)
+        if kept is None:
+            if len(self._kept) == MAX_KEPT:
+                self._kept.clear()
+            kept = self._kept[key] = self._filled(batch, layout, num_kept)
+        values = kept.copy()
+        values[layout.places["token_ids"]][: len(batch.token_ids)] = batch.token_ids
+        return values
+
+    def _filled(self, batch: Batch, layout: Layout, num_kept: Ints) -> Ints:
+        values = np.empty(layout.size, np.int32)
+        fill(values, batch, layout, self._spec, self._plan.pooled_modes, num_kept)
+        return values
 
     def _record(self, layout: Layout, executor: Executor) -> _Recording:
         inputs = torch.zeros(layout.size, dtype=torch.int32, device=self._device.torch_device)

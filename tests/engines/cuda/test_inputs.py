@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
+from embedlib.engines.cuda import loaded_model, short_batches
+from embedlib.engines.cuda.device import CpuDevice
+from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import (
     SHORT_TILE_ROWS,
@@ -21,7 +27,9 @@ from embedlib.engines.cuda.inputs import (
 )
 from embedlib.errors import EngineRunError
 from embedlib.models.encoder_parts import Rope
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Head, ModelSpec, Pooling, PoolingMode
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import fake_spec, make_batch
 
 BOTH: tuple[PoolingMode, ...] = ("cls", "last_token")
@@ -205,3 +213,42 @@ def test_what_would_read_other_memory_is_refused(ids: list[list[int]], told: str
 
 def test_the_limits_themselves_are_fine() -> None:
     check(make_batch([[0, 255], [5] * 32]), fake_spec(32))
+
+
+class Refilled(CpuDevice):
+    """Remembers what recordings are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[int] = []
+
+    def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
+        self.values = values.tolist()
+        super().refill(target, values)
+
+
+@pytest.mark.parametrize(
+    "variant", ["bert", "roberta", "qwen3", "nomic_bert", "bert-cross-encoder"]
+)
+def test_a_query_is_laid_out_as_if_it_were_the_first_of_its_length(
+    variant: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16, 32))
+    monkeypatch.setattr(short_batches, "MAX_KEPT", 3)
+    device = Refilled()
+    monkeypatch.setattr(loaded_model, "open_device", lambda *_: device)
+    files = read_model_files(tiny_folder(variant), with_head=variant == "bert-cross-encoder")
+    engine = CudaEngine(files.spec, load_weights(files), precision="float32", device="cpu")
+    model, random = engine._model, np.random.default_rng(0)
+    for length in random.integers(1, 21, 60):
+        ids = random.integers(0, files.spec.encoder.vocab_size, length)
+        batch = make_batch([ids])
+        if files.spec.head is not None:
+            batch = replace(batch, num_type0_tokens=random.integers(1, length + 1, 1, np.int32))
+        engine.compute(batch)
+        recording = next(item for item in model.short._recordings if item.layout.fits(batch))
+        expected = np.empty(recording.layout.size, np.int32)
+        fill(expected, batch, recording.layout, files.spec, model.plan.pooled_modes)
+        assert device.values == expected.tolist()
+    assert len(model.short._kept) <= 3
+    engine.close()
