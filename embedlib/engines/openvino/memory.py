@@ -50,8 +50,7 @@ SHARED_BATCH_TOKENS: Final = 192
 rows are multiplied at less than the full rate. Source: docs/benchmarks.md, batches of a shared
 model."""
 TILES_BATCH_TOKENS: Final = 1024
-TILES_SHARED_BATCH_TOKENS: Final = 512
-"""The same where AMX multiplies: for more rows it is busier, and a batch takes no longer than a
+"""The same where AMX multiplies, whether they share one or not: for more rows it is busier, and a batch takes no longer than a
 smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with AMX."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
@@ -206,7 +205,7 @@ def best_batch_tokens(precision: str, *, shares_lanes: bool = False) -> int:
         shares_lanes: whether the lanes share a compiled model.
     """
     if multiplies_tiles(precision, Machine().cpu_features()):
-        return TILES_SHARED_BATCH_TOKENS if shares_lanes else TILES_BATCH_TOKENS
+        return TILES_BATCH_TOKENS
     return SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS
 
 
