@@ -80,13 +80,19 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
     if gpu.total_bytes is None or gpu.free_bytes is None:
         return
     allowed = gpu.total_bytes * fraction
-    room = min(allowed, gpu.free_bytes)
-    if needed > room:
+    if needed > room_of(gpu, fraction):
         raise EngineUnavailableError(
             f"the model needs about {needed / GIB:.1f} GiB; {gpu.name} has "
             f"{gpu.total_bytes / GIB:.1f} GiB, {gpu.free_bytes / GIB:.1f} GiB free, of which "
             f"gpu_memory_fraction = {fraction:g} allows {allowed / GIB:.1f} GiB"
         )
+
+
+def room_of(gpu: Gpu, fraction: float) -> float:
+    """Return the bytes that a model may take of a GPU; infinity if the driver does not tell."""
+    if gpu.total_bytes is None or gpu.free_bytes is None:
+        return math.inf
+    return min(gpu.total_bytes * fraction, gpu.free_bytes)
 
 
 def bytes_per_token(encoder: Encoder) -> int:

@@ -119,8 +119,8 @@ def test_what_else_of_a_model_in_int8_is_in_bf16(
 @pytest.mark.parametrize(
     ("cpuinfo", "precision", "max_seq_tokens", "budgets", "is_unfused"),
     [
-        (AMX, "bf16", 512, (1024, 512), True),
-        (AMX, "bf16", 513, (1024, 512), False),
+        (AMX, "bf16", 512, (1024, 1024), True),
+        (AMX, "bf16", 513, (1024, 1024), False),
         (AMX, "float32", 512, (512, 192), False),
         (ZEN, "bf16", 512, (512, 192), False),
     ],

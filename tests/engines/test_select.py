@@ -303,7 +303,7 @@ def test_a_gpu_that_is_too_small(
 ) -> None:
     machine = fake_machine(gpu("NVIDIA L4", 2048, 1900, (8, 9)), packages=packages)
     told = (
-        r"^cuda:0: the model needs about 2\.[01] GiB; NVIDIA L4 has 2\.0 GiB, 1\.9 GiB free, of "
+        r"^cuda:0: the model needs about 2\.0 GiB; NVIDIA L4 has 2\.0 GiB, 1\.9 GiB free, of "
         r"which gpu_memory_fraction = 0\.9 allows 1\.8 GiB$"
     )
     with pytest.raises(EngineUnavailableError, match=told):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, Protocol
 
 import numpy as np
@@ -137,7 +137,7 @@ class CpuDevice:
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Return ordinary memory."""
-        return torch.empty(size, dtype=torch.float32)
+        return torch.empty(size, dtype=torch.float32, device="cpu")
 
     def download(
         self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
@@ -197,11 +197,12 @@ class CudaDevice:
         torch.cuda.set_device(self.torch_device)
         torch.cuda.set_stream(self._compute)
 
-    def launching(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def launching(self) -> Iterator[None]:
         """Make the compute stream the thread's current stream."""
-        # It sets the stream's device, too.
-        context: AbstractContextManager[object] = torch.cuda.stream(self._compute)
-        return context
+        # The device around it: leaving a stream's context alone would create one on GPU 0.
+        with torch.cuda.device(self.torch_device), torch.cuda.stream(self._compute):
+            yield
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Copy on the copy stream; only the compute stream waits for it."""
@@ -219,7 +220,7 @@ class CudaDevice:
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Return page-locked memory."""
-        return torch.empty(size, dtype=torch.float32, pin_memory=True)
+        return torch.empty(size, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def download(
         self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False

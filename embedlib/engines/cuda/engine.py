@@ -28,14 +28,15 @@ from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
 from embedlib.engines.out_of_memory import is_out_of_memory
 from embedlib.errors import EngineRunError, first_line
+from embedlib.interrupts import SafeCondition, is_of_handler
 from embedlib.models.spec import ModelSpec, Pooling
 
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one ready."""
 MAX_INFLIGHT_QUERIES: Final = 2
 LAUNCH_SECONDS: Final = 10.0
-"""How long a launch waits for that of another thread, which takes a millisecond. A signal handler
-that waits for a query may have interrupted it, and would wait for ever."""
+"""How long the launch of a short batch waits for that of another thread, which takes a millisecond.
+A signal handler may run in that thread and wait for this batch, which would be for ever."""
 
 
 class CudaEngine:
@@ -112,14 +113,14 @@ class CudaEngine:
             )
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[BatchInFlight] = Turns()
-        self._changed = threading.Condition()
-        """Guards the turns, `_is_closing` and `_is_closed`."""
+        self._changed = SafeCondition()
+        """Guards the turns, `_open`, `_is_closing` and `_is_closed`."""
         self._is_closing = False
         self._is_closed = False
         self._lost: str | None = None
-        self._num_open = 0
-        """Number of batches submitted and not done."""
-        self._launching = threading.Lock()
+        self._open: set[BatchInFlight] = set()
+        """Batches that are not done."""
+        self._launching = threading.RLock()  # `with` is safe from Ctrl-C, as of no other lock
         """Held by the thread that launches: recordings and results are for one at a time."""
         self._results = Results(self._model.device)
         self._launched: SimpleQueue[tuple[Turn[BatchInFlight], Event] | None] = SimpleQueue()
@@ -173,8 +174,6 @@ class CudaEngine:
         done = threading.Event()
         job = self._job(batch, done.set)
         if job.prepared is None:
-            with self._changed:
-                self._num_open += 1
             self._compute(job)
         else:
             self._add(job)
@@ -243,7 +242,7 @@ class CudaEngine:
             else:
                 num_groups = len(job.prepared.groups)
                 self._turns.add_long(job, num_groups, is_query=job.batch.lane is Lane.QUERY)
-            self._num_open += 1
+            self._open.add(job)
             self._changed.notify()
 
     # On a caller's thread.
@@ -251,11 +250,15 @@ class CudaEngine:
     def _compute(self, job: BatchInFlight) -> None:
         """Launch a short batch and wait for it."""
         try:
-            with torch.inference_mode(), self._model.device.launching():
+            with self._changed:
+                self._open.add(job)
+            with torch.inference_mode(), self._model.device.launching(), self._launching:
                 self._launch(Turn(job, None, is_last=True))
             assert job.arrival is not None, "it was launched; this is a bug in embedlib"
             job.arrival.synchronize()
         except Exception as error:  # raised by `result`
+            if is_of_handler(error):
+                raise
             job.error = error
             self._check_lost()
         finally:
@@ -278,7 +281,7 @@ class CudaEngine:
     def _launch_turns(self) -> None:
         while (turn := self._next_turn()) is not None:
             try:
-                self._launch(turn)
+                self._launch_behind_others(turn)
                 if turn.group is not None:
                     self._launched.put((turn, self._model.device.mark()))
             except BaseException as error:  # for the caller of `result`
@@ -291,20 +294,23 @@ class CudaEngine:
     def _next_turn(self) -> Turn[BatchInFlight] | None:
         with self._changed:
             while (turn := self._turns.next()) is None:
-                if self._is_closing and not self._num_open:
+                if self._is_closing and not self._open:
                     return None
                 self._changed.wait()
             return turn
 
-    def _launch(self, turn: Turn[BatchInFlight]) -> None:
-        if not self._launching.acquire(timeout=LAUNCH_SECONDS):
-            raise RuntimeError("a signal handler waits for a query that it interrupts")
+    def _launch_behind_others(self, turn: Turn[BatchInFlight]) -> None:
+        timeout = LAUNCH_SECONDS if turn.group is None else -1
+        if not self._launching.acquire(timeout=timeout):
+            raise RuntimeError("a signal handler keeps a thread from launching its query")
         try:
-            self._launch_alone(turn)
+            self._launch(turn)
         finally:
             self._launching.release()
 
-    def _launch_alone(self, turn: Turn[BatchInFlight]) -> None:
+    # On the thread that holds `_launching`.
+
+    def _launch(self, turn: Turn[BatchInFlight]) -> None:
         job, model = turn.job, self._model
         if turn.group is None or job.prepared is None:
             vectors = model.short.launch(job.batch, job.num_kept)
@@ -361,7 +367,9 @@ class CudaEngine:
     def _check_lost(self) -> None:
         try:
             self._model.device.mark().synchronize()
-        except BaseException as lost:  # then the launch was not what failed
+        except Exception as lost:  # then the launch was not what failed
+            if is_of_handler(lost):
+                raise
             self._lose(lost)
 
     def _lose(self, error: BaseException) -> None:
@@ -378,5 +386,5 @@ class CudaEngine:
         self._prefixes.end_use(job.num_kept)
         job.on_done()
         with self._changed:
-            self._num_open -= 1
+            self._open.discard(job)
             self._changed.notify()

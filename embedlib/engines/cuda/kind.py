@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.cuda.limits import batch_room
-from embedlib.engines.gpu_memory import check_gpus
+from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens
+from embedlib.engines.gpu_memory import check_gpus, needed_bytes, room_of
 from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.torch_gpus import torch_index
@@ -120,14 +120,21 @@ def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
         ) from error
 
 
-def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
-    """Check that the GPUs have the memory and the precision for the model.
+def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> int:
+    """Check that the GPUs have the memory and the precision; return the token budget of a batch.
 
     Raises:
         EngineUnavailableError: the message names the device.
     """
     spec = files.spec
-    check_gpus(plan, choice, spec, config, batch_room(spec, config.max_batch_tokens))
+
+    def fits(tokens: int) -> bool:
+        needed = needed_bytes(spec, plan.precision.name, plan.precision.excluded, tokens)
+        return all(needed <= room_of(gpu, config.gpu_memory_fraction) for gpu in choice.gpus)
+
+    budget = config.max_batch_tokens or fitting_batch_tokens(spec, fits)
+    check_gpus(plan, choice, spec, config, batch_room(spec, budget))
+    return budget
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
@@ -160,7 +167,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
         excluded=plan.precision.excluded,
         device=_torch_device(plan),
         bucket_tokens=EMULATED_BUCKETS if plan.devices[0] == "cpu" else None,
-        max_batch_tokens=config.max_batch_tokens,
+        max_batch_tokens=cast("int | None", plan.needs) or config.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
         memory_fraction=config.gpu_memory_fraction,
     )

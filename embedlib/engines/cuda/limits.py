@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from embedlib.engines.gpu_memory import bytes_per_token
@@ -10,6 +11,8 @@ from embedlib.memory import GIB
 if TYPE_CHECKING:
     from embedlib.models.spec import Encoder, ModelSpec
 
+MAX_FEW_ROWS: Final = 64
+"""Rows of a product up to which `kernels.few_rows` may compute it."""
 LEAST_BATCH_TOKENS: Final = 16_384
 """Enough rows to fill the matrix units."""
 MOST_BATCH_TOKENS: Final = 65_536
@@ -36,3 +39,16 @@ def batch_room(spec: ModelSpec, max_batch_tokens: int | None) -> int:
     """
     budget = max_batch_tokens or default_batch_tokens(spec.encoder)
     return max(budget, spec.max_seq_tokens)
+
+
+def fitting_batch_tokens(spec: ModelSpec, fits: Callable[[int], bool]) -> int:
+    """Return the default token budget, halved until its batches fit or it is the least.
+
+    Args:
+        spec: the model.
+        fits: whether there is memory for a batch of so many tokens.
+    """
+    budget = default_batch_tokens(spec.encoder)
+    while budget > LEAST_BATCH_TOKENS and not fits(batch_room(spec, budget)):
+        budget //= 2
+    return budget

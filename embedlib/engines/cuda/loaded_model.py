@@ -25,7 +25,7 @@ from embedlib.engines.cuda.executor import Executor, attention_shape, device_bat
 from embedlib.engines.cuda.groups import groups_of
 from embedlib.engines.cuda.inputs import Ints, fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.jobs import Prepared
-from embedlib.engines.cuda.limits import batch_room
+from embedlib.engines.cuda.limits import MAX_FEW_ROWS, batch_room
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
@@ -88,7 +88,7 @@ class LoadedModel:
             raise
 
     def warm_up(self) -> None:
-        """Launch one token as a long batch; the thread that launches all batches must call this.
+        """Launch a few tokens as a long batch; the thread that launches all batches must call this.
 
         This compiles the kernels for the tile size of long batches, which no recording uses, and
         lets libraries create their state for this thread: cuBLAS a handle and its memory.
@@ -98,7 +98,7 @@ class LoadedModel:
         """
         with self._build_errors():
             self.device.enter()
-            self.device.warm_up(self._launch_token)
+            self.device.warm_up(self._launch_tokens)
 
     def check_room(self, batch: Batch) -> None:
         """Reject a batch that is larger than the allocated memory.
@@ -176,8 +176,10 @@ class LoadedModel:
         )
         return Prepared(layout, values, groups, batch.cu_seqlens if is_whole else None)
 
-    def _launch_token(self) -> None:
-        batch, num_kept = batch_of_one(np.zeros(1, np.int32)), np.zeros(1, np.int32)
+    def _launch_tokens(self) -> None:
+        # As many as cuBLAS multiplies.
+        num_tokens = min(MAX_FEW_ROWS + 1, self._spec.max_seq_tokens)
+        batch, num_kept = batch_of_one(np.zeros(num_tokens, np.int32)), np.zeros(1, np.int32)
         prepared = self.prepare(batch, num_kept)
         values = torch.from_numpy(prepared.values).to(self.device.torch_device)
         # Without ends our kernel computes attention; other functions have already had a trial.

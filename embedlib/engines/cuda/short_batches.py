@@ -32,7 +32,7 @@ TOKENS_PER_SEQ: Final = 8
 uses a larger bucket."""
 
 MAX_KEPT: Final = 256
-"""Arrays of lone sequences that are kept: 8 KiB at most each, if pooled."""
+"""Arrays of lone sequences that are kept: 24 KiB at most each."""
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ SHARED_BATCH_TOKENS: Final = 192
 rows are multiplied at less than the full rate. Source: docs/benchmarks.md, batches of a shared
 model."""
 TILES_BATCH_TOKENS: Final = 1024
-"""The same where AMX multiplies, whether they share one or not: for more rows it is busier, and a batch takes no longer than a
-smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with AMX."""
+"""Where AMX multiplies, whether the lanes share one or not: for more rows it is busier, and a batch
+takes no longer than a smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with
+AMX."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
 to spare. Source: docs/benchmarks.md, memory of the CPU engine."""

@@ -119,7 +119,7 @@ class ContestantCalls:
         return self._timed(lambda: self._engine.compute(next(queries)), seconds)
 
     def encode(self, num_tokens: int, seconds: float) -> Result:
-        """Measure `Embedder.encode` of single texts: text to a vector, by way of all threads."""
+        """Measure `Embedder.encode` of single texts: text to a vector."""
         text = written(self._texts([num_tokens])[0])
         return self._timed(lambda: self._embedder.encode(text, show_progress_bar=False), seconds)
 

@@ -317,6 +317,23 @@ def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.Mon
     assert gpu.log == 2 * ["on cuda:1", "waited for the event", "off cuda:1"]
 
 
+def test_a_caller_launches_on_the_engines_gpu_and_leaves_it(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaving a stream alone sets the former device, and creates a context on it."""
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        gpu.log.append(f"on {device}")
+        yield
+        gpu.log.append(f"off {device}")
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    with gpu.device.launching():
+        gpu.log.append("launched")
+    assert gpu.log == ["on cuda:1", "on compute", "launched", "off cuda:1"]
+
+
 @pytest.mark.parametrize("what", ["record", "warm_up", "close"])
 def test_nobody_waits_for_a_gpu_while_another_engine_records(what: str, gpu: Gpu) -> None:
     """Synchronizing the GPU would invalidate the recording."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from embedlib.engines.cuda import engine as cuda_engine
 from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
-from embedlib.engines.cuda.limits import batch_room
+from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -259,6 +260,8 @@ def test_limits(files: ModelFiles) -> None:
 def test_small_models_take_more_tokens_into_a_batch(model: str, budget: int) -> None:
     spec = replace(shape_of(model).spec, max_seq_tokens=512)
     assert batch_room(spec, None) == budget
+    assert fitting_batch_tokens(spec, lambda tokens: tokens <= 40_000) == min(budget, 32_768)
+    assert fitting_batch_tokens(spec, lambda _: False) == 16_384, "the check of memory refuses it"
     assert batch_room(spec, 100) == 512
 
 
@@ -587,6 +590,57 @@ def test_ctrl_c_leaves_the_engine_usable(
     engine.close()
 
 
+def test_the_error_of_a_handler_reaches_the_program(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes from the middle of a query, and must not be told as an error of the GPU."""
+    engine, query = make(files), make_batch([[5, 6, 7]], Lane.QUERY)
+    expected = engine.compute(query)
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("the time is over")
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    former = signal.signal(signal.SIGUSR1, give_up)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._model.short, "launch", interrupt)
+            with pytest.raises(TimeoutError, match="time is over"):
+                engine.compute(query)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert why_lost(engine) is None
+    np.testing.assert_array_equal(engine.compute(query), expected)
+    engine.close()
+
+
+def test_no_signal_leaves_a_lock_taken(files: ModelFiles) -> None:
+    engine, query = make(files), make_batch([[5, 6, 7]], Lane.QUERY)
+    expected = engine.compute(query)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    num_interrupted = 0
+    try:
+        for number in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + number * 1e-5)
+                engine.compute(query)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                num_interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert num_interrupted > 0
+    np.testing.assert_array_equal(run(engine, query), expected)
+    engine.close()
+
+
 def test_a_handler_that_asks_while_its_thread_launches_gets_an_error(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,7 +659,7 @@ def test_a_handler_that_asks_while_its_thread_launches_gets_an_error(
     expected = run(engine, query)
     monkeypatch.setattr(engine._model.short, "launch", interrupted)
     np.testing.assert_array_equal(engine.compute(query), expected)
-    assert told == ["engine cuda: a signal handler waits for a query that it interrupts"]
+    assert told == ["engine cuda: a signal handler keeps a thread from launching its query"]
     np.testing.assert_array_equal(run(engine, query), expected)
     engine.close()
 

@@ -251,4 +251,11 @@ def test_a_query_is_laid_out_as_if_it_were_the_first_of_its_length(
         fill(expected, batch, recording.layout, files.spec, model.plan.pooled_modes)
         assert device.values == expected.tolist()
     assert len(model.short._kept) <= 3
+    layout = model.short._recordings[-1].layout
+    for num_prompt, num_kept in ((0, 0), (3, 0), (0, 5), (3, 5)):
+        batch = make_batch([[7] * 9], num_prompt_tokens=[num_prompt])
+        kept = np.array([num_kept], np.int32)
+        expected = np.empty(layout.size, np.int32)
+        fill(expected, batch, layout, files.spec, model.plan.pooled_modes, kept)
+        np.testing.assert_array_equal(model.short._values(batch, layout, kept), expected)
     engine.close()

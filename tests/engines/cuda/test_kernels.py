@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -509,3 +509,20 @@ def test_other_products_are_the_library_s(
 ) -> None:
     source, weight = torch.empty(num_rows, inputs), torch.empty(columns, inputs)
     assert not few_rows.serves_few_rows(source.to(dtype), weight.to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_served"), [((8, 9), False), ((9, 0), True), ((10, 0), False)]
+)
+def test_few_rows_are_for_hopper(
+    capability: tuple[int, int], is_served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnGpu:
+        is_cuda, device = True, torch.device("cuda:0")
+
+        def __len__(self) -> int:
+            return 3
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    weight = torch.empty(128, 512).to(FP8)
+    assert few_rows.serves_few_rows(cast(Any, OnGpu()), weight) == is_served

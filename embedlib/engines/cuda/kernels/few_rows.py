@@ -19,20 +19,20 @@ import triton
 import triton.language as tl
 
 from embedlib.engines.cuda.buffers import Buffer
+from embedlib.engines.cuda.device import HOPPER
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
+from embedlib.engines.cuda.limits import MAX_FEW_ROWS
 
-MAX_ROWS: Final = {1: 64, 2: 32}
+MAX_ROWS: Final = {1: MAX_FEW_ROWS, 2: 32}
 """Rows up to which it is faster, by the bytes of a number."""
-HOPPER: Final = 9
-"""The one major compute capability it was measured on."""
 MIN_BLOCK_ROWS: Final = 16
 BLOCK_COLUMNS: Final = 64
 """Rows of the weights: the least that one of Hopper's matrix instructions multiplies."""
 STAGES: Final = 6
 """Blocks of weights that are on their way at once; what covers the latency of memory."""
 BLOCK_BYTES: Final = 256
-"""Of a row of the weights that are read at once; half with 64 rows, which need room themselves."""
+"""Of a row of the weights that are read at once; half with the most rows, which need room, too."""
 
 
 def serves_few_rows(source: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -43,11 +43,12 @@ def serves_few_rows(source: torch.Tensor, weight: torch.Tensor) -> bool:
         weight: [columns, inputs].
     """
     columns, inputs = weight.shape
+    # Hopper is what it was measured on.
     return (
         len(source) <= MAX_ROWS.get(weight.itemsize, 0)
         and columns % BLOCK_COLUMNS == 0
         and inputs * weight.itemsize % BLOCK_BYTES == 0
-        and (not source.is_cuda or torch.cuda.get_device_capability(source.device)[0] == HOPPER)
+        and (not source.is_cuda or torch.cuda.get_device_capability(source.device) == HOPPER)
     )
 
 
@@ -56,7 +57,7 @@ def multiply_few_rows(source: Buffer, weight: LinearWeight, out: Buffer) -> None
     values, scales = source.values, weight.scales
     columns, inputs = weight.values.shape
     block_rows = max(MIN_BLOCK_ROWS, triton.next_power_of_2(len(values)))
-    block_bytes = BLOCK_BYTES if block_rows < MAX_ROWS[1] else BLOCK_BYTES // 2
+    block_bytes = BLOCK_BYTES if block_rows < MAX_FEW_ROWS else BLOCK_BYTES // 2
     few_rows_kernel[(columns // BLOCK_COLUMNS,)](
         values,
         weight.values,
