@@ -114,13 +114,16 @@ class CudaEngine:
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[BatchInFlight] = Turns()
         self._changed = SafeCondition()
-        """Guards the turns, `_open`, `_is_closing` and `_is_closed`."""
+        """Guards the turns, `_num_open`, `_is_closing` and `_is_closed`."""
         self._is_closing = False
         self._is_closed = False
         self._lost: str | None = None
-        self._open: set[BatchInFlight] = set()
-        """Batches that are not done."""
-        self._launching = threading.RLock()  # `with` is safe from Ctrl-C, as of no other lock
+        self._num_open = 0
+        """Number of batches submitted and not done."""
+        # `with` on these is safe from Ctrl-C, as it is on no other lock.
+        self._computing = threading.RLock()
+        """Held by the thread whose query is computed there; `close` waits for it."""
+        self._launching = threading.RLock()
         """Held by the thread that launches: recordings and results are for one at a time."""
         self._results = Results(self._model.device)
         self._launched: SimpleQueue[tuple[Turn[BatchInFlight], Event] | None] = SimpleQueue()
@@ -172,14 +175,15 @@ class CudaEngine:
             EngineOutOfMemoryError: the batch is larger than the allocated memory.
         """
         done = threading.Event()
-        job = self._job(batch, done.set)
-        if job.prepared is None:
-            self._compute(job)
-        else:
-            self._add(job)
-            done.wait()
-        self._propose_prefix(batch)
-        return job.result()
+        with self._computing:
+            job = self._job(batch, done.set)
+            if job.prepared is None:
+                self._compute(job)
+            else:
+                self._add(job)
+                done.wait()
+            self._propose_prefix(batch)
+            return job.result()
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight, then free the device.
@@ -197,7 +201,8 @@ class CudaEngine:
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
         if not was_closed:
-            self._model.close()
+            with self._computing:
+                self._model.close()
 
     def _job(self, batch: Batch, on_done: Callable[[], None]) -> BatchInFlight:
         """Return the job of a batch, prepared if it fits no recording.
@@ -242,7 +247,7 @@ class CudaEngine:
             else:
                 num_groups = len(job.prepared.groups)
                 self._turns.add_long(job, num_groups, is_query=job.batch.lane is Lane.QUERY)
-            self._open.add(job)
+            self._num_open += 1
             self._changed.notify()
 
     # On a caller's thread.
@@ -250,8 +255,6 @@ class CudaEngine:
     def _compute(self, job: BatchInFlight) -> None:
         """Launch a short batch and wait for it."""
         try:
-            with self._changed:
-                self._open.add(job)
             with torch.inference_mode(), self._model.device.launching(), self._launching:
                 self._launch(Turn(job, None, is_last=True))
             assert job.arrival is not None, "it was launched; this is a bug in embedlib"
@@ -262,7 +265,7 @@ class CudaEngine:
             job.error = error
             self._check_lost()
         finally:
-            self._end(job)
+            self._prefixes.end_use(job.num_kept)
 
     # On the launching thread.
 
@@ -294,7 +297,7 @@ class CudaEngine:
     def _next_turn(self) -> Turn[BatchInFlight] | None:
         with self._changed:
             while (turn := self._turns.next()) is None:
-                if self._is_closing and not self._open:
+                if self._is_closing and not self._num_open:
                     return None
                 self._changed.wait()
             return turn
@@ -381,10 +384,12 @@ class CudaEngine:
         if self._lost is None and not is_out_of_memory(error):
             self._lost = f"the GPU is lost ({first_line(error)}); restart the process"
 
+    # On the launching or the ending thread.
+
     def _end(self, job: BatchInFlight) -> None:
         job.on_device = None
         self._prefixes.end_use(job.num_kept)
         job.on_done()
         with self._changed:
-            self._open.discard(job)
+            self._num_open -= 1
             self._changed.notify()

@@ -39,7 +39,8 @@ FP8_WORK: Final = 0.6
 """Work of an FP8 operation. Source: 780e12 over about 1300e12 per second, an estimate."""
 ATTENTION_WORK: Final = 2.0
 """Work of an operation of attention. Source: Shah et al., FlashAttention-3 (arXiv:2407.08608),
-figure 5: a Triton kernel reaches about 390e12 per second on an H100. Ours is not measured."""
+figure 5: a Triton kernel reaches about 390e12 per second on an H100. Ours reaches some 480e12 for
+long texts (docs/benchmarks.md, "On a GPU"); for short ones it is not known."""
 PICKING_WORK: Final = 12.0
 """The same where attention picks two products for each score (`distances`). A block of 128 queries
 and 64 keys loads three numbers for each of its 8,192 scores, 32 at a time and in 8 cycles: 6,000

@@ -106,7 +106,7 @@ class Layout:
 
     def _batch_tokens(self, encoder: Encoder) -> int:
         """Return the token budget: the wanted one, unless the graph takes fewer."""
-        best = best_batch_tokens(self.precision, shares_lanes=self.shares_lanes)
+        best = best_batch_tokens(self.precision, encoder, shares_lanes=self.shares_lanes)
         wanted = self.max_batch_tokens or best
         has_distances = encoder.relative_positions is not None
         return min(wanted, most_batch_tokens(encoder)) if has_distances else wanted

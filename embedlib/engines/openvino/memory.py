@@ -53,6 +53,8 @@ TILES_BATCH_TOKENS: Final = 1024
 """Where AMX multiplies, whether the lanes share one or not: for more rows it is busier, and a batch
 takes no longer than a smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with
 AMX."""
+TILES_GATED_BATCH_TOKENS: Final = 512
+"""The same for a shared model with gated MLPs, which loses with more. Same source."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
 to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
@@ -166,7 +168,9 @@ def memory_needs(
     packed = by_mlas + by_onednn
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
-    batch_tokens = config.max_batch_tokens or best_batch_tokens(number_type(precision.name))
+    batch_tokens = config.max_batch_tokens or best_batch_tokens(
+        number_type(precision.name), files.spec.encoder
+    )
     longest = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16=is_bf16)
     num_stages = min(MAX_STAGES, encoder.num_layers)
@@ -198,15 +202,17 @@ def memory_needs(
     )
 
 
-def best_batch_tokens(precision: str, *, shares_lanes: bool = False) -> int:
+def best_batch_tokens(precision: str, encoder: Encoder, *, shares_lanes: bool = False) -> int:
     """Return the token budget of a batch that was measured to be the best.
 
     Args:
         precision: of everything that is not int8.
+        encoder: the model's.
         shares_lanes: whether the lanes share a compiled model.
     """
     if multiplies_tiles(precision, Machine().cpu_features()):
-        return TILES_BATCH_TOKENS
+        is_less = shares_lanes and encoder.is_gated
+        return TILES_GATED_BATCH_TOKENS if is_less else TILES_BATCH_TOKENS
     return SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS
 
 
