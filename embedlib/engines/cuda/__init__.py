@@ -32,13 +32,14 @@ pooling are never FP8.
   load.
 - `reference`: the arithmetic of every step in plain torch, with its one rounding.
 - `kernels`: the same on the GPU: `rows` (embedding, residual and norm, activation, each with the
-  quantization of what it writes), `rotation`, `attention`, `pooling`, and cuBLAS for products.
+  quantization of what it writes), `rotation`, `attention`, `pooling`, `few_rows` for the products
+  of queries, and cuBLAS for all others.
 - `buffers`, `executor`: memory taken once; a plan's steps on it.
 - `attention`: where FlashAttention 3 computes attention in place of our kernel.
 - `short_batches`: a CUDA graph per size for queries. `groups`, `turns`: bulk in groups of bounded
   work, so that a query waits for milliseconds. `device`: streams, copies, events.
-- `loaded_model`: all of these, made of one model. `engine`: the threads that take batches through
-  it, `jobs`: what goes through them.
+- `loaded_model`: all of these, made of one model. `launcher`: launches a batch or a group of one.
+  `engine`: the threads that take batches through it, `jobs`: what goes through them.
 - `results`: vectors on their way to the host. `prefixes`, `prefix_keys`: a beginning that many
   sequences share is computed once.
 

@@ -17,13 +17,12 @@ from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.cuda.attention import AttentionName
 from embedlib.engines.cuda.device import Event
 from embedlib.engines.cuda.device_weights import HostWeights
-from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import Ints, check
 from embedlib.engines.cuda.jobs import BatchInFlight
+from embedlib.engines.cuda.launcher import Launcher
 from embedlib.engines.cuda.limits import default_batch_tokens
 from embedlib.engines.cuda.loaded_model import CudaPrecision, LoadedModel
 from embedlib.engines.cuda.prefixes import Prefixes
-from embedlib.engines.cuda.results import Results
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
 from embedlib.engines.out_of_memory import is_out_of_memory
@@ -34,9 +33,6 @@ from embedlib.models.spec import ModelSpec, Pooling
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one ready."""
 MAX_INFLIGHT_QUERIES: Final = 2
-LAUNCH_SECONDS: Final = 10.0
-"""How long the launch of a short batch waits for that of another thread, which takes a millisecond.
-A signal handler may run in that thread and wait for this batch, which would be for ever."""
 
 
 class CudaEngine:
@@ -120,12 +116,10 @@ class CudaEngine:
         self._lost: str | None = None
         self._num_open = 0
         """Number of batches submitted and not done."""
-        # `with` on these is safe from Ctrl-C, as it is on no other lock.
         self._computing = threading.RLock()
-        """Held by the thread whose query is computed there; `close` waits for it."""
-        self._launching = threading.RLock()
-        """Held by the thread that launches: recordings and results are for one at a time."""
-        self._results = Results(self._model.device)
+        """Held by the thread whose query is computed there; `close` waits for it. `with` on it is
+        safe from Ctrl-C, as it is on no other lock."""
+        self._launcher = Launcher(self._model)
         self._launched: SimpleQueue[tuple[Turn[BatchInFlight], Event] | None] = SimpleQueue()
         """Groups of long batches that the device has not finished."""
         self._leaving: SimpleQueue[BatchInFlight | None] = SimpleQueue()
@@ -255,8 +249,7 @@ class CudaEngine:
     def _compute(self, job: BatchInFlight) -> None:
         """Launch a short batch and wait for it."""
         try:
-            with torch.inference_mode(), self._model.device.launching(), self._launching:
-                self._launch(Turn(job, None, is_last=True))
+            self._launcher.launch_here(job)
             assert job.arrival is not None, "it was launched; this is a bug in embedlib"
             job.arrival.synchronize()
         except Exception as error:  # raised by `result`
@@ -284,7 +277,7 @@ class CudaEngine:
     def _launch_turns(self) -> None:
         while (turn := self._next_turn()) is not None:
             try:
-                self._launch_behind_others(turn)
+                self._launcher.launch(turn)
                 if turn.group is not None:
                     self._launched.put((turn, self._model.device.mark()))
             except BaseException as error:  # for the caller of `result`
@@ -301,34 +294,6 @@ class CudaEngine:
                     return None
                 self._changed.wait()
             return turn
-
-    def _launch_behind_others(self, turn: Turn[BatchInFlight]) -> None:
-        timeout = LAUNCH_SECONDS if turn.group is None else -1
-        if not self._launching.acquire(timeout=timeout):
-            raise RuntimeError("a signal handler keeps a thread from launching its query")
-        try:
-            self._launch(turn)
-        finally:
-            self._launching.release()
-
-    # On the thread that holds `_launching`.
-
-    def _launch(self, turn: Turn[BatchInFlight]) -> None:
-        job, model = turn.job, self._model
-        if turn.group is None or job.prepared is None:
-            vectors = model.short.launch(job.batch, job.num_kept)
-            job.arrival = job.vectors = self._results.start(vectors, is_short=True)
-            return
-        if turn.group == 0:
-            values = model.device.upload(job.prepared.values)
-            job.on_device = device_batch(values, job.prepared.layout, job.prepared.ends)
-        assert job.on_device is not None, "group 0 was not launched; this is a bug in embedlib"
-        model.executor.run(job.prepared.groups[turn.group], job.on_device, model.workspace)
-        if turn.is_last and job.has_vectors:
-            vectors = model.executor.finish(job.on_device, model.workspace)
-            job.arrival = job.vectors = self._results.start(vectors)
-        elif turn.is_last:
-            job.arrival = model.device.mark()
 
     def _fail(self, turn: Turn[BatchInFlight], error: BaseException) -> None:
         turn.job.error = error

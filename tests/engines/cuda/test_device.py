@@ -201,6 +201,17 @@ class Gpu:
         assert self.log == ["0.7 of 1"]
         self.log.clear()
 
+    def log_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Log also where a device is made the current one, and where it is no longer."""
+
+        @contextmanager
+        def on(device: torch.device) -> Iterator[None]:
+            self.log.append(f"on {device}")
+            yield
+            self.log.append(f"off {device}")
+
+        monkeypatch.setattr(torch.cuda, "device", on)
+
     def tensor(self, values: list[float]) -> Watched:
         found = torch.tensor(values).as_subclass(Watched)
         found.log = self.log
@@ -303,13 +314,7 @@ def test_engines_on_a_gpu_share_no_stream_and_take_those_of_closed_ones(gpu: Gpu
 def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a thread without a CUDA context, torch would create one on the first GPU."""
 
-    @contextmanager
-    def on(device: torch.device) -> Iterator[None]:
-        gpu.log.append(f"on {device}")
-        yield
-        gpu.log.append(f"off {device}")
-
-    monkeypatch.setattr(torch.cuda, "device", on)
+    gpu.log_devices(monkeypatch)
     events = gpu.device.mark(), gpu.device.download(gpu.tensor([1.0]), gpu.tensor([0.0]))
     gpu.log.clear()
     for event in events:
@@ -322,13 +327,7 @@ def test_a_caller_launches_on_the_engines_gpu_and_leaves_it(
 ) -> None:
     """Leaving a stream alone sets the former device, and creates a context on it."""
 
-    @contextmanager
-    def on(device: torch.device) -> Iterator[None]:
-        gpu.log.append(f"on {device}")
-        yield
-        gpu.log.append(f"off {device}")
-
-    monkeypatch.setattr(torch.cuda, "device", on)
+    gpu.log_devices(monkeypatch)
     with gpu.device.launching():
         gpu.log.append("launched")
     assert gpu.log == ["on cuda:1", "on compute", "launched", "off cuda:1"]

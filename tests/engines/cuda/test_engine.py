@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from embedlib.engines.base import Lane, why_lost
-from embedlib.engines.cuda import engine as cuda_engine
-from embedlib.engines.cuda import groups, loaded_model, reference, short_batches
+from embedlib.engines.cuda import groups, launcher, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens
@@ -644,7 +643,7 @@ def test_no_signal_leaves_a_lock_taken(files: ModelFiles) -> None:
 def test_a_handler_that_asks_while_its_thread_launches_gets_an_error(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_engine, "LAUNCH_SECONDS", 0.01)
+    monkeypatch.setattr(launcher, "LAUNCH_SECONDS", 0.01)
     engine, query = make(files), make_batch([[5, 6, 7]], Lane.QUERY)
     launch = engine._model.short.launch
     told: list[str] = []
