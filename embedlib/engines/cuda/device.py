@@ -246,7 +246,7 @@ class CudaDevice:
         """Launch on the compute stream and wait for it."""
         with _ALONE:
             torch.cuda.synchronize(self.torch_device)  # weights were copied on the caller's stream
-        with torch.cuda.device(self.torch_device), torch.cuda.stream(self._compute):
+        with self.launching():
             launch()
             self._compute.synchronize()
 

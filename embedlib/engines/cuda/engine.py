@@ -68,7 +68,7 @@ class CudaEngine:
                 the pooled rows of all layers (`models.compiled.pooled_rows`); it requires the
                 weights of the original model.
             device: cuda, cuda:N, or cpu, where plain torch emulates the kernels, for tests.
-            max_batch_tokens: token budget of a batch; None: by the model's width, see `limits`.
+            max_batch_tokens: token budget of a batch; None: by the size of the model, see `limits`.
             max_inflight_bulk: maximum bulk batches in flight; None: one computing and one ready.
             memory_fraction: share of the GPU's memory that may be used.
             attention: which kernel computes the attention of long batches, see `attention`; "own":

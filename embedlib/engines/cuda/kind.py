@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens
+from embedlib.engines.cuda.limits import LEAST_BATCH_TOKENS, batch_room, fitting_batch_tokens
 from embedlib.engines.gpu_memory import check_gpus, needed_bytes, room_of
 from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
 from embedlib.engines.kind import EngineChoice, EngineKind
@@ -160,6 +160,8 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
     """Load weights in memory onto a GPU; on "cpu" plain torch emulates one."""
     from embedlib.engines.cuda.engine import CudaEngine
 
+    # What `check_memory` found to fit; an emulation was not asked, and small batches do for it.
+    budget = cast("int | None", plan.needs) or config.max_batch_tokens or LEAST_BATCH_TOKENS
     return CudaEngine(
         spec,
         weights,
@@ -167,7 +169,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
         excluded=plan.precision.excluded,
         device=_torch_device(plan),
         bucket_tokens=EMULATED_BUCKETS if plan.devices[0] == "cpu" else None,
-        max_batch_tokens=cast("int | None", plan.needs) or config.max_batch_tokens,
+        max_batch_tokens=budget,
         max_inflight_bulk=config.max_inflight_batches,
         memory_fraction=config.gpu_memory_fraction,
     )
