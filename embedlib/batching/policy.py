@@ -36,9 +36,6 @@ class BatchingPolicy:
     max_query_streak: int = 8
     """Maximum query batches in a row while bulk waits with nothing in flight; then one of bulk."""
 
-    max_batch_padding_tokens: int = 20
-    """Padding tokens accepted to save one batch. Source: docs/benchmarks.md, few texts."""
-
     min_split_tokens: int = 32
     """Minimum tokens per batch when a small job is split into parallel batches. A job too small to
     split is computed as a query, on all cores; a query that arrives in the meantime waits for

@@ -156,7 +156,7 @@ class Scheduler:
 
     def _open_batch(self, budget: int) -> _OpenBatch:
         """Return an empty batch with a token budget."""
-        return _OpenBatch(budget, self._policy.max_batch_padding_tokens, self.limits.is_padded)
+        return _OpenBatch(budget, self.limits.max_padding_tokens, self.limits.is_padded)
 
     def _refill(self) -> None:
         """Move bulk sequences into the window and sort it."""

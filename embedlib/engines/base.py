@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class Batch:
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
 
+PADDING_TOKENS: Final = 20
+"""Another batch takes the time of some 12 tokens more than its own tokens. Source:
+docs/benchmarks.md, few texts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
     """The properties of an engine that the scheduler plans with."""
@@ -64,6 +69,8 @@ class EngineLimits:
     """True: most of the D numbers of a row are 0, and only the others are kept."""
     is_padded: bool
     """True: a batch costs num_seqs * longest tokens. False: it costs the sum of its lengths."""
+    max_padding_tokens: int = PADDING_TOKENS
+    """Padding tokens that a batch may have, where it is padded, to save another one."""
     max_batch_tokens: int
     """Token budget of a batch, chosen by measurement for bulk work."""
     num_parallel_batches: int

@@ -105,6 +105,7 @@ class ManyEngines:
             is_per_token=limits[0].is_per_token,
             is_sparse=limits[0].is_sparse,
             is_padded=limits[0].is_padded,
+            max_padding_tokens=min(limit.max_padding_tokens for limit in limits),
             max_batch_tokens=min(limit.max_batch_tokens for limit in limits),
             num_parallel_batches=sum(limit.num_parallel_batches for limit in limits),
             max_inflight_batches=sum(limit.max_inflight_batches for limit in limits),

@@ -11,6 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.bfloat16 import bfloat16_bits
 
 MAX_ROWS_IN_LOOP = 16
 """More rows are encoded by a thread, one by one, so that other requests go on meanwhile. Source:
@@ -39,14 +40,8 @@ def as_stored_base64(row: NDArray[Any]) -> bytes:
 
 
 def stored_as(rows: Vectors, kind: str, *, is_big_endian: bool) -> NDArray[Any]:
-    """Return float32[N, D] as numbers of one of `STORED_TYPES`, with this order of their bytes.
-
-    Source: bfloat16 is the upper half of float32, rounded to the nearest, ties to even.
-    """
-    numbers: NDArray[Any] = rows
-    if kind == "bfloat16":
-        bits = np.ascontiguousarray(rows, np.float32).view(np.uint32)
-        numbers = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    """Return float32[N, D] as numbers of one of `STORED_TYPES`, with this order of their bytes."""
+    numbers: NDArray[Any] = bfloat16_bits(rows) if kind == "bfloat16" else rows
     return numbers.astype((">" if is_big_endian else "<") + STORED_TYPES[kind])
 
 

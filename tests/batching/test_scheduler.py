@@ -329,6 +329,13 @@ def test_a_long_queue_is_cut_window_by_window() -> None:
     assert {id(item) for batch in batches[-5:] for item in batch} == set(map(id, second))
 
 
+def test_an_engine_says_how_much_padding_another_batch_is_worth() -> None:
+    for most, num_batches in [(39, 2), (40, 1)]:
+        scheduler = Scheduler(replace(LIMITS, max_batch_tokens=500, max_padding_tokens=most))
+        scheduler.add(sequences([100, 60]))
+        assert len(drain(scheduler)) == num_batches
+
+
 def test_mixed_lengths_are_hardly_padded() -> None:
     scheduler = Scheduler(replace(LIMITS, max_batch_tokens=768))
     lengths = [4 + (row * 97) % 253 for row in range(4 * DEFAULT_POLICY.window_seqs)]

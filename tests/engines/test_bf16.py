@@ -117,30 +117,30 @@ def test_what_else_of_a_model_in_int8_is_in_bf16(
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "precision", "max_seq_tokens", "budgets", "is_unfused"),
+    ("cpuinfo", "precision", "max_seq_tokens", "budgets", "padding", "is_unfused"),
     [
-        (AMX, "bf16", 512, (1024, 1024, 512), True),
-        (AMX, "bf16", 513, (1024, 1024, 512), False),
-        (AMX, "float32", 512, (512, 192, 192), False),
-        (ZEN, "bf16", 512, (512, 192, 192), False),
+        (AMX, "bf16", 512, (1024, 1024), 150, True),
+        (AMX, "bf16", 513, (1024, 1024), 150, False),
+        (AMX, "float32", 512, (512, 192), 20, False),
+        (ZEN, "bf16", 512, (512, 192), 20, False),
     ],
 )
 def test_how_tiles_are_fed(
     cpuinfo: str,
     precision: Any,
     max_seq_tokens: int,
-    budgets: tuple[int, int, int],
+    budgets: tuple[int, int],
+    padding: int,
     is_unfused: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     features = machine(cpuinfo).cpu_features()
     monkeypatch.setattr(Machine, "cpu_features", lambda self: features)
     spec = fake_spec(max_seq_tokens)
-    kinds = ((False, True), (True, False), (True, True))
-    for (shares_lanes, is_gated), budget in zip(kinds, budgets, strict=True):
-        spec = replace(spec, encoder=replace(spec.encoder, is_gated=is_gated))
+    for shares_lanes, budget in zip((False, True), budgets, strict=True):
         layout = Layout(threads=2, precision=precision, shares_lanes=shares_lanes)
-        assert layout.limits(spec).max_batch_tokens == budget
+        limits = layout.limits(spec)
+        assert (limits.max_batch_tokens, limits.max_padding_tokens) == (budget, padding)
         for settings in layout.settings(spec):
             assert (settings.get("SNIPPETS_MODE") == "DISABLE") == is_unfused
 

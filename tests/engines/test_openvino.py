@@ -24,6 +24,7 @@ from embedlib.engines.openvino.compiled import CompiledModels, run_error
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer, pad
 from embedlib.engines.openvino.layout import Layout, spare_tokens
 from embedlib.engines.openvino.model_cache import ModelCache
@@ -388,13 +389,13 @@ def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:
         ("bert-prompt", ["token_ids", "seq_lens", "indices", "num_prompt_tokens"]),
     ):
         files = read_model_files(tiny_folder(variant))
-        [graph] = build_stages(files.spec, load_weights(files), "any", 1)
+        [graph] = build_stages(files.spec, load_weights(files), GraphOptions())
         assert [item.get_node().get_friendly_name() for item in graph.inputs] == names
 
 
 def test_weights_are_not_copied(files: ModelFiles) -> None:
     weights = {role: np.array(values) for role, values in load_weights(files).items()}
-    [graph] = build_stages(files.spec, weights, "any", 1)
+    [graph] = build_stages(files.spec, weights, GraphOptions())
     constants = [node for node in graph.get_ordered_ops() if node.get_type_name() == "Constant"]
     shared = [node for node in constants if np.shares_memory(node.data, weights["tokens"])]
     assert len(shared) == 1

@@ -17,6 +17,7 @@ from embedlib.engines.openvino import stages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
@@ -41,7 +42,7 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 @pytest.mark.parametrize(("max_stages", "num_stages"), [(1, 1), (2, 2), (99, 2)])
 def test_a_graph_is_cut_between_layers(max_stages: int, num_stages: int, files: ModelFiles) -> None:
     assert files.spec.encoder.num_layers == 2
-    graphs = build_stages(files.spec, load_weights(files), "any", max_stages)
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=max_stages))
     inputs = [{node.get_node().get_friendly_name() for node in graph.inputs} for graph in graphs]
     assert inputs[0] == {"token_ids", "seq_lens", "indices"}
     assert len(graphs) == num_stages
@@ -79,7 +80,7 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
     monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
     returned: list[int] = []
     monkeypatch.setattr(stages, "return_freed", lambda: returned.append(len(released)))
-    graphs = build_stages(files.spec, load_weights(files), "any", 2)
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
     infer(request, make_batch([IDS[0]] * num_texts), {})

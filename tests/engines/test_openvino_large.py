@@ -16,6 +16,7 @@ from embedlib.engines.base import Lane
 from embedlib.engines.openvino import matrices
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import matrix, parts_packed_once
@@ -70,7 +71,7 @@ def test_nothing_is_fused_with_the_products_of_a_large_model(
 ) -> None:
     """Else oneDNN would multiply in place of MLAS, and pack a matrix a second time."""
     files = read_model_files(tiny_folder("bert"))
-    [graph] = build_stages(files.spec, load_weights(files), "mlas", 1)
+    [graph] = build_stages(files.spec, load_weights(files), GraphOptions(multiplier="mlas"))
     compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     known = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     names = [

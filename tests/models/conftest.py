@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import pad
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.models.spec import ModelSpec
@@ -28,7 +29,7 @@ def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
     core = ov.Core()
 
     def compiled(spec: ModelSpec, weights: Mapping[str, Array]) -> Compiled:
-        [graph] = build_stages(spec, weights, "any", 1)
+        [graph] = build_stages(spec, weights, GraphOptions())
         names = [node.get_node().get_friendly_name() for node in graph.inputs]
         model = core.compile_model(graph, "CPU", OPTIONS)
         prefixes = KeptPrefixes.of([model])

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from queue import SimpleQueue
 from typing import Final, TypeAlias
@@ -140,17 +141,17 @@ def _load(
 ) -> Loaded:
     """Return the compiled models: one for each of the layout's settings."""
     core = loaded_core()
-    product = layout.multiplier(core, Machine().cpu_features())
     is_whole = cache is not None and cache.file is None
-    num_stages = MAX_STAGES if layout.shares_lanes and not is_whole else 1
-    is_bf16 = layout.precision == "bf16"
+    options = layout.graph_options(
+        core, spec.encoder, Machine().cpu_features(), max_stages=1 if is_whole else MAX_STAGES
+    )
     return load_models(
         core,
         spec,
-        lambda: (build_stages(spec, weights, product, num_stages, is_bf16=is_bf16), weights),
+        lambda: (build_stages(spec, weights, options), weights),
         layout.settings(spec),
         cache,
-        {"product": product, "stages": num_stages},
+        asdict(options),
         mark=bulk_threads.mark,
         is_large=layout.is_large,
     )

@@ -25,6 +25,7 @@ from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.layer_inputs import LayerInputs
 from embedlib.engines.openvino.layers import Layers, Sight
@@ -46,7 +47,7 @@ from embedlib.engines.openvino.positions import (
 )
 from embedlib.engines.openvino.splade import pool_vocabulary
 from embedlib.engines.openvino.stages import HIDDEN
-from embedlib.engines.openvino.weighted import Multiplier, Weighted
+from embedlib.engines.openvino.weighted import Weighted
 from embedlib.models.encoder_parts import Rope
 from embedlib.models.position_bias import bias_by_distance
 from embedlib.models.spec import (
@@ -65,52 +66,39 @@ from embedlib.models.weights.tensor_roles import ArraysByRole
 def build_stages(
     spec: ModelSpec,
     weights: ArraysByRole,
-    multiplier: Multiplier,
-    max_stages: int,
-    *,
-    is_bf16: bool = False,
+    options: GraphOptions,
 ) -> list[ov.Model]:
     """Return the graph of a model, cut between layers; `stages.Request` computes it.
 
     Args:
         spec: the model.
         weights: its weights by role.
-        multiplier: the library that multiplies; the vectors are equal up to rounding.
-        max_stages: into how many graphs it is cut at most.
-        is_bf16: whether it is for a compiled model in bf16.
+        options: how it is built.
     """
-    return _GraphBuilder(spec, weights, multiplier, max_stages, is_bf16=is_bf16).build()
+    return _GraphBuilder(spec, weights, options).build()
 
 
 class _GraphBuilder:
     """Builds one graph; its fields are the nodes that several layers share."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: ArraysByRole,
-        multiplier: Multiplier,
-        max_stages: int,
-        *,
-        is_bf16: bool,
-    ) -> None:
+    def __init__(self, spec: ModelSpec, weights: ArraysByRole, options: GraphOptions) -> None:
         self.spec = spec
-        self.is_bf16 = is_bf16
-        self.stage_layers = -(-spec.encoder.num_layers // max_stages)
+        self.options = options
+        self.stage_layers = -(-spec.encoder.num_layers // options.max_stages)
         self.ended_stages: list[list[ov.Node]] = []
         """The outputs of every stage but the last."""
         self.hidden_inputs: list[ov.Node] = []
         """The input of every stage but the first: the output of the one before."""
         self.encoder = spec.encoder
         self.weights = weights
-        self.weighted = Weighted(weights, multiplier)
+        self.weighted = Weighted(weights, options.multiplier)
         self.token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
         self.indices = int_input("indices", [-1])
         self.inputs = [self.token_ids, self.seq_lens, self.indices]
         self.kept = None
         if can_keep_prefix(spec):
-            self.kept = KeptTokens(self.seq_lens, is_bf16=is_bf16)
+            self.kept = KeptTokens(self.seq_lens, is_bf16=options.is_bf16)
         self.positions = keys = self.indices
         """int32[L]: positions of the batch's tokens; they lie behind the kept ones."""
         if self.kept is not None:
@@ -196,10 +184,12 @@ class _GraphBuilder:
 
     def _cut(self, hidden: ov.Node) -> ov.Node:
         """End a stage with the output of its last layer; return the input of the next one."""
-        self.ended_stages.append(self._outputs(hidden))
-        given = op.parameter([-1, -1, self.encoder.hidden_size], np.float32, name=HIDDEN)
+        is_narrow = self.options.has_narrow_residual
+        self.ended_stages.append(self._outputs(op.convert(hidden, "bf16") if is_narrow else hidden))
+        kind = ov.Type.bf16 if is_narrow else ov.Type.f32
+        given = op.parameter([-1, -1, self.encoder.hidden_size], kind, name=HIDDEN)
         self.hidden_inputs.append(given)
-        return given
+        return op.convert(given, "f32") if is_narrow else given
 
     def _encode(self, pooled: ov.Node | None) -> ov.Node:
         """Return the transformer's output: float32[B, L, H], or float32[B, 1, H] with `pooled`."""
@@ -227,9 +217,10 @@ class _GraphBuilder:
                     own,
                     self.places,
                     is_in_blocks=is_in_blocks(
-                        own, window, self.spec.max_seq_tokens, is_bf16=self.is_bf16
+                        own, window, self.spec.max_seq_tokens, is_bf16=self.options.is_bf16
                     ),
                 ),
+                self.options,
                 self.kept,
                 distances,
                 experts,

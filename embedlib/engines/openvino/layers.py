@@ -18,9 +18,11 @@ from embedlib.engines.openvino.attention import Attention, Mask, masked
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.layer_inputs import LayerInputs
 from embedlib.engines.openvino.library import op, ov
+from embedlib.engines.openvino.mlp import mlp
 from embedlib.engines.openvino.nodes import float_constant, int_constant, int_constants
 from embedlib.engines.openvino.positions import Rotation
 from embedlib.engines.openvino.weighted import Weighted
@@ -48,12 +50,14 @@ class Layers:
         encoder: Encoder,
         weighted: Weighted,
         attention: Attention,
+        options: GraphOptions,
         kept: KeptTokens | None = None,
         distances: Distances | None = None,
         experts: ExpertLayers | None = None,
         inputs: LayerInputs | None = None,
         convolutions: ConvolutionLayers | None = None,
     ) -> None:
+        self._options = options
         self._convolutions = convolutions
         self._experts = experts
         self._inputs = inputs
@@ -76,7 +80,7 @@ class Layers:
         """
         encoder, prefix = self._encoder, f"layers.{index}."
         if encoder.norm_placement == "post":
-            own, change = _take(hidden, pooled), self._attention(hidden, prefix, sight, pooled)
+            own, change = self._take(hidden, pooled), self._attention(hidden, prefix, sight, pooled)
             if encoder.norms_attention_twice:
                 change = self._norm(op.add(own, change), prefix + "attention_out_norm")
             hidden = self._norm(op.add(own, change), prefix + "attention_norm")
@@ -87,7 +91,7 @@ class Layers:
         change = self._attention(normed, prefix, sight, pooled)
         if encoder.norm_placement == "sandwich":
             change = self._norm(change, prefix + "attention_out_norm")
-        hidden = op.add(_take(hidden, pooled), change)
+        hidden = op.add(self._take(hidden, pooled), change)
         change = self._change(self._norm(hidden, prefix + "mlp_norm"), index, pooled)
         if encoder.norm_placement == "sandwich":
             change = self._norm(change, prefix + "mlp_out_norm")
@@ -103,12 +107,12 @@ class Layers:
         """
         encoder = self._encoder
         if self._convolutions is not None and self._convolutions.has(prefix):
-            mixed = _take(self._convolutions.mixed(hidden, prefix), pooled)
+            mixed = self._take(self._convolutions.mixed(hidden, prefix), pooled)
             return self._weighted.linear(mixed, prefix + "conv_out")
         if self._distances is not None and pooled is None:
             mixed = self._attend_by_distance(hidden, prefix, sight)
             return self._weighted.linear(mixed, prefix + "o")
-        query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
+        query = self._heads(self._take(hidden, pooled), prefix + "q", encoder.num_heads)
         if sight.rotate_query:
             query = sight.rotate_query(query)
         if pooled is not None or not self._attend.scales_late:
@@ -231,23 +235,17 @@ class Layers:
         prefix = f"layers.{index}."
         if self._experts is not None and self._experts.has(index):
             return self._experts.mlp(hidden, prefix, is_pooled=pooled is not None)
-        return self._mlp(hidden, prefix)
+        return mlp(hidden, prefix, self._encoder, self._weighted, self._options.mlp_parts)
 
-    def _mlp(self, hidden: ov.Node, prefix: str) -> ov.Node:
-        """Return down(act(gate) * up), or down(act(up)) without a gate; [B, L, H] to [B, L, H]."""
-        encoder, linear = self._encoder, self._weighted.linear
-        up = linear(hidden, prefix + "up")
-        if encoder.is_gated:
-            gate = self._weighted.activate(linear(hidden, prefix + "gate"), encoder.activation)
-            return linear(op.multiply(gate, up), prefix + "down")
-        return linear(self._weighted.activate(up, encoder.activation), prefix + "down")
+    def _take(self, vectors: ov.Node, places: ov.Node | None) -> ov.Node:
+        """Return the rows of float32[B, L, H] at the indices int32[B, 1]; None: all rows."""
+        if places is None:
+            return vectors
+        if not self._options.has_narrow_residual:
+            return op.gather(vectors, places, int_constant(1), batch_dims=1)
+        length = op.gather(op.shape_of(vectors, "i32"), int_constant(1), int_constant(0))
+        is_taken = op.one_hot(places, length, float_constant(1), float_constant(0), -1)
+        return op.matmul(is_taken, vectors, False, False)
 
     def _norm(self, vectors: ov.Node, role: str) -> ov.Node:
         return self._weighted.norm(self._encoder.norm, vectors, role, self._encoder.norm_eps)
-
-
-def _take(vectors: ov.Node, places: ov.Node | None) -> ov.Node:
-    """Return the rows of float32[B, L, H] at the positions int32[B, 1]; None: all rows."""
-    if places is None:
-        return vectors
-    return op.gather(vectors, places, int_constant(1), batch_dims=1)

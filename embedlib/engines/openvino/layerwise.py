@@ -24,6 +24,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.engine import loaded_core
 from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
@@ -63,7 +64,8 @@ class LayerwiseEngine:
         try:
             core = loaded_core()
             product = layout.multiplier(core, Machine().cpu_features())
-            graphs = build_stages(spec, weights, product, spec.encoder.num_layers)
+            options = GraphOptions(multiplier=product, max_stages=spec.encoder.num_layers)
+            graphs = build_stages(spec, weights, options)
         except RuntimeError as error:
             raise EngineBuildError(
                 f"engine openvino: building failed: {last_line(error)}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from embedlib.engines.base import EngineLimits
+from embedlib.engines.base import PADDING_TOKENS, EngineLimits
 from embedlib.engines.machine import Machine, has_avx2_alone
 from embedlib.engines.openvino.distances import most_batch_tokens
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import best_batch_tokens
+from embedlib.engines.openvino.mlp_sizes import num_mlp_parts
 from embedlib.engines.openvino.number_types import multiplies_tiles
 from embedlib.engines.openvino.padding import MIN_ROWS, TILE_ROWS, Padding
 from embedlib.engines.openvino.weighted import Multiplier
@@ -29,6 +31,9 @@ docs/benchmarks.md, memory of the CPU engine.
 """
 
 
+TILES_PADDING_TOKENS: Final = 150
+"""Where AMX multiplies: reading the weights takes as long as many more tokens, and few rows are
+multiplied at a fraction of the rate. Source: docs/benchmarks.md, as it comes on a CPU with AMX."""
 MAX_UNFUSED_TOKENS: Final = 512
 """Where AMX multiplies, products, softmax and mask of attention are not fused in models that take
 so many tokens at most: short texts gain more than long ones lose. Source: docs/benchmarks.md, as it
@@ -98,15 +103,21 @@ class Layout:
             and not any(isinstance(module, Pooling) for module in spec.modules),
             is_sparse=spec.is_splade,
             is_padded=True,
+            max_padding_tokens=self._padding_tokens(),
             max_batch_tokens=self._batch_tokens(spec.encoder),
             num_parallel_batches=self.streams,
             max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
             max_inflight_bulk=num_bulk,
         )
 
+    def _padding_tokens(self) -> int:
+        """Return how many padding tokens cost no more than another batch."""
+        has_tiles = multiplies_tiles(self.precision, Machine().cpu_features())
+        return TILES_PADDING_TOKENS if has_tiles else PADDING_TOKENS
+
     def _batch_tokens(self, encoder: Encoder) -> int:
         """Return the token budget: the wanted one, unless the graph takes fewer."""
-        best = best_batch_tokens(self.precision, encoder, shares_lanes=self.shares_lanes)
+        best = best_batch_tokens(self.precision, shares_lanes=self.shares_lanes)
         wanted = self.max_batch_tokens or best
         has_distances = encoder.relative_positions is not None
         return min(wanted, most_batch_tokens(encoder)) if has_distances else wanted
@@ -166,6 +177,26 @@ class Layout:
             return "onednn"
         is_float32 = self.activation_group is None and not self.is_narrow
         return "mlas" if is_float32 and has_avx2_alone(cpu_features) else "any"
+
+    def graph_options(
+        self, core: ov.Core, encoder: Encoder, cpu_features: frozenset[str], *, max_stages: int
+    ) -> GraphOptions:
+        """Return how the graph is built on this CPU.
+
+        Args:
+            core: OpenVINO's, with its CPU plugin loaded.
+            encoder: of the model.
+            cpu_features: of this CPU, as `Machine` has them.
+            max_stages: of a graph that the lanes share.
+        """
+        has_tiles = multiplies_tiles(self.precision, cpu_features)
+        return GraphOptions(
+            multiplier=self.multiplier(core, cpu_features),
+            max_stages=max_stages if self.shares_lanes else 1,
+            is_bf16=self.precision == "bf16",
+            has_narrow_residual=has_tiles,
+            mlp_parts=num_mlp_parts(encoder, shares_lanes=self.shares_lanes) if has_tiles else 1,
+        )
 
     def padding(self, encoder: Encoder, cpu_features: frozenset[str]) -> Padding:
         """Return to how many tokens batches are padded.

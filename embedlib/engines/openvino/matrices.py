@@ -14,6 +14,7 @@ from embedlib.engines.openvino.nodes import int_constants
 from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.mapped import StoredBits, stored_bits
+from embedlib.vectors.bfloat16 import bfloat16_bits
 
 SHORT_COLUMNS: Final = max(INT8_GROUPS.values())
 """OpenVINO 2026.4 multiplies int8 wrongly in bf16 where columns are odd and fewer than those of a
@@ -81,16 +82,33 @@ def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> 
     return op.reshape(product, int_constants(*stored.shape), False) if is_grouped else product
 
 
-def widened(narrow: StoredBits) -> ov.Node:
+def matrix_columns(weights: Mapping[str, NDArray[Any]], role: str, columns: slice) -> ov.Node:
+    """Return the node of these columns of a weight matrix, for a graph in bf16: a copy of them.
+
+    In 16 bits, to which the plugin would round them when it packs them.
+    """
+    narrow = stored_bits(weights, role)
+    if narrow is None:
+        narrow = StoredBits("BF16", bfloat16_bits(float_matrix(weights, role)[:, columns]))
+    else:
+        narrow = StoredBits(narrow.dtype, np.ascontiguousarray(narrow.bits[:, columns]))
+    return widened(narrow, is_copied=True)
+
+
+def widened(narrow: StoredBits, *, is_copied: bool = False) -> ov.Node:
     """Return the node float32[...] of a 16-bit tensor: a constant in its file, and a conversion.
 
     Marked as a decompression, the conversion stays behind the constant; otherwise the plugin would
     compute it when it compiles, and keep the result. Source: class Decompression of OpenVINO,
     rt_info/decompression.hpp, whose name and version are the key.
+
+    Args:
+        narrow: the tensor.
+        is_copied: whether the constant is a copy of it.
     """
     kind = ov.Type.f16 if narrow.dtype == "F16" else ov.Type.bf16
     tensor = ov.Tensor(narrow.bits, ov.Shape(narrow.bits.shape), kind)
-    node = op.convert(op.constant(tensor, shared_memory=True), "f32")
+    node = op.convert(op.constant(tensor, shared_memory=not is_copied), "f32")
     node.get_rt_info()["decompression_0"] = ""
     return node
 

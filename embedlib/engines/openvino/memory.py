@@ -26,6 +26,7 @@ from embedlib.engines.openvino.block_sizes import (
     num_scores,
     scores_are_kept,
 )
+from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.number_types import multiplies_tiles, number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import (
@@ -53,8 +54,6 @@ TILES_BATCH_TOKENS: Final = 1024
 """Where AMX multiplies, whether the lanes share one or not: for more rows it is busier, and a batch
 takes no longer than a smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with
 AMX."""
-TILES_GATED_BATCH_TOKENS: Final = 512
-"""The same for a shared model with gated MLPs, which loses with more. Same source."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
 to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
@@ -168,9 +167,7 @@ def memory_needs(
     packed = by_mlas + by_onednn
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
-    batch_tokens = config.max_batch_tokens or best_batch_tokens(
-        number_type(precision.name), files.spec.encoder
-    )
+    batch_tokens = config.max_batch_tokens or best_batch_tokens(number_type(precision.name))
     longest = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16=is_bf16)
     num_stages = min(MAX_STAGES, encoder.num_layers)
@@ -178,7 +175,10 @@ def memory_needs(
     # Packing float32 in two bytes reads twice as many pages as it writes.
     read = 2 if precision.name == "bf16" and not is_narrow else 1
     pages = min(read * packed, max(read * MAPPED_BYTES, by_mlas // num_stages))
-    both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
+    # Columns of MLPs that are cut are copied; a later start maps the copies and lets them go.
+    has_tiles = multiplies_tiles(precision.name, Machine().cpu_features())
+    copied = copied_bytes(encoder) if has_tiles else 0
+    both = LIBRARY_BYTES + copies + copied + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
     computing = batch + max_kept_bytes(files.spec, is_bf16=is_bf16)
     # Of a large model each stage keeps what a short batch takes.
@@ -202,17 +202,15 @@ def memory_needs(
     )
 
 
-def best_batch_tokens(precision: str, encoder: Encoder, *, shares_lanes: bool = False) -> int:
+def best_batch_tokens(precision: str, *, shares_lanes: bool = False) -> int:
     """Return the token budget of a batch that was measured to be the best.
 
     Args:
         precision: of everything that is not int8.
-        encoder: the model's.
         shares_lanes: whether the lanes share a compiled model.
     """
     if multiplies_tiles(precision, Machine().cpu_features()):
-        is_less = shares_lanes and encoder.is_gated
-        return TILES_GATED_BATCH_TOKENS if is_less else TILES_BATCH_TOKENS
+        return TILES_BATCH_TOKENS
     return SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS
 
 

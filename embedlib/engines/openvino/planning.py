@@ -106,9 +106,7 @@ def choose_profile(
     needs = needs_of(plan, files, config)
     shares = shares_lanes(plan, needs)
     rule = Profile(
-        max_batch_tokens=best_batch_tokens(
-            number_type(plan.precision.name), files.spec.encoder, shares_lanes=shares
-        ),
+        max_batch_tokens=best_batch_tokens(number_type(plan.precision.name), shares_lanes=shares),
         num_streams=1 if shares else config.num_threads,
         shares_lanes=shares,
         library="auto",

@@ -24,7 +24,8 @@ Stages = Sequence[ov.CompiledModel]
 """The compiled models of one graph, in order."""
 
 HIDDEN: Final = "hidden"
-"""Name of the input of all stages but the first: float32[B, L, H], the output of the one before."""
+"""Name of the input of all stages but the first: the output of the one before, float32[B, L, H], or
+bfloat16 where `GraphOptions.has_narrow_residual`."""
 
 BF16_BITS: Final = np.float16
 """numpy has no bfloat16: its bits are in arrays of this type, as the library hands them out.
@@ -140,8 +141,9 @@ class Request:
         last = len(self._stages) - 1
         if not last:
             return
-        size = self._stages[0][0].outputs[0].get_partial_shape()[2].get_length()
-        self._between = [ov.Tensor(ov.Type.f32, ov.Shape([1, 1, size])) for _ in range(2)]
+        hidden = self._stages[0][0].outputs[0]
+        shape = ov.Shape([1, 1, hidden.get_partial_shape()[2].get_length()])
+        self._between = [ov.Tensor(hidden.get_element_type(), shape) for _ in range(2)]
         for number, (_, request, names) in enumerate(self._stages):
             if number:
                 given = self._between[(number - 1) % 2]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import (
     float_matrix,
-    matrix,
+    matrix_columns,
+    matrix_rows,
     parts_packed_once,
     widened,
 )
@@ -38,22 +39,28 @@ class Weighted:
         self._weights: Mapping[str, NDArray[Any]] = weights
         self._multiplier = multiplier
 
-    def linear(self, vectors: ov.Node, role: str) -> ov.Node:
-        """Return vectors @ weight.T, plus the bias if the model has one.
+    def linear(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
+        """Return vectors @ weight[rows].T, plus bias[rows] if the model has one.
 
         A leaky ReLU of slope 1 changes nothing, but the plugin runs a matrix product followed by an
         activation with oneDNN, and a bare one with MLAS. Which is faster for the few tokens of a
         query depends on the CPU. Source: docs/benchmarks.md, single queries.
         """
-        sums = self.add_bias(self._product(vectors, f"{role}.weight"), role)
-        if self._multiplier == "onednn":
-            return op.prelu(sums, op.constant(np.ones(1, np.float32)))
-        return sums
+        sums = self.add_bias(self._product(vectors, f"{role}.weight", rows), role, rows)
+        return self._by_onednn(sums) if self._multiplier == "onednn" else sums
 
-    def _product(self, vectors: ov.Node, role: str) -> ov.Node:
-        """Return vectors @ weight.T; in parts where a large model would be packed twice."""
+    def product_of_columns(self, vectors: ov.Node, role: str, columns: slice) -> ov.Node:
+        """Return vectors @ weight[:, columns].T without the bias, in bf16."""
+        part = matrix_columns(self._weights, f"{role}.weight", columns)
+        return self._by_onednn(op.matmul(vectors, part, False, True))
+
+    def _by_onednn(self, product: ov.Node) -> ov.Node:
+        return op.prelu(product, op.constant(np.ones(1, np.float32)))
+
+    def _product(self, vectors: ov.Node, role: str, rows: slice) -> ov.Node:
+        """Return vectors @ weight[rows].T; in parts where a large model would be packed twice."""
         if self._multiplier != "mlas":
-            return op.matmul(vectors, matrix(self._weights, role), False, True)
+            return op.matmul(vectors, matrix_rows(self._weights, role, rows), False, True)
         parts = parts_packed_once(self._weights, role)
         products = [op.matmul(vectors, part, False, True) for part in parts]
         return op.concat(products, -1) if len(products) > 1 else products[0]
@@ -64,11 +71,12 @@ class Weighted:
             return activate_apart(vectors, activation)
         return activate(vectors, activation)
 
-    def add_bias(self, vectors: ov.Node, role: str) -> ov.Node:
+    def add_bias(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
         """Return vectors + bias; the vectors alone if the model has no such bias."""
         if f"{role}.bias" not in self._weights:
             return vectors
-        return op.add(vectors, self.constant(f"{role}.bias"))
+        bias = np.ascontiguousarray(self._weights[f"{role}.bias"])[rows]
+        return op.add(vectors, op.constant(bias, shared_memory=True))
 
     def by_head(self, role: str, num_heads: int) -> ov.Node:
         """Return a linear layer's matrix, split by heads: float32[heads, head_dim, H]."""

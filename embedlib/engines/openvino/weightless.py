@@ -22,8 +22,9 @@ WITHOUT_WEIGHTS: Final = {"CACHE_MODE": "OPTIMIZE_SIZE"}
 """The setting with which a compiled model is exported and imported without weights."""
 SMALLEST_BYTES: Final = 4096
 """Smaller constants are kept with the graph."""
-MOST_BYTES: Final = 64 << 20
-"""Of constants that are not in the file: more of them would be a copy worth avoiding."""
+MOST_BYTES: Final = 320 << 20
+"""Of constants that are not in the file: more of them would be a copy worth avoiding. Parts of MLPs
+are among them, see `mlp_sizes.MAX_COPIED_BYTES`."""
 _PORT_TYPES: Final = {"f32": "FP32", "f16": "FP16", "bf16": "BF16", "i8": "I8"}
 """Names of element types in the IR format, where a port has them in another spelling."""
 

@@ -1,0 +1,161 @@
+"""An MLP that is cut into parts, and a residual stream in bf16: the same vectors up to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.machine import Machine
+from embedlib.engines.openvino import mlp_sizes
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.graph_options import GraphOptions
+from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.memory import memory_needs
+from embedlib.engines.openvino.mlp_sizes import COLUMNS_STEP, copied_bytes, num_mlp_parts, parts_of
+from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.mapped import mapped_paths
+from embedlib.testing import fake_spec, make_batch, write_tiny_model
+from embedlib.vectors.bfloat16 import bfloat16_bits
+from tests.comparing import relative_errors
+from tests.tiny_encoders import CASES, HIDDEN, MAX_TOKENS, PLAIN, computed, weights_of
+
+AMX = frozenset({"avx512_vnni", "avx512_bf16", "amx_bf16"})
+FLOATS = [name for name, (*_, is_int8) in CASES.items() if not is_int8]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Let graphs be built with these options, whatever this CPU is."""
+    monkeypatch.setattr(Layout, "graph_options", lambda *_, **__: GraphOptions(**options))
+
+
+def as_bf16(numbers: Any) -> Any:
+    return (bfloat16_bits(numbers).astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("is_in_stages", [False, True], ids=["a model a lane", "in stages"])
+@pytest.mark.parametrize("num_parts", [2, 3])
+@pytest.mark.parametrize("name", FLOATS)
+def test_parts_add_up(
+    name: str, num_parts: int, is_in_stages: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, pooling, _ = CASES[name]
+    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(pooling,), embedding_dim=HIDDEN)
+    dice = np.random.default_rng(0)
+    weights = weights_of(spec, dice)
+    for role in weights:  # which the copies are rounded to
+        weights[role] = as_bf16(weights[role]) if role.endswith("down.weight") else weights[role]
+    batch = make_batch([dice.integers(0, encoder.vocab_size, n, np.int32) for n in (9, 2, 17)])
+    right = computed(OpenVINOEngine(spec, weights, Layout(threads=1)), batch)
+    max_stages = 8 if is_in_stages else 1
+    monkeypatch.setattr(mlp_sizes, "COLUMNS_STEP", 8)
+    use(monkeypatch, mlp_parts=num_parts, max_stages=max_stages)
+    layout = Layout(threads=1, shares_lanes=is_in_stages)
+    found = computed(OpenVINOEngine(spec, weights, layout), batch)
+    assert relative_errors(found, right).max() <= 2e-5
+
+
+@pytest.mark.parametrize("max_stages", [1, 8])
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_residual_stream_in_bf16(
+    name: str, max_stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, pooling, _ = CASES[name]
+    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(pooling,), embedding_dim=HIDDEN)
+    dice = np.random.default_rng(0)
+    weights = weights_of(spec, dice)
+    batch = make_batch([dice.integers(0, encoder.vocab_size, n, np.int32) for n in (9, 2, 17)])
+    right = computed(OpenVINOEngine(spec, weights, Layout(threads=1)), batch)
+    use(monkeypatch, has_narrow_residual=True, max_stages=max_stages)
+    layout = Layout(threads=1, shares_lanes=max_stages > 1)
+    found = computed(OpenVINOEngine(spec, weights, layout), batch)
+    # Here the library computes in float32: what goes from stage to stage is rounded, if it is cut.
+    is_cut = max_stages > 1 and encoder.num_layers > 1
+    assert relative_errors(found, right).max() <= (0.02 if is_cut else 2e-5)
+
+
+@pytest.mark.parametrize("variant", ["bert", "mistral"])  # in float32 and in 16 bits
+def test_a_kept_graph_has_the_parts(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(write_tiny_model(tmp_path / "model", variant))
+    weights = load_weights(files)
+    batch = make_batch([[5, 6, 7, 8, 9, 10], [8]])
+    right = computed(OpenVINOEngine(files.spec, weights, Layout(threads=1)), batch)
+    use(monkeypatch, mlp_parts=2, max_stages=8)
+    file = WeightsFile(mapped_paths(weights)[0], is_packed_at_once=variant == "bert")
+    cache = ModelCache(tmp_path / "cache", "these weights", file)
+    layout = Layout(threads=1, shares_lanes=True, is_large=True)
+    rows = [computed(OpenVINOEngine(files.spec, weights, layout, cache), batch) for _ in range(2)]
+    assert list((tmp_path / "cache").glob("*/model.blob"))
+    assert (rows[0] == rows[1]).all()
+    assert relative_errors(rows[0], right).max() <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "layers", "apart", "shared"),
+    [
+        pytest.param(384, 1536, 6, 1, 1, id="MiniLM: its matrices stay in the cache"),
+        pytest.param(768, 3072, 12, 3, 6, id="BERT-base"),
+        pytest.param(1024, 4096, 24, 4, 8, id="BERT-large"),
+        pytest.param(1024, 3072, 28, 3, 6, id="Qwen3-0.6B"),
+        pytest.param(1024, 2624, 28, 3, 6, id="ModernBERT-large"),
+        pytest.param(4096, 14336, 32, 1, 1, id="Mistral-7B: too much to copy"),
+    ],
+)
+def test_how_many_parts(hidden: int, inner: int, layers: int, apart: int, shared: int) -> None:
+    encoder = replace(PLAIN, hidden_size=hidden, intermediate_size=inner, num_layers=layers)
+    assert num_mlp_parts(encoder, shares_lanes=False) == apart
+    assert num_mlp_parts(encoder, shares_lanes=True) == shared
+
+
+@given(size=st.integers(1, 20_000), num_parts=st.integers(1, 20))
+def test_parts_are_the_whole(size: int, num_parts: int) -> None:
+    assume(size > COLUMNS_STEP * (num_parts - 1))
+    parts = parts_of(size, num_parts)
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(size))
+    assert all(part.start % COLUMNS_STEP == 0 for part in parts)
+    lengths = [part.stop - part.start for part in parts]
+    assert min(lengths) > 0
+    assert max(lengths) - min(lengths) <= 2 * COLUMNS_STEP
+
+
+@pytest.mark.parametrize(
+    ("precision", "features", "is_cut"),
+    [("bf16", AMX, True), ("float32", AMX, False), ("bf16", AMX - {"amx_bf16"}, False)],
+)
+def test_only_where_amx_multiplies(
+    precision: Any,
+    features: frozenset[str],
+    is_cut: bool,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Machine, "cpu_features", lambda self: features)
+    encoder = replace(PLAIN, hidden_size=1024, intermediate_size=4096, num_layers=24)
+    layout = Layout(threads=2, precision=precision, library="any")
+    options = layout.graph_options(None, encoder, features, max_stages=8)  # type: ignore[arg-type]
+    assert options.mlp_parts == (4 if is_cut else 1)
+    assert options.has_narrow_residual == is_cut
+    assert options.max_stages == 1
+    big = replace(files, spec=replace(files.spec, encoder=replace(encoder, windows=(None,) * 24)))
+    with_copies = memory_needs(big, ChosenPrecision(name=precision), Config(threads=2))
+    monkeypatch.setattr(mlp_sizes, "MAX_COPIED_BYTES", 0)
+    without = memory_needs(big, ChosenPrecision(name=precision), Config(threads=2))
+    assert copied_bytes(encoder) == 0
+    copied = 2 * 1024 * 4096 * 24 if is_cut else 0
+    assert with_copies.shared - without.shared == copied
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    return read_model_files(write_tiny_model(tmp_path / "model", "bert"))

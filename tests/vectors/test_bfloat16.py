@@ -1,0 +1,40 @@
+"""Numbers are rounded to the nearest bfloat16, ties to even."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlib.vectors.bfloat16 import bfloat16_bits
+
+LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
+
+
+def widened(bits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@given(st.floats(-LARGEST, LARGEST, width=32))
+def test_none_is_nearer(number: float) -> None:
+    bits = bfloat16_bits(np.array([number], np.float32))
+    assert bits.dtype == np.uint16
+    near = np.array([bits[0] - 1, bits[0], bits[0] + 1], np.uint16)
+    with np.errstate(invalid="ignore"):  # beside 0 and the largest lies what is not a number
+        distances = np.abs(widened(near).astype(np.float64) - np.float32(number))
+    assert distances[1] <= np.nanmin(distances)
+
+
+@pytest.mark.parametrize(
+    ("number", "bits"),
+    [
+        (1.0, 0x3F80),
+        (1 + 2**-8, 0x3F80),  # half way: to the even one below
+        (1 + 3 * 2**-8, 0x3F82),  # half way: to the even one above
+        (-2.5, 0xC020),
+        (0.0, 0),
+    ],
+)
+def test_ties_go_to_even(number: float, bits: int) -> None:
+    assert bfloat16_bits(np.array([[number]], np.float32)).tolist() == [[bits]]
