@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from embedlib.vectors.bfloat16 import bfloat16_bits
 
 LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
 
 
-def widened(bits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+def widened(bits: NDArray[Any]) -> NDArray[np.float32]:
+    numbers: NDArray[np.float32] = (bits.astype(np.uint32) << 16).view(np.float32)
+    return numbers
 
 
 @given(st.floats(-LARGEST, LARGEST, width=32))
 def test_none_is_nearer(number: float) -> None:
     bits = bfloat16_bits(np.array([number], np.float32))
     assert bits.dtype == np.uint16
-    near = np.array([bits[0] - 1, bits[0], bits[0] + 1], np.uint16)
+    near = (int(bits[0]) + np.arange(-1, 2)) % (1 << 16)
     with np.errstate(invalid="ignore"):  # beside 0 and the largest lies what is not a number
         distances = np.abs(widened(near).astype(np.float64) - np.float32(number))
     assert distances[1] <= np.nanmin(distances)
