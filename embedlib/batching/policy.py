@@ -1,4 +1,4 @@
-"""The numbers behind every batching decision, in one object that is passed in."""
+"""The numbers behind batching decisions, but an engine's own, in one object that is passed in."""
 
 from __future__ import annotations
 

@@ -183,12 +183,13 @@ class _OpenBatch:
         self._num_distinct = 0
         self._kinds: set[Hashable] = set()
 
-    def try_add(self, sequence: TokenizedText, num_alike: int = 1) -> bool:
+    def try_add(self, sequence: TokenizedText, num_alike: int | None = None) -> bool:
         """Add a sequence, or drop it if its job is over; False: the batch is full.
 
         Args:
             sequence: the sequence to add.
-            num_alike: number of queued sequences that are no longer than this one, including it.
+            num_alike: number of queued sequences that are no longer than this one, including it;
+                None: they are in no order, and the padding of the whole batch is bounded.
         """
         if sequence.job.is_over:
             return True
@@ -202,7 +203,10 @@ class _OpenBatch:
             cost = longest * (self._num_distinct + 1) if self._is_padded else num_tokens
             if cost > self._budget:
                 return False
-            if self._is_padded and self._padding(sequence, num_alike) > self._max_padding:
+            padding = cost - num_tokens
+            if self._is_padded and num_alike is not None:
+                padding = self._padding(sequence, num_alike)
+            if padding > self._max_padding:
                 return False
         self.sequences.append(sequence)
         self._kinds.add(kind)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def bfloat16_bits(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return float32[...] as bfloat16: the bits as uint16[...], rounded to nearest, ties to even.
 
-    Finite numbers alone: what is not a number may become infinite.
+    Finite numbers alone: what is not a number may become one.
 
     Source: bfloat16 is the upper half of float32,
     https://en.wikipedia.org/wiki/Bfloat16_floating-point_format.

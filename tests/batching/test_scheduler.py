@@ -336,6 +336,14 @@ def test_an_engine_says_how_much_padding_another_batch_is_worth() -> None:
         assert len(drain(scheduler)) == num_batches
 
 
+def test_the_padding_of_all_queries_of_a_batch_is_bounded() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_batch_tokens=1000, max_padding_tokens=150))
+    scheduler.add(sequences([160, *[10] * 5], Lane.QUERY))
+    scheduler.add(sequences([100], Lane.QUERY))
+    found = [[item.num_tokens for item in batch] for batch in drain(scheduler)]
+    assert found == [[160, 10], [10] * 4, [100]]
+
+
 def test_mixed_lengths_are_hardly_padded() -> None:
     scheduler = Scheduler(replace(LIMITS, max_batch_tokens=768))
     lengths = [4 + (row * 97) % 253 for row in range(4 * DEFAULT_POLICY.window_seqs)]

@@ -21,7 +21,9 @@ from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.memory import memory_needs
 from embedlib.engines.openvino.mlp_sizes import COLUMNS_STEP, copied_bytes, num_mlp_parts, parts_of
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
+from embedlib.models.encoder_parts import Experts
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.spec import Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.testing import fake_spec, make_batch, write_tiny_model
@@ -114,8 +116,46 @@ def test_a_kept_graph_has_the_parts(
 )
 def test_how_many_parts(hidden: int, inner: int, layers: int, apart: int, shared: int) -> None:
     encoder = replace(PLAIN, hidden_size=hidden, intermediate_size=inner, num_layers=layers)
-    assert num_mlp_parts(encoder, shares_lanes=False) == apart
-    assert num_mlp_parts(encoder, shares_lanes=True) == shared
+    assert num_mlp_parts(encoder, 2, shares_lanes=False) == apart
+    assert num_mlp_parts(encoder, 2, shares_lanes=True) == shared
+
+
+def test_many_threads_share_larger_parts() -> None:
+    encoder = replace(PLAIN, hidden_size=1024, intermediate_size=4096, num_layers=24)
+    for threads, parts in [(4, 8), (8, 4), (16, 2), (32, 1), (48, 1)]:
+        assert num_mlp_parts(encoder, threads, shares_lanes=True) == parts
+
+
+def test_experts_are_not_copied() -> None:
+    encoder = replace(PLAIN, hidden_size=1024, intermediate_size=4096, num_layers=24)
+    experts = Experts(count=8, num_chosen=2, layers=tuple(range(1, 24, 2)))
+    assert 2 * copied_bytes(replace(encoder, experts=experts)) == copied_bytes(encoder)
+
+
+@pytest.mark.skipif(
+    "amx_bf16" not in Machine().cpu_features(), reason="this CPU has no AMX, which it is for"
+)
+@pytest.mark.parametrize("modes", [("cls",), ("last_token",), ("mean",)])
+def test_the_plugin_takes_the_residual_stream_in_bf16(modes: Any) -> None:
+    pooling = Pooling(modes=modes)
+    spec = replace(fake_spec(MAX_TOKENS), encoder=PLAIN, modules=(pooling,), embedding_dim=HIDDEN)
+    weights = weights_of(spec, np.random.default_rng(0))
+    for shares_lanes in (False, True):
+        layout = Layout(threads=1, precision="bf16", shares_lanes=shares_lanes)
+        engine = OpenVINOEngine(spec, weights, layout)
+        computed(engine, make_batch([[5, 6, 7]]))
+        stages = engine._models._compiled[-1]
+        nodes = [node for stage in stages for node in stage.get_runtime_model().get_ops()]
+        facts = [node.get_rt_info() for node in nodes]
+        norms = [
+            fact["runtimePrecision"].astype(str)
+            for fact in facts
+            if fact["layerType"].astype(str) == "MVN"
+        ]
+        assert len(norms) == 2 * PLAIN.num_layers + 1
+        # The first one has the table of tokens before it, which is in float32.
+        assert sum(norm == "bf16" for norm in norms) >= len(norms) - 2
+        engine.close()
 
 
 @given(size=st.integers(1, 20_000), num_parts=st.integers(1, 20))

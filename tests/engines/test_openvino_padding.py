@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +19,23 @@ def rows(padding: Padding, *lengths: int, lane: Lane = Lane.QUERY, num_before: i
 
 
 def test_lone_queries_fill_whole_tiles() -> None:
-    padding = Padding(MANY, query_step=TILE_ROWS)
+    padding = Padding(MANY, has_tiles=True)
     assert [rows(padding, length) for length in (1, 16, 17, 3, 33)] == [16, 16, 32, 16, 48]
-    assert rows(padding, 3, 4) == 1
-    assert rows(padding, 3, lane=Lane.BULK) == 1
+    assert rows(padding, 3, 4) == 2 * 4
+    assert rows(padding, 4, lane=Lane.BULK) == 4
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_lengths_of_batches_are_even_and_long_ones_whole_tiles(lane: Lane) -> None:
+    padding = Padding(512, has_tiles=True)
+    found = [rows(padding, length, 2, 2, lane=lane) for length in (3, 254, 255, 257, 500, 511)]
+    assert found == [3 * length for length in (4, 254, 256, 272, 512, 512)]
+    # Behind a prefix the keys are as many as both.
+    assert rows(padding, 4, 2, lane=lane, num_before=3) == 2 * 5
+    # No more than the model has positions.
+    assert rows(Padding(511, has_tiles=True), 511, 2, lane=lane) == 2 * 511
+    plain = Padding(512)
+    assert rows(plain, 255, 2, lane=lane) == 2 * 255
 
 
 def test_tiles_are_of_amx_and_of_bf16() -> None:
@@ -38,7 +52,7 @@ def test_tiles_are_of_amx_and_of_bf16() -> None:
 
 
 def test_no_sequence_has_more_tokens_than_the_model_has_positions() -> None:
-    padding = Padding(40, query_step=TILE_ROWS)
+    padding = Padding(40, has_tiles=True)
     assert rows(padding, 39) == 40
     assert rows(padding, 9, num_before=30) == 10
 
@@ -46,13 +60,14 @@ def test_no_sequence_has_more_tokens_than_the_model_has_positions() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, MANY), st.integers(0, MANY - 1)), min_size=1),
     st.integers(1, 20),
-    st.integers(1, 20),
+    st.booleans(),
     st.integers(0, 20),
 )
 def test_padding_stays_within_what_the_model_takes(
-    queries: list[tuple[int, int]], min_rows: int, step: int, spare: int
+    queries: list[tuple[int, int]], min_rows: int, has_tiles: bool, spare: int
 ) -> None:
-    padding = Padding(MANY, min_rows=min_rows, query_step=step, spare_tokens=spare)
+    padding = Padding(MANY, min_rows=min_rows, has_tiles=has_tiles, spare_tokens=spare)
+    step = TILE_ROWS if has_tiles else 1
     for length, wanted in queries:
         num_before = min(wanted, MANY - length)
         found = rows(padding, length, num_before=num_before)

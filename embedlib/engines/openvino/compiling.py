@@ -5,8 +5,8 @@ is mapped once for all compiled models of an engine. So the first process, too, 
 kept, and frees the graph and the model's own weights: both starts need the same memory.
 
 Of a large model only the graph is kept, as the plugin has changed it, which takes it most of the
-time, and matrices in int8, whose places in the model's file the plugin forgets. Other weights are
-read from the model's own file; all are packed at every start.
+time, and matrices that have no place in the model's file: those in int8, which the plugin forgets,
+and copied columns. Other weights are read from that file; all are packed at every start.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def load_models(
     *,
     mark: Callable[[], None] = lambda: None,
     is_large: bool = False,
+    copied_bytes: int = 0,
 ) -> Loaded:
     """Return compiled models of one graph, from the cache if it has them.
 
@@ -95,6 +96,7 @@ def load_models(
         graph_options: what the graph depends on, besides the spec and the weights; JSON values.
         mark: called on the threads that load a model which is not the last.
         is_large: whether pages of the weights are let go while they are packed; without a cache.
+        copied_bytes: of weights that the graph has copies of.
 
     Raises:
         RuntimeError: OpenVINO could not compile the graph.
@@ -111,7 +113,9 @@ def load_models(
             entry.forget_deaths()
             return kept
         if cache.file is not None:
-            return _compile(core, build, settings, batch, mark, entry, is_large=True)
+            return _compile(
+                core, build, settings, batch, mark, entry, is_large=True, copied_bytes=copied_bytes
+            )
         return (
             _keep(entry, core, build, settings, batch, mark)
             or _import(entry, core, settings, batch, mark)
@@ -148,6 +152,7 @@ def _compile(
     entry: CacheEntry | None = None,
     *,
     is_large: bool = False,
+    copied_bytes: int = 0,
 ) -> Loaded:
     """Compile a graph for each of the settings; keep that of a large model in `entry`.
 
@@ -156,7 +161,7 @@ def _compile(
     """
     graphs, weights = build()
     files = mapped_files(weights) if is_large else []
-    known = refer(core, graphs, files[0]) if entry and files else None
+    known = refer(core, graphs, files[0], copied_bytes) if entry and files else None
     extra = {} if known is None else WITHOUT_WEIGHTS
     models: list[Stages] = []
     with letting_go(files):

@@ -35,6 +35,7 @@ from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
@@ -61,7 +62,7 @@ class OpenVINOEngine:
 
         Args:
             spec: the model.
-            weights: its weights; float32 ones are used in place, so their file must not change.
+            weights: its weights; most are used in place, so their file must not change.
             layout: how they are laid out.
             cache: where compiled models are kept; None: nowhere.
 
@@ -154,6 +155,7 @@ def _load(
         asdict(options),
         mark=bulk_threads.mark,
         is_large=layout.is_large,
+        copied_bytes=copied_bytes(spec.encoder) if options.mlp_parts > 1 else 0,
     )
 
 

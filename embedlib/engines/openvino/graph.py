@@ -10,7 +10,7 @@ without pooling. A causal model that pools the last token has inputs and outputs
 see `kept_tokens`.
 
 Matrices are views onto the memory-mapped file, in the type that it has: building a graph does not
-copy them.
+copy them, but for some columns where MLPs are cut, see `mlp`.
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ class _GraphBuilder:
                     ),
                 ),
                 self.options,
+                self.indices,
                 self.kept,
                 distances,
                 experts,

@@ -18,8 +18,9 @@ class GraphOptions:
     is_bf16: bool = False
     """Whether it is for a compiled model in bf16."""
     has_narrow_residual: bool = False
-    """Whether the residual stream is in bf16, too. The plugin computes in float32 what lies between
-    an output in float32 and the products before it, and that is the residual stream of all layers
-    unless a product makes the output."""
+    """Whether the residual stream is in bf16, too, of a model that pools one token or the mean. The
+    plugin computes in float32 what lies between an output in float32 and the products before it,
+    and that is the residual stream of all layers unless a product makes the output. Where the
+    tokens themselves are the output, or their largest numbers, it stays in float32."""
     mlp_parts: int = 1
     """Into how many parts each MLP is cut, see `mlp`."""

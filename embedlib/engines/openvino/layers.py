@@ -51,6 +51,7 @@ class Layers:
         weighted: Weighted,
         attention: Attention,
         options: GraphOptions,
+        indices: ov.Node,
         kept: KeptTokens | None = None,
         distances: Distances | None = None,
         experts: ExpertLayers | None = None,
@@ -58,6 +59,7 @@ class Layers:
         convolutions: ConvolutionLayers | None = None,
     ) -> None:
         self._options = options
+        self._indices = indices
         self._convolutions = convolutions
         self._experts = experts
         self._inputs = inputs
@@ -243,9 +245,11 @@ class Layers:
             return vectors
         if not self._options.has_narrow_residual:
             return op.gather(vectors, places, int_constant(1), batch_dims=1)
-        length = op.gather(op.shape_of(vectors, "i32"), int_constant(1), int_constant(0))
-        is_taken = op.one_hot(places, length, float_constant(1), float_constant(0), -1)
-        return op.matmul(is_taken, vectors, False, False)
+        # A product, before which the plugin computes in bf16: in OpenVINO 2026.4 not if the numbers
+        # came from the conversion as they are.
+        is_taken = op.equal(places, op.unsqueeze(self._indices, int_constant(0)))
+        shares = op.unsqueeze(op.convert(is_taken, "f32"), int_constant(1))
+        return op.matmul(shares, vectors, False, False)
 
     def _norm(self, vectors: ov.Node, role: str) -> ov.Node:
         return self._weighted.norm(self._encoder.norm, vectors, role, self._encoder.norm_eps)

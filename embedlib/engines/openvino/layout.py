@@ -13,7 +13,7 @@ from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import best_batch_tokens
 from embedlib.engines.openvino.mlp_sizes import num_mlp_parts
 from embedlib.engines.openvino.number_types import multiplies_tiles
-from embedlib.engines.openvino.padding import MIN_ROWS, TILE_ROWS, Padding
+from embedlib.engines.openvino.padding import MIN_ROWS, Padding
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
 from embedlib.models.compiled.int8 import INT8_GROUPS
@@ -195,8 +195,11 @@ class Layout:
             max_stages=max_stages if self.shares_lanes else 1,
             is_bf16=self.precision == "bf16",
             has_narrow_residual=has_tiles,
-            mlp_parts=num_mlp_parts(encoder, shares_lanes=self.shares_lanes) if has_tiles else 1,
+            mlp_parts=self._mlp_parts(encoder) if has_tiles else 1,
         )
+
+    def _mlp_parts(self, encoder: Encoder) -> int:
+        return num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
 
     def padding(self, encoder: Encoder, cpu_features: frozenset[str]) -> Padding:
         """Return to how many tokens batches are padded.
@@ -208,6 +211,6 @@ class Layout:
         return Padding(
             encoder.num_positions - encoder.position_offset,
             min_rows=MIN_ROWS if self.is_large else 1,
-            query_step=TILE_ROWS if multiplies_tiles(self.precision, cpu_features) else 1,
+            has_tiles=multiplies_tiles(self.precision, cpu_features),
             spare_tokens=self.spare_tokens,
         )

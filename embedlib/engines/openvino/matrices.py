@@ -89,7 +89,8 @@ def matrix_columns(weights: Mapping[str, NDArray[Any]], role: str, columns: slic
     """
     narrow = stored_bits(weights, role)
     if narrow is None:
-        narrow = StoredBits("BF16", bfloat16_bits(float_matrix(weights, role)[:, columns]))
+        assert weights[role].dtype == np.float32, "in bf16 no MLP is int8; a bug in embedlib"
+        narrow = StoredBits("BF16", bfloat16_bits(weights[role][:, columns]))
     else:
         narrow = StoredBits(narrow.dtype, np.ascontiguousarray(narrow.bits[:, columns]))
     return widened(narrow, is_copied=True)

@@ -3,9 +3,9 @@
 A compiled model packs the matrices for itself. MLAS packs a float32 matrix once for any number of
 rows; oneDNN, which has what is stored in int8 or 16 bits, packs a small one for few rows and for
 many, and those of a large model once, see `matrices`. In bf16 all matrices are oneDNN's, packed
-once, in two bytes a weight, whatever the file stores. Two compiled models, one for each lane, are
-the fastest. From some size on both lanes share one. Files are mapped; their pages are let go once a
-large model is packed.
+once, in two bytes a weight, whatever the file stores; where MLPs are cut, columns are copied
+before, see `mlp_sizes`. Two compiled models, one for each lane, are the fastest. From some size on
+both lanes share one. Files are mapped; their pages are let go once a large model is packed.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def memory_needs(
     read = 2 if precision.name == "bf16" and not is_narrow else 1
     pages = min(read * packed, max(read * MAPPED_BYTES, by_mlas // num_stages))
     # Columns of MLPs that are cut are copied; a later start maps the copies and lets them go.
-    has_tiles = multiplies_tiles(precision.name, Machine().cpu_features())
+    has_tiles = multiplies_tiles(number_type(precision.name), Machine().cpu_features())
     copied = copied_bytes(encoder) if has_tiles else 0
     both = LIBRARY_BYTES + copies + copied + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
@@ -243,7 +243,7 @@ def most_bytes(num_parameters: int, precision: str) -> int:
     """Return what a model takes at most, of which only the number of parameters is known.
 
     As `memory_needs`, with all of them in matrices, one compiled model for both lanes, and without
-    the activations of a batch.
+    the activations of a batch and copies of columns.
 
     Args:
         num_parameters: of the model.

@@ -36,8 +36,8 @@ def mlp(
     sums = []
     for part in parts_of(encoder.intermediate_size, num_parts):
         inner = _inner(hidden, prefix, encoder, weighted, part)
-        sums.append(weighted.product_of_columns(inner, prefix + "down", part))
-    return weighted.add_bias(reduce(op.add, sums), prefix + "down")
+        sums.append(weighted.linear_columns(inner, prefix + "down", part, has_bias=part.start == 0))
+    return reduce(op.add, sums)
 
 
 def _inner(

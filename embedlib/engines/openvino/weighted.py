@@ -49,10 +49,13 @@ class Weighted:
         sums = self.add_bias(self._product(vectors, f"{role}.weight", rows), role, rows)
         return self._by_onednn(sums) if self._multiplier == "onednn" else sums
 
-    def product_of_columns(self, vectors: ov.Node, role: str, columns: slice) -> ov.Node:
-        """Return vectors @ weight[:, columns].T without the bias, in bf16."""
+    def linear_columns(
+        self, vectors: ov.Node, role: str, columns: slice, *, has_bias: bool
+    ) -> ov.Node:
+        """Return vectors @ weight[:, columns].T, plus any bias if asked, for a graph in bf16."""
         part = matrix_columns(self._weights, f"{role}.weight", columns)
-        return self._by_onednn(op.matmul(vectors, part, False, True))
+        product = op.matmul(vectors, part, False, True)
+        return self._by_onednn(self.add_bias(product, role) if has_bias else product)
 
     def _by_onednn(self, product: ov.Node) -> ov.Node:
         return op.prelu(product, op.constant(np.ones(1, np.float32)))
@@ -61,6 +64,7 @@ class Weighted:
         """Return vectors @ weight[rows].T; in parts where a large model would be packed twice."""
         if self._multiplier != "mlas":
             return op.matmul(vectors, matrix_rows(self._weights, role, rows), False, True)
+        assert rows == slice(None), "oneDNN multiplies the parts of an MLP; a bug in embedlib"
         parts = parts_packed_once(self._weights, role)
         products = [op.matmul(vectors, part, False, True) for part in parts]
         return op.concat(products, -1) if len(products) > 1 else products[0]

@@ -22,9 +22,8 @@ WITHOUT_WEIGHTS: Final = {"CACHE_MODE": "OPTIMIZE_SIZE"}
 """The setting with which a compiled model is exported and imported without weights."""
 SMALLEST_BYTES: Final = 4096
 """Smaller constants are kept with the graph."""
-MOST_BYTES: Final = 320 << 20
-"""Of constants that are not in the file: more of them would be a copy worth avoiding. Parts of MLPs
-are among them, see `mlp_sizes.MAX_COPIED_BYTES`."""
+MOST_BYTES: Final = 64 << 20
+"""Of constants that are not in the file: more of them would be a copy worth avoiding."""
 _PORT_TYPES: Final = {"f32": "FP32", "f16": "FP16", "bf16": "BF16", "i8": "I8"}
 """Names of element types in the IR format, where a port has them in another spelling."""
 
@@ -38,13 +37,16 @@ class _Place:
     num_bytes: int
 
 
-def refer(core: ov.Core, graphs: Sequence[ov.Model], file: NDArray[np.uint8]) -> ov.Tensor | None:
+def refer(
+    core: ov.Core, graphs: Sequence[ov.Model], file: NDArray[np.uint8], copied_bytes: int = 0
+) -> ov.Tensor | None:
     """Let the constants of graphs that lie in a mapped file know their places in it.
 
     Args:
         core: reads the IR format.
         graphs: are changed; constants that are copied into memory stay as they are.
         file: uint8[file size], the mapped file; its pages are read later.
+        copied_bytes: of constants that are copies of weights on purpose; they are kept.
 
     Returns:
         What the constants read in place; it must live as long as they do. None: too many weights
@@ -64,7 +66,7 @@ def refer(core: ov.Core, graphs: Sequence[ov.Model], file: NDArray[np.uint8]) ->
             places.append(_Place(node, start - first, num_bytes))
         else:
             num_left += num_bytes
-    if num_left > MOST_BYTES:
+    if num_left > MOST_BYTES + copied_bytes:
         return None
     tensor = ov.Tensor(file, shared_memory=True)
     read = core.read_model(_ir(places), tensor)
