@@ -33,7 +33,8 @@ docs/benchmarks.md, memory of the CPU engine.
 
 TILES_PADDING_TOKENS: Final = 150
 """Where AMX multiplies: reading the weights takes as long as many more tokens, and few rows are
-multiplied at a fraction of the rate. Source: docs/benchmarks.md, as it comes on a CPU with AMX."""
+multiplied at a fraction of the rate. Source: docs/benchmarks.md, products by their sizes, and
+padding, with AMX."""
 MAX_UNFUSED_TOKENS: Final = 512
 """Where AMX multiplies, products, softmax and mask of attention are not fused in models that take
 so many tokens at most: short texts gain more than long ones lose. Source: docs/benchmarks.md, as it

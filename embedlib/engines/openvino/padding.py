@@ -12,15 +12,14 @@ fewer, and keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
 TILE_ROWS: Final = 16
 """Rows that AMX multiplies at once: padding a lone query to whole tiles costs no products, and the
 library meets fewer sizes. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
-volume 1, chapter 18; docs/benchmarks.md, as it comes on a CPU with AMX.
-"""
-
+volume 1, chapter 18; docs/benchmarks.md, as it comes on a CPU with AMX."""
 EVEN: Final = 2
 """Where AMX multiplies, tokens that a batch's length is a multiple of: with an odd one attention
-takes up to 1.4 times as long. Source: as above."""
+takes up to 1.4 times as long. Source: docs/benchmarks.md, products by their sizes, and padding,
+with AMX."""
 LONG_TOKENS: Final = 256
 """From so many tokens on it is a multiple of `TILE_ROWS`, which saves more than the padding costs.
-Source: as above."""
+Same source."""
 
 
 class Padding:
