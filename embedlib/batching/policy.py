@@ -1,4 +1,4 @@
-"""The numbers behind batching decisions, but an engine's own, in one object that is passed in."""
+"""The numbers behind batching decisions, in one object that is passed in; engines have limits."""
 
 from __future__ import annotations
 

@@ -34,18 +34,13 @@ class Weighted:
 
         Args:
             weights: arrays by role.
-            multiplier: see `linear` and `activate`.
+            multiplier: see `Multiplier`.
         """
         self._weights: Mapping[str, NDArray[Any]] = weights
         self._multiplier = multiplier
 
     def linear(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
-        """Return vectors @ weight[rows].T, plus bias[rows] if the model has one.
-
-        A leaky ReLU of slope 1 changes nothing, but the plugin runs a matrix product followed by an
-        activation with oneDNN, and a bare one with MLAS. Which is faster for the few tokens of a
-        query depends on the CPU. Source: docs/benchmarks.md, single queries.
-        """
+        """Return vectors @ weight[rows].T, plus bias[rows] if the model has one."""
         sums = self.add_bias(self._product(vectors, f"{role}.weight", rows), role, rows)
         return self._by_onednn(sums) if self._multiplier == "onednn" else sums
 
@@ -58,6 +53,12 @@ class Weighted:
         return self._by_onednn(self.add_bias(product, role) if has_bias else product)
 
     def _by_onednn(self, product: ov.Node) -> ov.Node:
+        """Let oneDNN multiply.
+
+        A leaky ReLU of slope 1 changes nothing, but the plugin runs a matrix product followed by an
+        activation with oneDNN, and a bare one with MLAS. Which is faster for the few tokens of a
+        query depends on the CPU. Source: docs/benchmarks.md, single queries.
+        """
         return op.prelu(product, op.constant(np.ones(1, np.float32)))
 
     def _product(self, vectors: ov.Node, role: str, rows: slice) -> ov.Node:
@@ -76,7 +77,7 @@ class Weighted:
         return activate(vectors, activation)
 
     def add_bias(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
-        """Return vectors + bias; the vectors alone if the model has no such bias."""
+        """Return vectors + bias[rows]; the vectors alone if the model has no such bias."""
         if f"{role}.bias" not in self._weights:
             return vectors
         bias = np.ascontiguousarray(self._weights[f"{role}.bias"])[rows]
