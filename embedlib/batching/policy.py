@@ -1,4 +1,4 @@
-"""The numbers behind batching decisions, in one object that is passed in; engines have limits."""
+"""Numbers behind batching decisions, passed in as one object; an engine has its `EngineLimits`."""
 
 from __future__ import annotations
 
