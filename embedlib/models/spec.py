@@ -105,6 +105,11 @@ class Encoder:
     convolutions: Convolutions | None = None
 
     @property
+    def score_scale(self) -> float:
+        """Factor on queries times keys, see `attention_scale`."""
+        return self.attention_scale or self.head_dim**-0.5
+
+    @property
     def has_position_table(self) -> bool:
         """Whether learned vectors of absolute positions are added to those of the tokens."""
         is_alone = isinstance(self.position_bias, LinearBias) or (

@@ -252,7 +252,7 @@ def attention_shape(encoder: Encoder) -> AttentionShape:
         num_heads=encoder.num_heads,
         num_kv_heads=encoder.num_kv_heads,
         head_dim=encoder.head_dim,
-        scale=encoder.attention_scale or encoder.head_dim**-0.5,
+        scale=encoder.score_scale,
         cap=encoder.attention_cap,
         is_causal=encoder.is_causal,
     )

@@ -71,11 +71,17 @@ class Attention:
             is_in_blocks: see `block_sizes.is_in_blocks`.
         """
         self._encoder = encoder
-        self.scale = encoder.attention_scale or encoder.head_dim**-0.5
+        self.scale = encoder.score_scale
         self.scales_late = _can_scale_late(encoder, self.scale)
         """Whether queries come unscaled."""
         self._places = places
         self._is_in_blocks = is_in_blocks
+        self._folds_key_heads = (
+            encoder.num_kv_heads < encoder.num_heads and encoder.position_bias is None
+        )
+        """Whether attention in one piece takes each key head of a text as a text of its own, so
+        that its queries are all the heads of that text: no key is repeated. A bias is by head, for
+        all texts."""
         self._whole_masks: dict[Mask, ov.Node] = {}
 
     def __call__(
@@ -100,7 +106,10 @@ class Attention:
         if mask not in self._whole_masks:
             places = self._places
             queries = op.unsqueeze(places.queries, int_constants(0, 1, 3))
-            self._whole_masks[mask] = mask(queries, places.keys, places.is_token)
+            made = mask(queries, places.keys, places.is_token)
+            if self._folds_key_heads and places.is_token is not None:
+                made = _folded(op.concat([made] * self._encoder.num_kv_heads, 1), 1)
+            self._whole_masks[mask] = made
         return self._whole_masks[mask]
 
     def mask_at(self, place: ov.Node, mask: Mask) -> ov.Node:
@@ -124,10 +133,16 @@ class Attention:
             added: numbers of a layer that belong to its scores, float32[B, heads, L, S] each.
             mask: makes the mask.
         """
-        key, value = self.for_queries(key), self.for_queries(value)
+        num_heads, num_kv_heads = self._encoder.num_heads, self._encoder.num_kv_heads
+        if self._folds_key_heads:
+            query = _folded(query, num_heads // num_kv_heads)
+            key, value = _folded(key, 1), _folded(value, 1)
+        else:
+            key, value = self._for_queries(key), self._for_queries(value)
         scores = self.capped(op.matmul(query, key, False, True))
         shares = self._shares(masked(reduce(op.add, added, scores), self._whole_mask(mask)))
-        return self.joined(op.matmul(shares, value, False, False))
+        mixed = op.matmul(shares, value, False, False)
+        return self.joined(_folded(mixed, num_heads) if self._folds_key_heads else mixed)
 
     def _shares(self, scores: ov.Node) -> ov.Node:
         """Return the weights of the values, of scores with their mask."""
@@ -148,7 +163,7 @@ class Attention:
         mixed = op.transpose(mixed, int_constants(0, 2, 1, 3))
         return op.reshape(mixed, int_constants(0, 0, width), True)
 
-    def for_queries(self, vectors: ov.Node) -> ov.Node:
+    def _for_queries(self, vectors: ov.Node) -> ov.Node:
         """Repeat key or value heads, one per query head: [B, kv, L, d] to [B, heads, L, d]."""
         encoder = self._encoder
         groups = encoder.num_heads // encoder.num_kv_heads
@@ -299,6 +314,11 @@ class Attention:
         rows = op.unsqueeze(num_rows, int_constant(0))
         shape = op.concat([int_constants(0, num_heads), rows, last], 0)
         return op.reshape(vectors, shape, True)
+
+
+def _folded(vectors: ov.Node, num_heads: int) -> ov.Node:
+    """Reshape [B, heads, L, n] to [B * heads / num_heads, num_heads, L, n]; or back."""
+    return op.reshape(vectors, int_constants(-1, num_heads, 0, 0), True)
 
 
 def masked(scores: ov.Node, mask: ov.Node) -> ov.Node:

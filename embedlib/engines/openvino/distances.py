@@ -181,7 +181,7 @@ class Distances:
     def _scaled(self, role: str) -> NDArray[np.float32]:
         """Return the same, scaled as queries are."""
         encoder = self._encoder
-        return self._projected(role) * np.float32(encoder.attention_scale or encoder.head_dim**-0.5)
+        return self._projected(role) * np.float32(encoder.score_scale)
 
     def _taken(self, vectors: NDArray[np.float32], tokens: ov.Node, blocks: Blocks) -> ov.Node:
         """Return float32[B, heads, L, L]: for each pair, its token's product with its vector.

@@ -41,8 +41,8 @@ from embedlib.engines.openvino.pooling import Pooler, Tokens
 from embedlib.engines.openvino.positions import (
     additive,
     position_scores,
-    rotation,
     rotation_of_one,
+    rotations,
     visible_keys,
 )
 from embedlib.engines.openvino.splade import pool_vocabulary
@@ -303,12 +303,13 @@ class _GraphBuilder:
         sight = Sight(self._mask(window), window, place)
         if rope is None:
             return sight
-        size = self.encoder.with_window(window).head_dim, self.spec.max_seq_tokens
-        rotate = rotation(self.positions, rope, *size)
-        if place is None:
-            return replace(sight, rotate_query=rotate, rotate_key=rotate)
-        rotate_one = rotation_of_one(op.squeeze(place, int_constant(1)), rope, *size)
-        return replace(sight, rotate_query=rotate_one, rotate_key=rotate)
+        encoder = self.encoder.with_window(window)
+        size = encoder.head_dim, self.spec.max_seq_tokens, encoder.score_scale
+        rotate_query, rotate_key = rotations(self.positions, rope, *size)
+        if place is not None:
+            rotate_one, _ = rotations(op.squeeze(place, int_constant(1)), rope, *size)
+            rotate_query = rotation_of_one(rotate_one)
+        return replace(sight, rotate_query=rotate_query, rotate_key=rotate_key)
 
     def _position(self, pooled: ov.Node) -> ov.Node:
         """Return the positions of the tokens with these indices, int32[B, 1]."""

@@ -117,7 +117,7 @@ class Layers:
         query = self._heads(self._take(hidden, pooled), prefix + "q", encoder.num_heads)
         if sight.rotate_query:
             query = sight.rotate_query(query)
-        if pooled is not None or not self._attend.scales_late:
+        elif pooled is not None or not self._attend.scales_late:
             query = op.multiply(query, float_constant(self._attend.scale))
         if pooled is not None:
             mixed = self._attend_from_one(query, hidden, prefix, sight)
@@ -151,14 +151,16 @@ class Layers:
             hidden = self._behind_kept(hidden, prefix + "hidden", 1)
             scores = self._scores_without_keys(query, hidden, prefix)
         else:
-            key = self._attend.for_queries(self._keys(hidden, prefix, sight))
-            scores = op.matmul(query, key, False, True)
+            key = self._keys(hidden, prefix, sight)
+            asked = self._by_kv_head(query, self._encoder.head_dim)
+            scores = self._by_query_head(op.matmul(asked, key, False, True))
             hidden = self._behind_kept(hidden, prefix + "hidden", 1)
         scores = self._attend.capped(scores)
         shares = op.softmax(masked(scores, self._attend.mask_at(sight.place, sight.mask)), -1)
         if self._encoder.has_v_norm:
-            value = self._attend.for_queries(self._values(hidden, prefix))
-            return self._attend.joined(op.matmul(shares, value, False, False))
+            value = self._values(hidden, prefix)
+            mixed = op.matmul(self._by_kv_head(shares, -1), value, False, False)
+            return self._attend.joined(self._by_query_head(mixed))
         return self._attend.joined(self._mix_without_values(shares, hidden, prefix))
 
     def _values(self, hidden: ov.Node, prefix: str) -> ov.Node:
@@ -224,13 +226,17 @@ class Layers:
         if encoder.has_qkv_bias:
             bias = self._weighted.bias_by_head(prefix + "v", encoder.num_kv_heads)
             mixed = op.add(mixed, bias)
-        return op.reshape(mixed, int_constants(0, encoder.num_heads, 1, encoder.head_dim), True)
+        return self._by_query_head(mixed)
 
     def _by_kv_head(self, vectors: ov.Node, width: int) -> ov.Node:
         """Reshape float32[B, heads, ... width] to float32[B, kv, heads / kv, width]."""
         encoder = self._encoder
         groups = encoder.num_heads // encoder.num_kv_heads
         return op.reshape(vectors, int_constants(0, encoder.num_kv_heads, groups, width), True)
+
+    def _by_query_head(self, vectors: ov.Node) -> ov.Node:
+        """Reshape float32[B, kv, heads / kv, width] to float32[B, heads, 1, width]."""
+        return op.reshape(vectors, int_constants(0, self._encoder.num_heads, 1, -1), True)
 
     def _change(self, hidden: ov.Node, index: int, pooled: ov.Node | None) -> ov.Node:
         """Return the change of the residual stream by the layer's MLP or experts."""

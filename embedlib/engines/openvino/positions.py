@@ -53,8 +53,12 @@ def visible_keys(
     return visible
 
 
-def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
-    """Return a function that rotates float32[B, heads, tokens, head_dim] by the tokens' positions.
+def rotations(
+    places: ov.Node, rope: Rope, head_dim: int, num_positions: int, scale: float
+) -> tuple[Rotation, Rotation]:
+    """Return functions that rotate queries and keys, float32[B, heads, tokens, d], by position.
+
+    Queries are scaled, too: in numbers that all layers share it costs nothing.
 
     Source: Su et al., RoFormer (arXiv:2104.09864). Pairs are formed from the two halves of the
     vector, as in transformers' `apply_rotary_pos_emb`.
@@ -62,19 +66,20 @@ def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> 
     Args:
         places: int32[tokens], positions, the same for all sequences.
         rope: the kind and its parameters.
-        head_dim: dimensions of one head.
+        head_dim: dimensions d of one head.
         num_positions: the maximum L.
+        scale: of the scores.
     """
-    frequencies, scale = inverse_frequencies(rope, head_dim)
+    frequencies, factor = inverse_frequencies(rope, head_dim)
     # float32 before the cosine, as in transformers: the rounding is part of the model.
     angles = np.outer(np.arange(num_positions, dtype=np.float32), frequencies.astype(np.float32))
     half = head_dim // 2
     cos, sin = (
-        op.gather(op.constant((turn(angles) * scale).astype(np.float32)), places, int_constant(0))
+        op.gather(op.constant((turn(angles) * factor).astype(np.float32)), places, int_constant(0))
         for turn in (np.cos, np.sin)
     )
 
-    def rotate(vectors: ov.Node) -> ov.Node:
+    def rotate(vectors: ov.Node, cos: ov.Node, sin: ov.Node) -> ov.Node:
         halves = op.variadic_split(vectors, int_constant(-1), int_constants(half, half))
         first, second = halves.outputs()
         return op.concat(
@@ -85,22 +90,16 @@ def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> 
             -1,
         )
 
-    return rotate
+    scaled = [op.multiply(table, float_constant(scale)) for table in (cos, sin)]
+    return (lambda vectors: rotate(vectors, *scaled)), (lambda vectors: rotate(vectors, cos, sin))
 
 
-def rotation_of_one(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
-    """Return a function that rotates float32[B, heads, 1, head_dim], one token per sequence.
+def rotation_of_one(rotate: Rotation) -> Rotation:
+    """Return a function that rotates float32[B, heads, 1, d], one token per sequence.
 
-    The batch and token axes are swapped around `rotation`. With int32[B, 1, 1] positions instead,
+    The batch and token axes are swapped around `rotate`. With int32[B, 1, 1] positions instead,
     OpenVINO 2026.4 rotates by wrong angles when the model is loaded from its cache.
-
-    Args:
-        places: int32[B], the position of each sequence's token.
-        rope: see `rotation`.
-        head_dim: see `rotation`.
-        num_positions: see `rotation`.
     """
-    rotate = rotation(places, rope, head_dim, num_positions)
 
     def exchange(vectors: ov.Node) -> ov.Node:
         return op.transpose(vectors, int_constants(2, 1, 0, 3))
