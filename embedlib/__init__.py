@@ -62,4 +62,4 @@ _MODULES = {
     ".reranker": ("Reranker",),
     ".vectors.maxsim": ("maxsim",),
 }
-__getattr__ = importer(__name__, _MODULES)
+__getattr__, __dir__ = importer(__name__, _MODULES)

@@ -83,7 +83,7 @@ class Embedder(EmbeddingSession):
         precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | None = None,
+        device: str | Sequence[str] | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         pool: None = None,
@@ -299,6 +299,8 @@ class Embedder(EmbeddingSession):
     ) -> Future[AnyVectors]:
         """Start a query and return the future of its vector, float32[D]; never blocks.
 
+        Keep the Embedder until it is done: garbage collection closes one that nobody refers to.
+
         Raises:
             QueueFullError: `max_queued_texts` queries are queued already.
             InputError: the text cannot be tokenized.
@@ -333,7 +335,8 @@ class Embedder(EmbeddingSession):
         With another `output_value`, or `chunks` (spans of each text), the future is that of a list.
 
         Blocks only while `max_queued_texts` texts are queued. Keep two or three of these calls open
-        and the engine is never idle. `stats()` counts truncated texts; there is no warning.
+        and the engine is never idle. Keep the Embedder until they are done, as with `submit`.
+        `stats()` counts truncated texts; there is no warning.
 
         Raises:
             InputError: `texts` is a single str.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
-def importer(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package.
+def importer(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a package; `help` and tab completion need both.
 
     Args:
         package: its name.
@@ -21,4 +24,7 @@ def importer(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[st
             return getattr(import_module(places[name], package), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *places})
+
+    return find, listed

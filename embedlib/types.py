@@ -116,7 +116,7 @@ _MODULES = {
     "embedlib.vectors.sparse": ("Comparable",),
     "embedlib.vectors.tokens": ("Span",),
 }
-__getattr__ = importer(__name__, _MODULES)
+__getattr__, __dir__ = importer(__name__, _MODULES)
 
 __all__ = [
     "Activation",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -83,6 +85,16 @@ def hidden(subject: object) -> list[str]:
 def test_every_type_of_a_signature_is_public(module: str) -> None:
     found = import_module(module)
     assert [line for name in public_names(module) for line in hidden(getattr(found, name))] == []
+
+
+@pytest.mark.parametrize(
+    "module", ["embedlib", "embedlib.engines", "embedlib.indexing", "embedlib.types"]
+)
+def test_dir_lists_what_is_imported_on_first_use(module: str) -> None:
+    # In a process of its own: an imported name is listed in any case.
+    code = f"import {module} as it; print(*set(it.__all__) - set(dir(it)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
 
 
 def test_a_type_without_a_public_address_is_found() -> None:

@@ -60,4 +60,4 @@ _MODULES = {
     "embedlib.models.spec": ("ModelSpec",),
     "embedlib.models.weights.load": ("load_weights",),
 }
-__getattr__ = importer(__name__, _MODULES)
+__getattr__, __dir__ = importer(__name__, _MODULES)

@@ -210,4 +210,4 @@ _MODULES = {
     "embedlib.vectors.arrays": ("Vectors",),
     "embedlib.vectors.sparse": ("SparseVector",),
 }
-__getattr__ = importer(__name__, _MODULES)
+__getattr__, __dir__ = importer(__name__, _MODULES)

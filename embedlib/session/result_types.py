@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Options(TypedDict, total=False):
-    device: str | None
+    device: str | Sequence[str] | None
     normalize_embeddings: bool
     truncate_dim: int | None
     pool: None
@@ -204,7 +204,7 @@ class Encode(Protocol):
         precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | None = None,
+        device: str | Sequence[str] | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         pool: None = None,
