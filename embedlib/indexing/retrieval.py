@@ -172,7 +172,8 @@ class Search:
             where: a filter on the metadata, such as `year >= 2020 and lang = "de"`.
             min_score: leave out rows with a lower score: the reranker's, or the vectors'.
             rerank: None: if there is a reranker; False: not.
-            num_candidates: rows that the reranker reads, the nearest ones.
+            num_candidates: rows that the reranker reads, the nearest ones; as many as `top_k` at
+                least.
 
         Raises:
             ConfigError: an argument is out of range, or the filter is not understood.
