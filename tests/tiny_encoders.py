@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine
 from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, quantize_groups
-from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope
+from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
@@ -127,6 +127,35 @@ CASES: dict[str, tuple[Encoder, Pooling, bool]] = {
     ),
     "norm-of-keys": (
         replace(PLAIN, num_layers=1, windows=(1,), has_qk_norm=True, num_kv_heads=2),
+        CLS,
+        False,
+    ),
+    "grouped": (
+        replace(PLAIN, num_kv_heads=2, norm_placement="pre", rope=Rope(), has_qk_norm=True),
+        LAST,
+        False,
+    ),
+    "norm-of-values": (
+        replace(PLAIN, num_kv_heads=2, norm_placement="pre", rope=Rope(), has_v_norm=True),
+        CLS,
+        False,
+    ),
+    "wide-heads-rope-in-windows": (
+        replace(
+            PLAIN,
+            num_kv_heads=2,
+            norm_placement="pre",
+            window_rope=Rope(),
+            wide_heads=WideHeads(head_dim=16, num_kv_heads=1),
+            windows=(None, 3),
+        ),
+        CLS,
+        False,
+    ),
+    "rope-in-windows": (
+        replace(
+            PLAIN, num_layers=3, norm_placement="pre", window_rope=Rope(), windows=(3, None, 3)
+        ),
         CLS,
         False,
     ),

@@ -110,6 +110,11 @@ class Encoder:
         return self.attention_scale or self.head_dim**-0.5
 
     @property
+    def has_rope(self) -> bool:
+        """Whether the layers rotate queries and keys, or those with a window do."""
+        return self.rope is not None or self.window_rope is not None
+
+    @property
     def has_position_table(self) -> bool:
         """Whether learned vectors of absolute positions are added to those of the tokens."""
         is_alone = isinstance(self.position_bias, LinearBias) or (

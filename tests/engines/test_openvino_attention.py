@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
+from embedlib.models.encoder_parts import PositionBias
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
-from tests.tiny_encoders import CASES, HIDDEN, MAX_TOKENS, computed, weights_of
+from tests.tiny_encoders import CASES, HIDDEN, MAX_TOKENS, PLAIN, computed, weights_of
 
 MAX_WHOLE = 6
 BATCHES = ((MAX_TOKENS,), (MAX_WHOLE + 1, 1), (3, MAX_TOKENS, 19), (MAX_WHOLE, 2), (20, 4))
@@ -45,6 +48,29 @@ def test_vectors_are_the_same_in_blocks(
         right = computed(whole, batch)
         for engine in engines:
             assert relative_errors(computed(engine, batch), right).max() <= 2e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "folds"),
+    [
+        ({"is_causal": True}, True),
+        ({"is_causal": True, "windows": (3, 3)}, True),
+        ({}, True),
+        ({"windows": (3, 3)}, False),
+        ({"num_kv_heads": 4}, False),
+        ({"position_bias": PositionBias(num_buckets=8, max_distance=12)}, False),
+    ],
+    ids=str,
+)
+def test_key_heads_are_folded_unless_a_mask_of_pairs_would_be_copied_for_each(
+    changes: dict[str, Any], folds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = replace(PLAIN, **{"num_kv_heads": 2, "norm_placement": "pre", **changes})
+    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(), embedding_dim=HIDDEN)
+    folded = Mock(side_effect=attention._folded)
+    monkeypatch.setattr(attention, "_folded", folded)
+    OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), Layout(threads=1)).close()
+    assert bool(folded.call_count) == folds
 
 
 def test_what_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,18 +71,11 @@ class Attention:
             is_in_blocks: see `block_sizes.is_in_blocks`.
         """
         self._encoder = encoder
-        self.scale = encoder.score_scale
-        self.scales_late = _can_scale_late(encoder, self.scale)
+        self.scales_late = _can_scale_late(encoder)
         """Whether queries come unscaled."""
         self._places = places
         self._is_in_blocks = is_in_blocks
-        self._folds_key_heads = (
-            encoder.num_kv_heads < encoder.num_heads and encoder.position_bias is None
-        )
-        """Whether attention in one piece takes each key head of a text as a text of its own, so
-        that its queries are all the heads of that text: no key is repeated. A bias is by head, for
-        all texts."""
-        self._whole_masks: dict[Mask, ov.Node] = {}
+        self._whole_masks: dict[Mask, tuple[ov.Node, bool]] = {}
 
     def __call__(
         self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, window: int | None
@@ -101,15 +94,20 @@ class Attention:
             return self._blocks(nodes, mask, window)
         return self.whole(query, key, value, [], mask)
 
-    def _whole_mask(self, mask: Mask) -> ov.Node:
-        """Return the mask of all queries; layers with the same `mask` share it."""
+    def _whole_mask(self, mask: Mask) -> tuple[ov.Node, bool]:
+        """Return the mask of all queries, and whether it is for folded key heads, see `whole`.
+
+        Layers with the same `mask` share it. Folded it is [B * kv or 1, 1, L or 1, S].
+        """
         if mask not in self._whole_masks:
             places = self._places
             queries = op.unsqueeze(places.queries, int_constants(0, 1, 3))
             made = mask(queries, places.keys, places.is_token)
-            if self._folds_key_heads and places.is_token is not None:
-                made = _folded(op.concat([made] * self._encoder.num_kv_heads, 1), 1)
-            self._whole_masks[mask] = made
+            num_kv_heads = self._encoder.num_kv_heads
+            folds = num_kv_heads < self._encoder.num_heads and _is_of_all_heads(made)
+            if folds and not _is_one(made, 0):
+                made = _folded(op.concat([made] * num_kv_heads, 1), 1)
+            self._whole_masks[mask] = made, folds
         return self._whole_masks[mask]
 
     def mask_at(self, place: ov.Node, mask: Mask) -> ov.Node:
@@ -126,28 +124,34 @@ class Attention:
         attention operator. Each part of `added` is added to the scores themselves: the plugin fuses
         that, too, and would write the sum of two parts to memory.
 
+        Where the mask allows it, key heads are folded into the batch: each is a text of its own,
+        [B * kv, 1, S, d], whose heads are the queries' heads that share it, [B * kv, heads / kv, L,
+        d]. So no key is repeated.
+
         Args:
             query: float32[B, heads, L, d], scaled unless `scales_late`.
             key: float32[B, kv heads, S, d].
             value: the same.
-            added: numbers of a layer that belong to its scores, float32[B, heads, L, S] each.
+            added: numbers of a layer that belong to its scores, float32[B, heads, L, S] each; only
+                where each head has keys of its own.
             mask: makes the mask.
         """
         num_heads, num_kv_heads = self._encoder.num_heads, self._encoder.num_kv_heads
-        if self._folds_key_heads:
+        made, folds = self._whole_mask(mask)
+        if folds:
             query = _folded(query, num_heads // num_kv_heads)
             key, value = _folded(key, 1), _folded(value, 1)
         else:
             key, value = self._for_queries(key), self._for_queries(value)
         scores = self.capped(op.matmul(query, key, False, True))
-        shares = self._shares(masked(reduce(op.add, added, scores), self._whole_mask(mask)))
+        shares = self._shares(masked(reduce(op.add, added, scores), made))
         mixed = op.matmul(shares, value, False, False)
-        return self.joined(_folded(mixed, num_heads) if self._folds_key_heads else mixed)
+        return self.joined(_folded(mixed, num_heads) if folds else mixed)
 
     def _shares(self, scores: ov.Node) -> ov.Node:
         """Return the weights of the values, of scores with their mask."""
         if self.scales_late:
-            scores = op.multiply(scores, float_constant(self.scale))
+            scores = op.multiply(scores, float_constant(self._encoder.score_scale))
         return op.softmax(scores, -1)
 
     def capped(self, scores: ov.Node) -> ov.Node:
@@ -321,6 +325,20 @@ def _folded(vectors: ov.Node, num_heads: int) -> ov.Node:
     return op.reshape(vectors, int_constants(-1, num_heads, 0, 0), True)
 
 
+def _is_of_all_heads(mask: ov.Node) -> bool:
+    """Return whether a mask is the same for all heads, and either for all texts or all queries.
+
+    One of pairs that differs from text to text would be copied for each key head: 8.6 GB for 8 key
+    heads and 32,768 tokens.
+    """
+    return _is_one(mask, 1) and (_is_one(mask, 0) or _is_one(mask, 2))
+
+
+def _is_one(node: ov.Node, axis: int) -> bool:
+    size = node.get_output_partial_shape(0)[axis]
+    return bool(size.is_static and size.get_length() == 1)
+
+
 def masked(scores: ov.Node, mask: ov.Node) -> ov.Node:
     """Return the scores with a mask, see `Mask`."""
     if mask.get_element_type() == ov.Type.boolean:
@@ -328,14 +346,14 @@ def masked(scores: ov.Node, mask: ov.Node) -> ov.Node:
     return op.add(scores, mask)
 
 
-def _can_scale_late(encoder: Encoder, scale: float) -> bool:
+def _can_scale_late(encoder: Encoder) -> bool:
     """Return whether a score changes only by its scale and by a mask, which stays finite.
 
-    With rotations or norms queries are scaled there, which costs nothing.
+    Queries that are rotated are scaled by that, which costs nothing.
     """
-    is_plain = encoder.rope is None and not encoder.has_qk_norm and encoder.attention_cap is None
+    is_plain = not encoder.has_rope and not encoder.has_qk_norm and encoder.attention_cap is None
     has_bias = encoder.position_bias is not None or encoder.relative_positions is not None
-    return is_plain and not has_bias and scale <= 1
+    return is_plain and not has_bias and encoder.score_scale <= 1
 
 
 def _parameter(node: ov.Node) -> ov.Node:

@@ -41,8 +41,9 @@ from embedlib.engines.openvino.pooling import Pooler, Tokens
 from embedlib.engines.openvino.positions import (
     additive,
     position_scores,
+    rotation,
     rotation_of_one,
-    rotations,
+    rotation_tables,
     visible_keys,
 )
 from embedlib.engines.openvino.splade import pool_vocabulary
@@ -304,12 +305,18 @@ class _GraphBuilder:
         if rope is None:
             return sight
         encoder = self.encoder.with_window(window)
-        size = encoder.head_dim, self.spec.max_seq_tokens, encoder.score_scale
-        rotate_query, rotate_key = rotations(self.positions, rope, *size)
+        size = encoder.head_dim, self.spec.max_seq_tokens
+        keys = queries = rotation_tables(self.positions, rope, *size)
         if place is not None:
-            rotate_one, _ = rotations(op.squeeze(place, int_constant(1)), rope, *size)
-            rotate_query = rotation_of_one(rotate_one)
-        return replace(sight, rotate_query=rotate_query, rotate_key=rotate_key)
+            queries = rotation_tables(op.squeeze(place, int_constant(1)), rope, *size)
+        # Queries are scaled by their rotation: all layers share its numbers, so it costs nothing.
+        scaled = [op.multiply(table, float_constant(encoder.score_scale)) for table in queries]
+        rotate = rotation(*scaled)
+        return replace(
+            sight,
+            rotate_query=rotate if place is None else rotation_of_one(rotate),
+            rotate_key=rotation(*keys),
+        )
 
     def _position(self, pooled: ov.Node) -> ov.Node:
         """Return the positions of the tokens with these indices, int32[B, 1]."""

@@ -118,7 +118,7 @@ class Layers:
         if sight.rotate_query:
             query = sight.rotate_query(query)
         elif pooled is not None or not self._attend.scales_late:
-            query = op.multiply(query, float_constant(self._attend.scale))
+            query = op.multiply(query, float_constant(encoder.score_scale))
         if pooled is not None:
             mixed = self._attend_from_one(query, hidden, prefix, sight)
         else:
@@ -131,7 +131,7 @@ class Layers:
         """Return attention of all tokens with relative positions: float32[B, L, heads * d]."""
         encoder, distances = self._encoder, self._distances
         assert distances is not None, "checked by the caller; a bug in embedlib"
-        scale = float_constant(self._attend.scale)
+        scale = float_constant(encoder.score_scale)
         query, key, value = (
             self._heads(hidden, prefix + leaf, encoder.num_heads) for leaf in ("q", "k", "v")
         )
@@ -195,7 +195,7 @@ class Layers:
     def _has_plain_keys(self) -> bool:
         """Return whether keys are exactly K x + b and softmax cancels a shift of all scores."""
         encoder = self._encoder
-        return encoder.rope is None and not encoder.has_qk_norm and encoder.attention_cap is None
+        return not encoder.has_rope and not encoder.has_qk_norm and encoder.attention_cap is None
 
     def _scores_without_keys(self, query: ov.Node, hidden: ov.Node, prefix: str) -> ov.Node:
         """Return the scores of one query per sequence, up to a shift: float32[B, heads, 1, L].

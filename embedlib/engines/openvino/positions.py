@@ -53,34 +53,40 @@ def visible_keys(
     return visible
 
 
-def rotations(
-    places: ov.Node, rope: Rope, head_dim: int, num_positions: int, scale: float
-) -> tuple[Rotation, Rotation]:
-    """Return functions that rotate queries and keys, float32[B, heads, tokens, d], by position.
-
-    Queries are scaled, too: in numbers that all layers share it costs nothing.
-
-    Source: Su et al., RoFormer (arXiv:2104.09864). Pairs are formed from the two halves of the
-    vector, as in transformers' `apply_rotary_pos_emb`.
+def rotation_tables(
+    places: ov.Node, rope: Rope, head_dim: int, num_positions: int
+) -> tuple[ov.Node, ov.Node]:
+    """Return the cosines and sines of all angles at these positions: float32[tokens, d / 2] each.
 
     Args:
         places: int32[tokens], positions, the same for all sequences.
         rope: the kind and its parameters.
         head_dim: dimensions d of one head.
         num_positions: the maximum L.
-        scale: of the scores.
     """
     frequencies, factor = inverse_frequencies(rope, head_dim)
     # float32 before the cosine, as in transformers: the rounding is part of the model.
     angles = np.outer(np.arange(num_positions, dtype=np.float32), frequencies.astype(np.float32))
-    half = head_dim // 2
     cos, sin = (
         op.gather(op.constant((turn(angles) * factor).astype(np.float32)), places, int_constant(0))
         for turn in (np.cos, np.sin)
     )
+    return cos, sin
 
-    def rotate(vectors: ov.Node, cos: ov.Node, sin: ov.Node) -> ov.Node:
-        halves = op.variadic_split(vectors, int_constant(-1), int_constants(half, half))
+
+def rotation(cos: ov.Node, sin: ov.Node) -> Rotation:
+    """Return a function that rotates float32[B, heads, tokens, d] by the tokens' angles.
+
+    Source: Su et al., RoFormer (arXiv:2104.09864). Pairs are formed from the two halves of the
+    vector, as in transformers' `apply_rotary_pos_emb`.
+
+    Args:
+        cos: float32[tokens, d / 2], see `rotation_tables`.
+        sin: the same. What both are multiplied with scales the vectors, too.
+    """
+
+    def rotate(vectors: ov.Node) -> ov.Node:
+        halves = op.split(vectors, int_constant(-1), 2)
         first, second = halves.outputs()
         return op.concat(
             [
@@ -90,8 +96,7 @@ def rotations(
             -1,
         )
 
-    scaled = [op.multiply(table, float_constant(scale)) for table in (cos, sin)]
-    return (lambda vectors: rotate(vectors, *scaled)), (lambda vectors: rotate(vectors, cos, sin))
+    return rotate
 
 
 def rotation_of_one(rotate: Rotation) -> Rotation:

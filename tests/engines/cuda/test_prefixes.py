@@ -296,6 +296,7 @@ def test_who_keeps_a_prefix(tiny_folder: Callable[[str], Path]) -> None:
         (replace(spec.encoder, is_causal=True, pad_token_id=1, rope=None), False),
         (replace(spec.encoder, is_causal=False), False),
         (replace(spec.encoder, is_causal=True, pad_token_id=None, num_token_types=2), False),
+        (replace(spec.encoder, is_causal=True, pad_token_id=None, has_v_norm=True), False),
     ):
         assert can_keep_prefix(replace(spec, encoder=encoder)) == is_kept
     causal = replace(spec, encoder=replace(spec.encoder, is_causal=True, pad_token_id=None))
