@@ -76,7 +76,8 @@ class Scheduler:
         if num_queries + num_bulk >= self.limits.max_inflight_batches:
             return []
         bulk_starves = self._query_streak >= self._policy.max_query_streak and num_bulk == 0
-        if not bulk_starves:
+        may_query = num_queries < self.limits.max_inflight_queries
+        if may_query and not bulk_starves:
             batch = self._take_queries()
             if batch:
                 self._query_streak = self._query_streak + 1 if num_bulk == 0 else 0
@@ -86,7 +87,7 @@ class Scheduler:
             batch = self._take_bulk(self.limits.num_parallel_batches - num_bulk)
             if batch:
                 return batch
-        return self._take_queries() if bulk_starves else []
+        return self._take_queries() if may_query and bulk_starves else []
 
     def engine_lane_for(self, batch: list[TokenizedText], num_inflight: int) -> Lane:
         """Return the lane that the engine computes a batch on.

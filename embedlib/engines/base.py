@@ -83,6 +83,14 @@ class EngineLimits:
     """True: a batch takes less time than handing it over. It is a `CallerEngine` then, and any
     number of threads may compute at once, also while it is closed."""
 
+    @property
+    def max_inflight_queries(self) -> int:
+        """Maximum batches of queries in flight: as many as are reserved for them, at least one.
+
+        More would wait in front of a busy engine, where no other query can join them.
+        """
+        return max(1, self.max_inflight_batches - self.max_inflight_bulk)
+
 
 class Pending(Protocol):
     """A batch in flight."""

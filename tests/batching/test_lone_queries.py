@@ -28,7 +28,7 @@ class CallerFake(FakeEngine):
     """A FakeEngine that computes for callers too, and does what a test wants meanwhile."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
+        super().__init__(max_inflight_batches=4)
         self.meanwhile = meanwhile
         self.callers: list[int] = []
         """The threads that computed themselves."""

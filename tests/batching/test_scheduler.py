@@ -229,6 +229,18 @@ def test_queries_wait_for_nothing_while_bulk_is_being_computed() -> None:
         assert scheduler.next_batch(0, 1)[0].job.lane is Lane.QUERY
 
 
+def test_queries_that_would_wait_in_front_of_the_engine_wait_for_others_to_join() -> None:
+    limits = replace(LIMITS, max_inflight_batches=4)
+    scheduler = Scheduler(limits)
+    for num_inflight in range(limits.max_inflight_queries):
+        scheduler.add(sequences([1], Lane.QUERY))
+        assert len(scheduler.next_batch(num_inflight, 0)) == 1
+    for _ in range(3):
+        scheduler.add(sequences([1], Lane.QUERY))
+        assert not scheduler.next_batch(limits.max_inflight_queries, 0)
+    assert len(scheduler.next_batch(limits.max_inflight_queries - 1, 0)) == 3
+
+
 def test_queries_wait_for_nothing_while_no_bulk_is_there() -> None:
     scheduler = Scheduler(LIMITS)
     for _ in range(60):
@@ -241,8 +253,8 @@ def test_queries_wait_for_nothing_while_no_bulk_is_there() -> None:
     [
         (0, 0, {Lane.QUERY, Lane.BULK}),
         (0, 2, {Lane.QUERY}),
-        (1, 1, {Lane.QUERY, Lane.BULK}),
-        (2, 0, {Lane.QUERY, Lane.BULK}),
+        (1, 1, {Lane.BULK}),
+        (2, 0, {Lane.BULK}),
         (1, 2, set()),
         (3, 0, set()),
         (0, 3, set()),
@@ -291,6 +303,7 @@ def test_limits_hold_whatever_comes_and_whenever_it_ends(
             num_bulk += batch[0].job.lane is Lane.BULK
             assert len(inflight) <= LIMITS.max_inflight_batches
             assert num_bulk <= LIMITS.max_inflight_bulk
+            assert len(inflight) - num_bulk <= LIMITS.max_inflight_queries
 
     for lane, lengths in arrivals:
         arrived = sequences(lengths, lane)

@@ -33,7 +33,7 @@ from tests.ports import free_port
 
 SECONDS = 60.0
 SERVE = """
-import sys
+import gc, sys
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.server import Listen, serve
@@ -46,6 +46,7 @@ seconds = {"head_seconds": 0.2, "body_seconds": 0.2, "answer_seconds": 0.2, "gra
 options = ServeOptions(data_dir=dict(enumerate(sys.argv)).get(3), **seconds)
 models, log = {"fake": fake_embedder(engine)}, AccessLog()
 serve(create_app(models, options=options, log=log), Listen(port=int(sys.argv[1])))
+print("kept objects:", gc.get_freeze_count(), flush=True)
 print("ended in order", flush=True)
 """
 CLIENT = """
@@ -146,6 +147,17 @@ def test_the_end_by_a_signal_answers_what_runs(
     assert "ended in order" in lines
     clients = [json.loads(line)["client"] for line in lines if '"/embed"' in line]
     assert clients == ["127.0.0.1", "203.0.113.9"]
+
+
+def test_the_garbage_collector_looks_at_no_object_of_the_start_again(
+    start: Callable[..., Server],
+) -> None:
+    server = start()
+    assert server.http.post("/embed", json={"inputs": "a"}).is_success
+    server.process.send_signal(signal.SIGTERM)
+    _, output = server.end()
+    [kept] = re.findall(r"kept objects: (\d+)", output)
+    assert int(kept) > 10_000
 
 
 def test_the_second_signal_ends_at_once(start: Callable[..., Server]) -> None:

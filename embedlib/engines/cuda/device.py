@@ -206,7 +206,7 @@ class CudaDevice:
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Copy on the copy stream; only the compute stream waits for it."""
-        pinned = torch.from_numpy(values).pin_memory()
+        pinned = _page_locked(values)
         with torch.cuda.stream(self._copies):
             copied = pinned.to(self.torch_device, non_blocking=True)
         self._compute.wait_stream(self._copies)
@@ -216,7 +216,7 @@ class CudaDevice:
 
     def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
         """Copy on the compute stream, after the last launch that reads the target."""
-        target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
+        target.copy_(_page_locked(values), non_blocking=True)
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Return page-locked memory."""
@@ -274,6 +274,17 @@ class CudaDevice:
             logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
         finally:
             self._give_back()
+
+
+def _page_locked(values: NDArray[np.int32]) -> torch.Tensor:
+    """Return a copy in page-locked memory.
+
+    numpy makes it: torch divides a copy of more than 32,768 numbers among threads for all cores,
+    and waiting for them takes 3 to 7 ms on 16 cores, while nothing is launched.
+    """
+    copied = torch.empty(values.shape, dtype=torch.int32, device="cpu", pin_memory=True)
+    copied.numpy()[:] = values
+    return copied
 
 
 class _CudaEvent:

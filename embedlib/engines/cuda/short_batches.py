@@ -19,20 +19,25 @@ from embedlib.engines.base import Batch
 from embedlib.engines.cuda.buffers import Workspace
 from embedlib.engines.cuda.device import Device
 from embedlib.engines.cuda.executor import DeviceBatch, Executor, device_batch
-from embedlib.engines.cuda.groups import whole
+from embedlib.engines.cuda.groups import whole, work_of_token
 from embedlib.engines.cuda.inputs import Ints, Layout, depends_on_ids, fill, tile_queries
 from embedlib.engines.cuda.plan import Plan
 from embedlib.models.spec import ModelSpec, Pooling
 
-BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 512)
-"""Tokens of each layout. For longer batches kernels take longer than their launches, and padding
-costs more than a graph saves."""
+BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""Tokens of each layout. Without a graph a batch takes as long as its launches, some 20 ms: of a
+small model longer than the GPU needs for thousands of tokens."""
+ALWAYS_TOKENS: Final = 512
+"""Layouts of up to so many tokens are recorded for every model."""
+MAX_SHORT_WORK: Final = 1e13
+"""Maximum work (`groups`) of a layout of more, since another query waits for all of it: 15 ms on an
+H200. A model of 7 billion numbers in FP8 has 1,024 tokens then."""
 TOKENS_PER_SEQ: Final = 8
 """A bucket has room for one sequence per this many tokens; a batch of more and shorter sequences
 uses a larger bucket."""
 
 MAX_KEPT: Final = 256
-"""Arrays of lone sequences that are kept: 24 KiB at most each."""
+"""Arrays of lone sequences that are kept: 24 KiB at most each, of `ALWAYS_TOKENS`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class ShortBatches:
             executor: runs them.
             dtype: the type of activations.
             device: records and replays.
-            bucket_tokens: sizes to record, ascending; None: `BUCKET_TOKENS`.
+            bucket_tokens: sizes to record, ascending; None: `bucket_sizes`.
         """
         self._spec = spec
         self._plan = plan
@@ -74,7 +79,7 @@ class ShortBatches:
         layouts = bucket_layouts(
             plan,
             tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize),
-            bucket_tokens or BUCKET_TOKENS,
+            bucket_tokens or bucket_sizes(plan),
         )
         largest = layouts[-1]
         self._workspace = Workspace(
@@ -103,7 +108,8 @@ class ShortBatches:
         lone sequence, a query, the array is kept, and the next one that differs only in its ids
         copies it.
         """
-        if batch.num_seqs != 1 or depends_on_ids(self._spec):
+        is_large = layout.num_tokens > ALWAYS_TOKENS
+        if batch.num_seqs != 1 or is_large or depends_on_ids(self._spec):
             return self._filled(batch, layout, num_kept)
         others = (num_kept, batch.num_prompt_tokens, batch.num_type0_tokens)
         key = (layout.num_tokens, len(batch.token_ids), *(int(values[0]) for values in others))
@@ -134,6 +140,12 @@ def _launch(
 ) -> torch.Tensor:
     executor.run(whole(plan.steps), batch, workspace)
     return executor.finish(batch, workspace)
+
+
+def bucket_sizes(plan: Plan) -> tuple[int, ...]:
+    """Return the tokens of each layout that is recorded for a model."""
+    most = max(ALWAYS_TOKENS, int(MAX_SHORT_WORK / work_of_token(plan.steps)))
+    return tuple(size for size in BUCKET_TOKENS if size <= most)
 
 
 def bucket_layouts(plan: Plan, tile_queries: int, sizes: Sequence[int]) -> list[Layout]:

@@ -187,7 +187,6 @@ class VllmCalls(PeerCalls):
             runner="pooling",
             convert="embed",
             dtype="bfloat16",
-            skip_tokenizer_init=True,
             pooler_config=PoolerConfig(pooling_type=pooling, use_activation=True),
             # The same texts come again and again: what it kept of them would not be computed.
             enable_prefix_caching=False,

@@ -16,6 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from embedlib.engines.cuda.device import HOPPER
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.kernels import convolution as convolution_kernel
@@ -25,7 +26,7 @@ from embedlib.engines.cuda.kernels import pooling as pool_kernel
 from embedlib.engines.cuda.kernels import rotation as rotate_kernel
 from embedlib.engines.cuda.kernels import rows as row_kernels
 from embedlib.engines.cuda.kernels.attention_sizes import attention_blocks, attention_warps
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
+from embedlib.engines.cuda.kernels.overlap import FP_FUSION
 
 INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
 BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "fp32"
@@ -194,6 +195,8 @@ def compile_kernel(
     options: dict[str, int],
 ) -> dict[str, Any]:
     arguments = function.arg_names
+    overlaps = divmod(capability, 10) >= HOPPER
+    constants = {**constants, "OVERLAPS": overlaps}
     signature = {
         argument: "constexpr"
         if argument in constants
@@ -213,7 +216,7 @@ def compile_kernel(
         attrs={(arguments.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
     target = GPUTarget("cuda", capability, 32)
-    options = {**options, "enable_fp_fusion": FP_FUSION}
+    options = {**options, "enable_fp_fusion": FP_FUSION, "launch_pdl": overlaps}
     with redirect_stdout(StringIO()) as told:
         compiled = triton.compile(source, target=target, options=options)
     # Registers that the assembler spills to memory.

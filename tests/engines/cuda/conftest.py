@@ -14,6 +14,8 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton
 else:
     import torch
 
+    # Tiny products would only wait for more threads, one for each core in each pytest-xdist worker.
+    torch.set_num_threads(1)
     HAS_GPU = torch.cuda.is_available()
     if not HAS_GPU:
         assert "triton" not in sys.modules, "too late: kernels are made when they are imported"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from embedlib.engines.cuda import streams
+from embedlib.engines.cuda import device, streams
 from embedlib.engines.cuda.device import (
     CpuDevice,
     CudaDevice,
@@ -126,10 +127,6 @@ class Watched(torch.Tensor):
         self.log.append(f"copy of {source.tolist()}, non_blocking={non_blocking}")
         return self
 
-    def pin_memory(self, *_: object) -> Watched:  # type: ignore[override]
-        self.log.append("pin")
-        return self
-
     def to(self, *_: object, non_blocking: bool = False) -> Watched:  # type: ignore[override]
         self.log.append(f"to the GPU, non_blocking={non_blocking}")
         return self
@@ -196,7 +193,7 @@ class Gpu:
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
         monkeypatch.setattr(streams, "_FREE", {})
-        monkeypatch.setattr(torch, "from_numpy", lambda values: self.tensor(values.tolist()))
+        monkeypatch.setattr(device, "_page_locked", self.page_locked)
         self.device = CudaDevice("cuda:1", 0.7)
         assert self.log == ["0.7 of 1"]
         self.log.clear()
@@ -211,6 +208,10 @@ class Gpu:
             self.log.append(f"off {device}")
 
         monkeypatch.setattr(torch.cuda, "device", on)
+
+    def page_locked(self, values: NDArray[np.int32]) -> Watched:
+        self.log.append("copied to page-locked memory")
+        return self.tensor(values.tolist())
 
     def tensor(self, values: list[float]) -> Watched:
         found = torch.tensor(values).as_subclass(Watched)
@@ -228,15 +229,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
 def test_a_gpu_takes_ids_beside_its_kernels_and_computes_behind_them(gpu: Gpu) -> None:
     gpu.device.upload(np.array([5], np.int32))
     assert gpu.log == [
-        *("pin", "on copies", "to the GPU, non_blocking=True", "compute waits for copies"),
-        "memory waits for compute",
+        *("copied to page-locked memory", "on copies", "to the GPU, non_blocking=True"),
+        *("compute waits for copies", "memory waits for compute"),
     ]
 
 
 def test_a_gpu_takes_a_querys_ids_between_its_kernels(gpu: Gpu) -> None:
     """The previous recording may still read that memory."""
     gpu.device.refill(gpu.tensor([0]), np.array([5], np.int32))
-    assert gpu.log == ["pin", "copy of [5], non_blocking=True"]
+    assert gpu.log == ["copied to page-locked memory", "copy of [5], non_blocking=True"]
 
 
 def test_a_gpu_copies_behind_its_kernels_on_a_stream_of_its_own(gpu: Gpu) -> None:

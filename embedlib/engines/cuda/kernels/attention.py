@@ -15,7 +15,8 @@ import triton.language as tl
 from embedlib.engines.cuda.distances import ByDistance
 from embedlib.engines.cuda.inputs import packed_heads
 from embedlib.engines.cuda.kernels.attention_sizes import attention_blocks, attention_warps
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, tanh
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
+from embedlib.engines.cuda.kernels.triton_math import tanh
 from embedlib.engines.cuda.reference import AttentionShape, Prefix
 
 MIN_DOT: Final = 16
@@ -90,7 +91,7 @@ def attend(
         BLOCK_KEYS=block_keys,
         BLOCK_DIM=block_dim,
         num_warps=attention_warps(num_rows, block_dim),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(query),
         num_stages=num_stages,
     )
 
@@ -131,6 +132,7 @@ def attend_kernel(
     BLOCK_QUERIES: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """Compute PACK heads of one tile: up to BLOCK_QUERIES queries over their sequence's keys.
 
@@ -147,6 +149,7 @@ def attend_kernel(
     softmax uses powers of two: scale includes the factor log2(e); with a cap, scale is applied
     before tanh and cap includes log2(e).
     """
+    wait_for_inputs(OVERLAPS)
     tile = tiles + tl.program_id(0) * 5
     num_queries = tl.load(tile + 1)
     if num_queries == 0:

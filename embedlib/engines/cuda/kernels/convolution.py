@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from embedlib.engines.cuda.device_weights import Convolution
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, num_warps
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
+from embedlib.engines.cuda.kernels.triton_math import num_warps
 
 
 def convolve(
@@ -31,7 +32,7 @@ def convolve(
         WIDTH=len(convolution.weight),
         BLOCK=block,
         num_warps=num_warps(block),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(source),
     )
 
 
@@ -46,12 +47,14 @@ def convolve_kernel(
     HAS_BIAS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """out = c * (bias + the sum of weight * b * x over a token's neighbours). One program per row.
 
     source: [rows, 3 * columns], the thirds b, c and x; positions: int32[rows], of each token in its
     sequence; weight: float32[WIDTH, columns]; bias: float32[columns]; out: [rows, columns].
     """
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     mask = column < columns

@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, activated, num_warps
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
+from embedlib.engines.cuda.kernels.triton_math import activated, num_warps
 from embedlib.models.spec import Activation
 
 
@@ -34,7 +35,7 @@ def choose_experts(
         BLOCK=block,
         BLOCK_EXPERTS=triton.next_power_of_2(len(router)),
         num_warps=num_warps(block),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(source),
     )
 
 
@@ -51,7 +52,7 @@ def activate_experts(values: torch.Tensor, shares: torch.Tensor, activation: Act
         NUM_EXPERTS=num_experts,
         BLOCK=block,
         num_warps=num_warps(block),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(values),
     )
 
 
@@ -65,11 +66,13 @@ def choose_experts_kernel(
     NUM_CHOSEN: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_EXPERTS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """out = softmax(source @ router.T), but 0 for all but the largest. One program per row.
 
     source: [rows, columns]; router: float32[NUM_EXPERTS, columns]; out: float32[rows, NUM_EXPERTS].
     """
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -101,12 +104,14 @@ def activate_experts_kernel(
     ACTIVATION: tl.constexpr,
     NUM_EXPERTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """values = act(values) * share, in place. One program per row and expert.
 
     values: [rows, NUM_EXPERTS * columns]; shares: float32[rows, NUM_EXPERTS]. What an expert
     computed for a token that did not choose it is not read.
     """
+    wait_for_inputs(OVERLAPS)
     place = tl.program_id(0).to(tl.int64) * NUM_EXPERTS + tl.program_id(1)
     share = tl.load(shares + place)
     column = tl.arange(0, BLOCK)

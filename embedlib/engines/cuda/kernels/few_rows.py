@@ -21,7 +21,7 @@ import triton.language as tl
 from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device import HOPPER
 from embedlib.engines.cuda.device_weights import LinearWeight
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
 from embedlib.engines.cuda.limits import MAX_FEW_ROWS
 
 MAX_ROWS: Final = {1: MAX_FEW_ROWS, 2: 32}
@@ -75,7 +75,7 @@ def multiply_few_rows(source: Buffer, weight: LinearWeight, out: Buffer) -> None
         BLOCK_INPUTS=block_bytes // values.itemsize,
         num_warps=4,
         num_stages=STAGES,
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(values),
     )
 
 
@@ -96,6 +96,7 @@ def few_rows_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
     BLOCK_INPUTS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """out = source @ weight.T + bias. One program per BLOCK_COLUMNS columns of the result.
 
@@ -105,6 +106,7 @@ def few_rows_kernel(
     source: [num_rows, inputs]; weight: [columns, inputs]; source_scales: float32[num_rows];
     weight_scales: float32[columns]; bias: [columns]; out: [num_rows, columns].
     """
+    wait_for_inputs(OVERLAPS)
     column = tl.program_id(0) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
     row = tl.arange(0, BLOCK_ROWS)
     is_row = row < num_rows

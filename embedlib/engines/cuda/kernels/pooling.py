@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.models.spec import PoolingMode
 
@@ -45,7 +45,7 @@ def pool(
             BLOCK_TOKENS=BLOCK_TOKENS,
             BLOCK_COLUMNS=BLOCK_COLUMNS,
             num_warps=4,
-            enable_fp_fusion=FP_FUSION,
+            **launch_options(hidden),
         )
 
 
@@ -61,12 +61,14 @@ def pool_kernel(
     LEAVES_OUT: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """Compute BLOCK_COLUMNS columns of one sequence's vector; zeros for a sequence without tokens.
 
     hidden: float32[T, columns]; cu_seqlens: int32[B + 1]; num_left_out: int32[B]; out:
     float32[B, columns] with rows out_stride apart.
     """
+    wait_for_inputs(OVERLAPS)
     seq = tl.program_id(0)
     column = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
     is_column = column < columns

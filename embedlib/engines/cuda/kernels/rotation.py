@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from embedlib.engines.cuda.device_weights import NormWeight, Rotation
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, num_warps
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
+from embedlib.engines.cuda.kernels.triton_math import num_warps
 from embedlib.engines.cuda.reference import AttentionShape
 
 
@@ -47,7 +48,7 @@ def rotate(
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=block_half,
         num_warps=num_warps(2 * block_heads * block_half),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(values),
     )
 
 
@@ -68,12 +69,14 @@ def rotate_kernel(
     HALF: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """Norm and rotate the first heads of a row, in place; one program per row.
 
     values: [rows, stride], the first num_heads * 2 * HALF columns are heads; positions:
     int32[rows]; tables: float32[positions, HALF]; weights: float32[2 * HALF].
     """
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, BLOCK_HEADS)[:, None]
     pair = tl.arange(0, BLOCK_HALF)[None, :]

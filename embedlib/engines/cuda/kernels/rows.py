@@ -22,7 +22,8 @@ import triton.language as tl
 
 from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device_weights import Embeddings, NormWeight
-from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, activated, num_warps
+from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
+from embedlib.engines.cuda.kernels.triton_math import activated, num_warps
 from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
 from embedlib.models.spec import Activation
 
@@ -54,7 +55,7 @@ def embed(
         HAS_TYPES=tables.token_types is not None,
         BLOCK=block,
         num_warps=num_warps(block),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(out.values),
     )
 
 
@@ -92,7 +93,7 @@ def norm(
         IS_FP8=out is not None and out.scales is not None,
         BLOCK=block,
         num_warps=num_warps(block),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(residual),
     )
 
 
@@ -116,7 +117,7 @@ def activate(source: torch.Tensor, activation: Activation, is_gated: bool, out: 
         IS_FP8=out.scales is not None,
         BLOCK=block,
         num_warps=num_warps(block),
-        enable_fp_fusion=FP_FUSION,
+        **launch_options(source),
     )
 
 
@@ -141,8 +142,10 @@ def embed_kernel(
     HAS_POSITIONS: tl.constexpr,
     HAS_TYPES: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """Add up a token's rows of the tables; the host has already checked the ids."""
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -178,12 +181,14 @@ def norm_kernel(
     WRITES: tl.constexpr,
     IS_FP8: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """s = residual + change, n = norm(s); see `plan.Norm`. One program per row.
 
     residual, change: [rows, columns], rows of residual `stride` apart; weights and biases:
     float32[columns]; out: [rows, columns]; scales: float32[rows].
     """
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -216,12 +221,14 @@ def activate_kernel(
     IS_GATED: tl.constexpr,
     IS_FP8: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
     """out = act(source), or act(gate) * up. One program per row.
 
     source: [rows, columns], or [rows, 2 * columns] with a gate in the first half; out:
     [rows, columns]; scales: float32[rows].
     """
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns

@@ -1,4 +1,4 @@
-"""Shared by several kernels: activations, the number of warps for a row, and FP fusion."""
+"""Shared by several kernels: activations, and the number of warps for a row."""
 
 # Names of compile-time constants are in capitals, as in Triton's own kernels.
 # ruff: noqa: N803
@@ -14,9 +14,6 @@ import triton.language as tl
 COLUMNS_PER_WARP: Final = 512
 """16 numbers per thread: enough loads in flight, and not too many registers."""
 MAX_WARPS: Final = 16
-FP_FUSION: Final = True
-"""Compile a product and the following sum to one instruction with one rounding, which the exponents
-of a softmax need. Passed at every launch: Triton's default changes in 3.10, and 3.9 warns of it."""
 
 
 def num_warps(block: int) -> int:
