@@ -85,11 +85,11 @@ class EngineLimits:
 
     @property
     def max_inflight_queries(self) -> int:
-        """Maximum batches of queries in flight: as many as are reserved for them, at least one.
+        """Maximum batches of queries in flight: as many as are reserved for them; if none is, all.
 
         More would wait in front of a busy engine, where no other query can join them.
         """
-        return max(1, self.max_inflight_batches - self.max_inflight_bulk)
+        return self.max_inflight_batches - self.max_inflight_bulk or self.max_inflight_batches
 
 
 class Pending(Protocol):

@@ -131,7 +131,7 @@ class Application:
     async def loaded(self) -> None:
         """Wait until every model is loaded or has failed to."""
         if self._loading is not None:
-            await self._loading
+            await asyncio.shield(self._loading)
 
     async def close(self) -> None:
         """Stop the jobs, close the models, and end the threads of the application.

@@ -145,7 +145,8 @@ class _Server(uvicorn.Server):
         They stay as long as the server does, and looking at all of them stops every request: for 80
         ms where torch is loaded.
         """
-        await self._application.loaded()
+        with suppress(Exception):  # told where they are loaded
+            await self._application.loaded()
         gc.collect()
         gc.freeze()
 

@@ -241,6 +241,11 @@ def test_queries_that_would_wait_in_front_of_the_engine_wait_for_others_to_join(
     assert len(scheduler.next_batch(limits.max_inflight_queries - 1, 0)) == 3
 
 
+def test_an_engine_that_reserves_nothing_for_queries_gets_as_many_of_them_as_it_takes() -> None:
+    assert replace(LIMITS, max_inflight_batches=2).max_inflight_queries == 2
+    assert replace(LIMITS, max_inflight_batches=9).max_inflight_queries == 7
+
+
 def test_queries_wait_for_nothing_while_no_bulk_is_there() -> None:
     scheduler = Scheduler(LIMITS)
     for _ in range(60):

@@ -28,10 +28,9 @@ from embedlib.models.spec import Encoder
 Work = NDArray[np.float64]
 
 MAX_GROUP_WORK: Final = 1e12
-"""Maximum work of a group: 1.2 ms on an H200, in a model of 7 billion numbers in FP8. Two groups
-are in flight at a time (`turns`), so that a query, 3.0 ms alone, took 5.4 ms beside bulk at the
-median; with 1.5e12 6.2, with .7e12 4.8, and bulk lost 4 % with each. A slower GPU takes longer.
-"""
+"""Maximum work of a group: 1.3 ms at the 780e12 operations per second of an H200. Two groups are in
+flight at a time (`turns`), so that a query of 3.0 ms took 5.4 ms beside bulk at the median; with
+1.5e12 6.1 to 6.3, with .7e12 4.8 (docs/benchmarks.md). A slower GPU takes longer."""
 FP8_WORK: Final = 0.6
 """Work of an FP8 operation. Source: 780e12 over about 1300e12 per second, an estimate."""
 ATTENTION_WORK: Final = 2.0
@@ -142,23 +141,9 @@ def _operations(encoder: Encoder) -> float:
     return work * 4 * encoder.num_heads * encoder.head_dim
 
 
-def work_of_token(steps: Sequence[Step]) -> float:
-    """Return the work of one token, without attention."""
-    return sum(
-        _work_of_row(step, step.source.columns)
-        for step in steps
-        if isinstance(step, Linear) and step.out.rows == "token"
-    )
-
-
-def _work_of_row(step: Linear | MultiplyDistances, inner: int) -> float:
-    return 2.0 * inner * step.out.columns * (FP8_WORK if step.source.is_fp8 else 1)
-
-
 def _cut_product(step: Linear | MultiplyDistances, num_rows: int, encoder: Encoder) -> list[Part]:
-    of_row = _work_of_row(
-        step, step.source.columns if isinstance(step, Linear) else encoder.head_dim
-    )
+    inner = step.source.columns if isinstance(step, Linear) else encoder.head_dim
+    of_row = 2.0 * inner * step.out.columns * (FP8_WORK if step.source.is_fp8 else 1)
     if num_rows * of_row <= MAX_GROUP_WORK:
         return [Part(step, num_rows * of_row)]
     at_once = max(1, int(MAX_GROUP_WORK / of_row) // CUT_ROWS) * CUT_ROWS

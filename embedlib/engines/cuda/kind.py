@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.cuda.limits import LEAST_BATCH_TOKENS, batch_room, fitting_batch_tokens
+from embedlib.engines.cuda.limits import (
+    LEAST_BATCH_TOKENS,
+    batch_room,
+    fitting_batch_tokens,
+    most_short_tokens,
+)
 from embedlib.engines.gpu_memory import check_gpus, needed_bytes, room_of
 from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
 from embedlib.engines.kind import EngineChoice, EngineKind
@@ -126,14 +131,19 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
     Raises:
         EngineUnavailableError: the message names the device.
     """
-    spec = files.spec
+    spec, precision = files.spec, plan.precision
+    most_short = most_short_tokens(spec.encoder, precision.name)
 
-    def fits(tokens: int) -> bool:
-        needed = needed_bytes(spec, plan.precision.name, plan.precision.excluded, tokens)
+    def held(room: int) -> int:
+        """Return the tokens whose activations are held, with those of recorded batches."""
+        return room + min(room, most_short)
+
+    def fits(room: int) -> bool:
+        needed = needed_bytes(spec, precision.name, precision.excluded, held(room))
         return all(needed <= room_of(gpu, config.gpu_memory_fraction) for gpu in choice.gpus)
 
     budget = config.max_batch_tokens or fitting_batch_tokens(spec, fits)
-    check_gpus(plan, choice, spec, config, batch_room(spec, budget))
+    check_gpus(plan, choice, spec, config, held(batch_room(spec, budget)))
     return budget
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from embedlib.engines.cuda.groups import FP8_WORK
 from embedlib.engines.gpu_memory import bytes_per_token
 from embedlib.memory import GIB
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 
 if TYPE_CHECKING:
     from embedlib.models.spec import Encoder, ModelSpec
 
 MAX_FEW_ROWS: Final = 64
 """Rows of a product up to which `kernels.few_rows` may compute it."""
+ALWAYS_SHORT_TOKENS: Final = 512
+"""Batches of up to so many tokens are recorded for every model, and those of bulk up to so many."""
+MOST_SHORT_TOKENS: Final = 4096
+MAX_SHORT_WORK: Final = 1e13
+"""Maximum work (`groups`) of a recorded batch of more tokens, since another query waits for all of
+it: 15 ms on an H200. A model of 7 billion numbers in FP8 has 1,024 tokens then."""
 LEAST_BATCH_TOKENS: Final = 16_384
 """Enough rows to fill the matrix units."""
 MOST_BATCH_TOKENS: Final = 65_536
@@ -20,6 +29,14 @@ BATCH_BYTES: Final = 2.5 * GIB
 """Activations of a batch of more tokens. In a small model each kernel takes less time than its
 launch from Python, unless it has more rows. Measured on an H100 for BERT-large in FP8: 724,000
 tokens/s with 16,384, 976,000 with 65,536 (docs/benchmarks.md, "On a GPU")."""
+
+
+def most_short_tokens(encoder: Encoder, precision: str) -> int:
+    """Return how many tokens a batch may have that is recorded, see `short_batches`."""
+    shapes = encoder_shapes(encoder)
+    weights = sum(math.prod(shapes[f"{role}.weight"]) for role in linear_roles(encoder))
+    work = 2.0 * weights * (FP8_WORK if precision == "fp8" else 1)
+    return max(ALWAYS_SHORT_TOKENS, min(MOST_SHORT_TOKENS, int(MAX_SHORT_WORK / work)))
 
 
 def default_batch_tokens(encoder: Encoder) -> int:

@@ -25,12 +25,12 @@ from embedlib.engines.cuda.executor import Executor, attention_shape, device_bat
 from embedlib.engines.cuda.groups import groups_of
 from embedlib.engines.cuda.inputs import Ints, fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.jobs import Prepared
-from embedlib.engines.cuda.limits import MAX_FEW_ROWS, batch_room
+from embedlib.engines.cuda.limits import MAX_FEW_ROWS, batch_room, most_short_tokens
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
 from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS
-from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches
+from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches, bucket_sizes
 from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
 from embedlib.engines.out_of_memory import is_out_of_memory
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
@@ -79,10 +79,11 @@ class LoadedModel:
         has_prefix = keeps_prefix and can_keep_prefix(spec)
         self.prefix_tokens = min(MAX_PREFIX_TOKENS, room) if has_prefix else 0
         self._tile_queries = tile_queries(spec.encoder, is_short=False, itemsize=dtype.itemsize)
+        sizes = bucket_tokens or bucket_sizes(most_short_tokens(spec.encoder, precision), room)
         self._build_errors = partial(_build_errors, precision, room, memory_fraction)
         try:
             with self._build_errors():
-                self._load(weights, dtype, room, attention, bucket_tokens)
+                self._load(weights, dtype, room, attention, sizes)
         except BaseException:
             self.close()
             raise
@@ -138,7 +139,7 @@ class LoadedModel:
         dtype: torch.dtype,
         room: int,
         attention: AttentionName,
-        bucket_tokens: Sequence[int] | None,
+        sizes: Sequence[int],
     ) -> None:
         """Do what takes the device's memory, in a frame that an error can be separated from."""
         spec, on_device = self._spec, self.device.torch_device
@@ -158,7 +159,7 @@ class LoadedModel:
         self.executor = Executor(spec, self.plan, loaded, kernels, self.served_whole, kept)
         max_seqs = max(1, room // TOKENS_PER_SEQ)
         self.workspace = Workspace(self.plan, room, max_seqs, dtype, on_device)
-        self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device, bucket_tokens)
+        self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device, sizes)
 
     def _prepared(self, batch: Batch, num_kept: Ints, steps: Sequence[Step]) -> Prepared:
         layout = layout_of(batch, self.plan.pooled_modes, self._tile_queries)

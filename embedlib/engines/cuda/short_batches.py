@@ -15,29 +15,26 @@ from typing import Final
 import numpy as np
 import torch
 
-from embedlib.engines.base import Batch
+from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda.buffers import Workspace
 from embedlib.engines.cuda.device import Device
 from embedlib.engines.cuda.executor import DeviceBatch, Executor, device_batch
-from embedlib.engines.cuda.groups import whole, work_of_token
+from embedlib.engines.cuda.groups import whole
 from embedlib.engines.cuda.inputs import Ints, Layout, depends_on_ids, fill, tile_queries
+from embedlib.engines.cuda.limits import ALWAYS_SHORT_TOKENS
 from embedlib.engines.cuda.plan import Plan
 from embedlib.models.spec import ModelSpec, Pooling
 
 BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""Tokens of each layout. Without a graph a batch takes as long as its launches, some 20 ms: of a
-small model longer than the GPU needs for thousands of tokens."""
-ALWAYS_TOKENS: Final = 512
-"""Layouts of up to so many tokens are recorded for every model."""
-MAX_SHORT_WORK: Final = 1e13
-"""Maximum work (`groups`) of a layout of more, since another query waits for all of it: 15 ms on an
-H200. A model of 7 billion numbers in FP8 has 1,024 tokens then."""
+"""Tokens of each layout, as far as `most_short_tokens` allows. Without a graph a batch takes as
+long as its launches, some 20 ms: in a small model the GPU computes thousands of tokens meanwhile.
+"""
 TOKENS_PER_SEQ: Final = 8
 """A bucket has room for one sequence per this many tokens; a batch of more and shorter sequences
 uses a larger bucket."""
 
 MAX_KEPT: Final = 256
-"""Arrays of lone sequences that are kept: 24 KiB at most each, of `ALWAYS_TOKENS`."""
+"""Arrays of lone sequences that are kept: 24 KiB at most each, of `ALWAYS_SHORT_TOKENS`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class ShortBatches:
         executor: Executor,
         dtype: torch.dtype,
         device: Device,
-        bucket_tokens: Sequence[int] | None = None,
+        bucket_tokens: Sequence[int],
     ) -> None:
         """Record all buckets; they share one workspace, since only one of them runs at a time.
 
@@ -68,7 +65,7 @@ class ShortBatches:
             executor: runs them.
             dtype: the type of activations.
             device: records and replays.
-            bucket_tokens: sizes to record, ascending; None: `bucket_sizes`.
+            bucket_tokens: sizes to record, ascending, see `bucket_sizes`.
         """
         self._spec = spec
         self._plan = plan
@@ -79,7 +76,7 @@ class ShortBatches:
         layouts = bucket_layouts(
             plan,
             tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize),
-            bucket_tokens or bucket_sizes(plan),
+            bucket_tokens,
         )
         largest = layouts[-1]
         self._workspace = Workspace(
@@ -90,8 +87,13 @@ class ShortBatches:
             self._recordings.append(self._record(layout, executor))
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch fits the largest bucket."""
-        return self._recordings[-1].layout.fits(batch)
+        """Whether a batch fits the largest bucket.
+
+        One of bulk must not be long besides: nothing can be launched in the middle of it.
+        """
+        is_long = len(batch.token_ids) > ALWAYS_SHORT_TOKENS
+        may_be = batch.lane is Lane.QUERY or not is_long
+        return may_be and self._recordings[-1].layout.fits(batch)
 
     def launch(self, batch: Batch, num_kept: Ints) -> torch.Tensor:
         """Launch a batch and return its vectors, which the next launch overwrites."""
@@ -108,7 +110,7 @@ class ShortBatches:
         lone sequence, a query, the array is kept, and the next one that differs only in its ids
         copies it.
         """
-        is_large = layout.num_tokens > ALWAYS_TOKENS
+        is_large = layout.num_tokens > ALWAYS_SHORT_TOKENS
         if batch.num_seqs != 1 or is_large or depends_on_ids(self._spec):
             return self._filled(batch, layout, num_kept)
         others = (num_kept, batch.num_prompt_tokens, batch.num_type0_tokens)
@@ -142,10 +144,15 @@ def _launch(
     return executor.finish(batch, workspace)
 
 
-def bucket_sizes(plan: Plan) -> tuple[int, ...]:
-    """Return the tokens of each layout that is recorded for a model."""
-    most = max(ALWAYS_TOKENS, int(MAX_SHORT_WORK / work_of_token(plan.steps)))
-    return tuple(size for size in BUCKET_TOKENS if size <= most)
+def bucket_sizes(most: int, room: int) -> tuple[int, ...]:
+    """Return the tokens of the layouts to record.
+
+    Args:
+        most: the largest has no more tokens.
+        room: of the largest batch; the first layout that holds it is the last.
+    """
+    num_smaller = sum(size < room for size in BUCKET_TOKENS)
+    return tuple(size for size in BUCKET_TOKENS[: num_smaller + 1] if size <= most)
 
 
 def bucket_layouts(plan: Plan, tile_queries: int, sizes: Sequence[int]) -> list[Layout]:

@@ -38,7 +38,7 @@ from embedlib.models.weights.mapped import mapped_files
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
 MAX_INFLIGHT: Final = 1 << 16
-"""Of each lane. A batch that waits holds token ids alone, so there may be many."""
+"""A batch that waits holds token ids alone, so there may be many."""
 
 
 class LayerwiseEngine:
@@ -57,7 +57,7 @@ class LayerwiseEngine:
         """
         self.limits = replace(
             layout.limits(spec),
-            max_inflight_batches=2 * MAX_INFLIGHT,
+            max_inflight_batches=MAX_INFLIGHT,
             max_inflight_bulk=MAX_INFLIGHT,
         )
         (settings,) = layout.settings(spec)

@@ -21,8 +21,8 @@ from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import linear_weights
 
 MAX_INFLIGHT_QUERIES: Final = 1
-"""Those that wait become one batch. With one more ready behind it, 4 clients of MiniLM in bf16 got a
-fifth fewer answers, 16 of them and 8 of BERT-base some 6 % fewer (docs/benchmarks.md)."""
+"""Those that wait become one batch. With one more ready behind it, 4 clients of MiniLM in bf16 got
+a fifth fewer answers, and 16 of them, or 8 of BERT-base, some 6 % fewer (docs/benchmarks.md)."""
 PREPARED_PER_LAYER: Final = 30
 """Operators that OpenVINO keeps ready for sizes of batches it has met, for each layer: those of
 about three sizes. More cost memory and save no time that could be measured.

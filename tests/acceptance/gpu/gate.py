@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from embedlib.engines.base import Engine, Lane
+from embedlib.engines.cuda.limits import ALWAYS_SHORT_TOKENS
 from embedlib.testing import make_batch
 from embedlib.vectors.arrays import Vectors
 from tests.acceptance.gpu.models import Precision
@@ -21,8 +22,9 @@ from tests.acceptance.gpu.texts import NUM_MARKED_IDS, Ids, texts_of
 
 NUM_LAYERS: Final = 4
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 130, 300)
-"""Around the sizes of recordings and tiles; together more than any recording holds, so that the
-same text is computed from a recording when it is alone and launched step by step when it is not."""
+"""Around the sizes of recordings and tiles; together more than any recording holds that bulk may
+use, so that the same text is computed from a recording when it is alone and launched step by step
+when it is not."""
 MAX_MIX_ERROR: Final[Mapping[Precision, float]] = MappingProxyType({"bf16": 1e-4, "fp8": 2e-3})
 """1 - cosine between a text alone and the same text in any mix. Libraries sum products of other
 sizes up in another order, and here and there a number is rounded the other way, in FP8 by a
@@ -44,8 +46,13 @@ def gate_texts(vocab_size: int) -> list[Ids]:
 
 
 def alone(engine: Engine, texts: Sequence[Ids]) -> Vectors:
-    """Return float32[N, D], every text computed alone."""
-    return np.concatenate([run(engine, [text], Lane.QUERY) for text in texts])
+    """Return float32[N, D], every text computed alone; long ones launched step by step."""
+    return np.concatenate(
+        [
+            run(engine, [text], Lane.QUERY if len(text) <= ALWAYS_SHORT_TOKENS else Lane.BULK)
+            for text in texts
+        ]
+    )
 
 
 def run(engine: Engine, texts: Sequence[Ids], lane: Lane) -> Vectors:

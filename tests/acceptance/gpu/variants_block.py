@@ -17,12 +17,13 @@ from tests.acceptance.gpu.session import RACE, GpuSession
 from tests.acceptance.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
 
 PREFIX_TOKENS: Final = 480
-"""Of examples in front of a query: with them it just fits the largest recording."""
+"""Of examples in front of a query: with them it just fits a recording of 512 tokens."""
 ATTENTIONS: Final = ("own", "flash_attention_3", "torch")
 """Each by its name, since "auto" is one of the first two."""
 ATTENTION_LENGTHS: Final = (BULK_LENGTHS, "8192")
 COMPARED_LENGTHS: Final = (*[QUERY_TOKENS] * 24, 600, 1500)
-"""Enough queries for a common beginning to be found and used, and texts that no recording holds."""
+"""Enough queries for a common beginning to be found and used, and texts of bulk that no recording
+holds."""
 
 Race = tuple[str, Mapping[str, Any]]
 """What both are asked, and how; see `GpuSession.race`."""

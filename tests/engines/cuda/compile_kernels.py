@@ -195,7 +195,7 @@ def compile_kernel(
     options: dict[str, int],
 ) -> dict[str, Any]:
     arguments = function.arg_names
-    overlaps = divmod(capability, 10) >= HOPPER
+    overlaps = divmod(capability, 10) == HOPPER
     constants = {**constants, "OVERLAPS": overlaps}
     signature = {
         argument: "constexpr"

@@ -20,7 +20,7 @@ from embedlib.engines.base import Lane, why_lost
 from embedlib.engines.cuda import groups, launcher, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
-from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens
+from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens, most_short_tokens
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -262,6 +262,37 @@ def test_small_models_take_more_tokens_into_a_batch(model: str, budget: int) -> 
     assert fitting_batch_tokens(spec, lambda tokens: tokens <= 40_000) == min(budget, 32_768)
     assert fitting_batch_tokens(spec, lambda _: False) == 16_384, "the check of memory refuses it"
     assert batch_room(spec, 100) == 512
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "room", "largest"),
+    [
+        ("bge-large", "fp8", 65_536, 4096),
+        ("bge-large", "bf16", 700, 768),
+        ("bge-en-icl", "fp8", 32_768, 1024),
+        ("bge-en-icl", "bf16", 32_768, 512),
+    ],
+)
+def test_what_a_gpu_computes_soon_is_recorded(
+    model: str, precision: str, room: int, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # of the few sizes of this file
+    most = most_short_tokens(shape_of(model).spec.encoder, precision)
+    sizes = short_batches.bucket_sizes(most, room)
+    assert sizes[-1] == largest
+    assert sizes == short_batches.BUCKET_TOKENS[: len(sizes)]
+
+
+def test_a_long_batch_of_bulk_is_launched_in_groups_where_one_of_queries_is_recorded(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    engine = make(files, max_batch_tokens=1024, bucket_tokens=(16, 1024))
+    for length, lanes in ((512, {*Lane}), (520, {Lane.QUERY})):
+        for lane in Lane:
+            batch = make_batch([[5] * 8] * (length // 8), lane)
+            assert engine._model.short.fits(batch) == (lane in lanes)
+    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Lets a kernel start while the one before it ends: programmatic dependent launch.
 
-A kernel of a query takes a few microseconds, and starting it about one more. With this attribute a
+A kernel of a query takes a few microseconds, and starting it up to one more. With this attribute a
 GPU starts a kernel's blocks as soon as all of those before it run; they wait, by `wait_for_inputs`,
 until the kernels before have ended and what these wrote can be read. Every kernel that is launched
 so must wait before it touches memory that another kernel writes or reads, or an earlier one could
@@ -27,6 +27,9 @@ from embedlib.engines.cuda.device import HOPPER
 FP_FUSION: Final = True
 """Compile a product and the following sum to one instruction with one rounding, which the exponents
 of a softmax need. Passed at every launch: Triton's default changes in 3.10, and 3.9 warns of it."""
+MIN_DRIVER: Final = 12_030
+"""CUDA version of the first driver that records such launches. Source: CUDA C++ Programming Guide,
+"Edge Data" of CUDA graphs: since 12.3."""
 
 
 def launch_options(values: torch.Tensor) -> dict[str, Any]:
@@ -42,7 +45,10 @@ def launch_options(values: torch.Tensor) -> dict[str, Any]:
 
 @cache
 def _overlaps(device: torch.device) -> bool:
-    return device.type == "cuda" and bool(torch.cuda.get_device_capability(device) >= HOPPER)
+    # Hopper is what it was measured on.
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+        return False
+    return bool(torch._C._cuda_getDriverVersion() >= MIN_DRIVER)
 
 
 @triton.jit
