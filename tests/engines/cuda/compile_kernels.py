@@ -28,7 +28,9 @@ from embedlib.engines.cuda.kernels import rows as row_kernels
 from embedlib.engines.cuda.kernels.attention_sizes import attention_blocks, attention_warps
 from embedlib.engines.cuda.kernels.overlap import FP_FUSION
 
-INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
+WAIT = "griddepcontrol.wait"
+"""For what was launched before, see `kernels.overlap`."""
+INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync", WAIT)
 BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "fp32"
 FEW_ROWS = {"num_warps": 4, "num_stages": few_rows_kernels.STAGES}
 

@@ -43,6 +43,7 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
     names = "(?!attend)|attend (64 (window|distances)|128 causal|256 pooled)$"
     kernels = compiled(90, names, tmp_path)
     assert len(kernels) == 15
+    assert all("griddepcontrol.wait" in kernel["instructions"] for kernel in kernels.values())
     for name in ("norm", "activate"):
         # One instruction that rounds two numbers to nearest.
         assert "cvt.rn.satfinite.e4m3x2.f32" in kernels[name]["instructions"]
@@ -58,6 +59,7 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
 def test_attention_compiles_for_the_least_shared_memory(tmp_path: Path) -> None:
     kernels = compiled(89, "attend (64 (bias|distances)|256 both ways)$", tmp_path)
     assert len(kernels) == 3
+    assert not any("griddepcontrol.wait" in kernel["instructions"] for kernel in kernels.values())
     for kernel in kernels.values():
         assert {"mma.sync", "cp.async"} <= set(kernel["instructions"])
 
