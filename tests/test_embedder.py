@@ -1246,10 +1246,10 @@ def test_submit_never_blocks_and_says_when_it_is_full() -> None:
     engine = FakeEngine()
     engine.hold()
     with around(engine, max_queued_texts=1) as embedder:
-        # Three go to the engine and the fourth waits. Until the manager has looked, there may seem
-        # to be no room for the next one.
+        # One goes to the engine and the second waits. Until the manager has looked, there may seem
+        # to be no room for it.
         futures: list[Future[Any]] = []
-        while len(futures) < 4:
+        while len(futures) < 2:
             with suppress(QueueFullError):
                 futures.append(embedder.submit("a"))
         with pytest.raises(QueueFullError, match="1 queries wait already"):

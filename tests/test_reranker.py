@@ -523,7 +523,7 @@ async def test_other_tasks_run_while_documents_are_tokenized(reranker: Reranker)
 async def test_cancelling_drops_what_waits(reranker: Reranker, engine: FakeEngine) -> None:
     engine.hold()
     task = asyncio.create_task(reranker.arank("q", ["d" * 40] * 100))
-    await asyncio.to_thread(engine.wait_submitted, 2)
+    await asyncio.to_thread(engine.wait_submitted, 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
