@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.cuda.inputs import ALIGNED_NUMBERS, Ints, Layout
+from embedlib.engines.cuda.limits import FP8_WORK
 from embedlib.engines.cuda.plan import Attend, Linear, MultiplyDistances, Step
 from embedlib.models.spec import Encoder
 
@@ -31,8 +32,6 @@ MAX_GROUP_WORK: Final = 1e12
 """Maximum work of a group: 1.3 ms at the 780e12 operations per second of an H200. Two groups are in
 flight at a time (`turns`), so that a query of 3.0 ms took 5.4 ms beside bulk at the median; with
 1.5e12 6.1 to 6.3, with .7e12 4.8 (docs/benchmarks.md). A slower GPU takes longer."""
-FP8_WORK: Final = 0.6
-"""Work of an FP8 operation. Source: 780e12 over about 1300e12 per second, an estimate."""
 ATTENTION_WORK: Final = 2.0
 """Work of an operation of attention. Source: Shah et al., FlashAttention-3 (arXiv:2407.08608),
 figure 5: a Triton kernel reaches about 390e12 per second on an H100. Ours reaches some 480e12 for

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from embedlib.engines.cuda.groups import FP8_WORK
 from embedlib.engines.gpu_memory import bytes_per_token
 from embedlib.memory import GIB
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
@@ -19,6 +18,8 @@ MAX_FEW_ROWS: Final = 64
 ALWAYS_SHORT_TOKENS: Final = 512
 """Batches of up to so many tokens are recorded for every model, and those of bulk up to so many."""
 MOST_SHORT_TOKENS: Final = 4096
+FP8_WORK: Final = 0.6
+"""Work of an FP8 operation (`groups`). Source: 780e12 over about 1300e12 per second, estimated."""
 MAX_SHORT_WORK: Final = 1e13
 """Maximum work (`groups`) of a recorded batch of more tokens, since another query waits for all of
 it: 15 ms on an H200. A model of 7 billion numbers in FP8 has 1,024 tokens then."""

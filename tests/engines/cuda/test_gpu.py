@@ -30,8 +30,6 @@ TOLERANCES: dict[CudaPrecision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 
 Products of different sizes are summed in a different order, so some numbers are rounded the other
 way. Emulated, with noise of 1e-5 to 1e-4 of a row's size added to every product, the difference is
 up to 0.02 in bf16 and 0.11 in FP8."""
-RECORDED = (16, 64, 512)
-"""Tokens of the recorded batches; larger ones are launched in groups."""
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -44,26 +42,14 @@ def test_a_text_has_one_vector_recorded_or_not_in_any_batch(
     precisions: tuple[CudaPrecision, ...] = ("float32", "bf16", "fp16")
     for precision in precisions:
         weights = load_weights(files)
-        engine = CudaEngine(
-            files.spec,
-            weights,
-            precision=precision,
-            max_batch_tokens=4096,
-            bucket_tokens=RECORDED,
-        )
+        engine = CudaEngine(files.spec, weights, precision=precision, max_batch_tokens=4096)
         check_engine(engine, files.spec, tolerance=TOLERANCES[precision])
 
 
 @pytest.mark.parametrize("variant", ["bert", "mpnet", "mistral", "qwen2", "nomic_bert"])
 def test_fp8_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder(variant))
-    engine = CudaEngine(
-        files.spec,
-        load_weights(files),
-        precision="fp8",
-        max_batch_tokens=4096,
-        bucket_tokens=RECORDED,
-    )
+    engine = CudaEngine(files.spec, load_weights(files), precision="fp8", max_batch_tokens=4096)
     check_engine(engine, files.spec, tolerance=TOLERANCES["fp8"])
 
 
@@ -74,26 +60,18 @@ def test_the_gpu_computes_what_the_emulation_computes(
     files = read_model_files(tiny_folder(variant))
     random = np.random.default_rng(0)
     longest = files.spec.max_seq_tokens
-    lengths = [1, 2, min(17, longest), longest] * 20
-    batch = make_batch(
-        [random.integers(0, files.spec.encoder.vocab_size, length) for length in lengths]
-    )
+    lengths = [1, 2, min(17, longest), longest] * 20  # more tokens than bulk may have recorded
+    texts = [random.integers(0, files.spec.encoder.vocab_size, length) for length in lengths]
     limits: tuple[tuple[CudaPrecision, float], ...] = (("float32", 1e-4), ("bf16", 0.05))
     for precision, limit in limits:
         results = []
-        # Launched in groups, recorded, emulated.
-        for device, recorded in (("cuda", (16,)), ("cuda", None), ("cpu", (16,))):
-            engine = CudaEngine(
-                files.spec,
-                load_weights(files),
-                precision=precision,
-                device=device,
-                bucket_tokens=recorded,
-            )
-            pending = engine.submit(batch, lambda: None)
+        for device in ("cuda", "cpu"):
+            engine = CudaEngine(files.spec, load_weights(files), precision=precision, device=device)
+            # Recorded, and launched in groups.
+            pending = [engine.submit(make_batch(texts, lane), lambda: None) for lane in Lane]
             engine.close()
-            results.append(pending.result())
-        *both, expected = results
+            results.append([batch.result() for batch in pending])
+        both, (expected, _) = results
         for found in both:
             errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
             assert errors.max() <= limit
@@ -123,11 +101,7 @@ def test_the_short_sum_of_fp8_is_long_enough(rows: int, columns: int) -> None:
 
 def test_pooled_rows_without_fp8(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("mistral"))
-    options: dict[str, Any] = {
-        "precision": "fp8",
-        "excluded": ["pooled_rows"],
-        "bucket_tokens": RECORDED,
-    }
+    options: dict[str, Any] = {"precision": "fp8", "excluded": ["pooled_rows"]}
     engine = CudaEngine(files.spec, load_weights(files), max_batch_tokens=4096, **options)
     check_engine(engine, files.spec, tolerance=TOLERANCES["fp8"])
 
@@ -170,15 +144,14 @@ def test_a_kept_prefix_changes_no_vector(
 
 def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("mistral"))
-    given: dict[str, Any] = {"precision": "float32", "bucket_tokens": RECORDED}
-    engine = CudaEngine(files.spec, load_weights(files), **given)
+    engine = CudaEngine(files.spec, load_weights(files), precision="float32")
     batches = []
     for number in range(200):  # recordings and long batches alternate; no result is read in between
         num_seqs = 3 if number % 2 else 200
         batches.append(make_batch([[number % 50] * 3] * num_seqs))
     pending = [engine.submit(batch, lambda: None) for batch in batches]
     engine.close()
-    alone = CudaEngine(files.spec, load_weights(files), device="cpu", **given)
+    alone = CudaEngine(files.spec, load_weights(files), precision="float32", device="cpu")
     expected = [alone.submit(batch, lambda: None) for batch in batches]
     alone.close()
     for found, right in zip(pending, expected, strict=True):
@@ -187,13 +160,7 @@ def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], 
 
 def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("mistral"))
-    engine = CudaEngine(
-        files.spec,
-        load_weights(files),
-        precision="bf16",
-        max_batch_tokens=4096,
-        bucket_tokens=RECORDED,
-    )
+    engine = CudaEngine(files.spec, load_weights(files), precision="bf16", max_batch_tokens=4096)
     random = np.random.default_rng(0)
     reserved = []
     for number in range(400):
@@ -222,11 +189,7 @@ def test_engines_are_made_and_closed_beside_one_that_computes(
 ) -> None:
     """Each records its short batches and waits for the whole GPU while others do the same."""
     files = read_model_files(tiny_folder("mistral"))
-    options: dict[str, Any] = {
-        "precision": "bf16",
-        "max_batch_tokens": 1024,
-        "bucket_tokens": RECORDED,
-    }
+    options: dict[str, Any] = {"precision": "bf16", "max_batch_tokens": 1024}
     engine = CudaEngine(files.spec, load_weights(files), **options)
 
     streams = streams_of(engine)
