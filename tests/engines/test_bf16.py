@@ -142,7 +142,8 @@ def test_how_tiles_are_fed(
         limits = layout.limits(spec)
         assert (limits.max_batch_tokens, limits.max_padding_tokens) == (budget, padding)
         for settings in layout.settings(spec):
-            assert (settings.get("SNIPPETS_MODE") == "DISABLE") == is_unfused
+            is_disabled = settings.get("SNIPPETS_MODE") == "DISABLE"
+            assert is_disabled == (is_unfused and not shares_lanes)
 
 
 @pytest.mark.parametrize("has_cache", [False, True])

@@ -37,9 +37,10 @@ TILES_PADDING_TOKENS: Final = 150
 multiplied at a fraction of the rate. Source: docs/benchmarks.md, products by their sizes, and
 padding, with AMX."""
 MAX_UNFUSED_TOKENS: Final = 512
-"""Where AMX multiplies, products, softmax and mask of attention are not fused in models that take
-so many tokens at most: short texts gain more than long ones lose. Source: docs/benchmarks.md, as it
-comes on a CPU with AMX."""
+"""Where AMX multiplies with one thread a batch, products, softmax and mask of attention are not
+fused in models that take so many tokens at most: short texts gain more than long ones lose. With
+all threads in a batch they gain less than long ones lose. Source: docs/benchmarks.md, as it comes
+on a CPU with AMX."""
 SPARE_TOKENS: Final = 4
 """A lone query is padded by so many tokens at most to the length of the one before, for which the
 library has sized its operators. Source: docs/benchmarks.md, as it comes."""
@@ -142,7 +143,7 @@ class Layout:
             "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_PER_LAYER * (spec.encoder.num_layers + 1),
         }
         has_tiles = multiplies_tiles(self.precision, Machine().cpu_features())
-        if has_tiles and spec.max_seq_tokens <= MAX_UNFUSED_TOKENS:
+        if has_tiles and not self.shares_lanes and spec.max_seq_tokens <= MAX_UNFUSED_TOKENS:
             both["SNIPPETS_MODE"] = "DISABLE"
         bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": self.streams}
         query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
