@@ -63,7 +63,7 @@ class Case:
     def _distances(self, vectors: ov.Node, axis: int) -> Distances:
         length = op.gather(op.shape_of(vectors, "i32"), int_constant(axis), int_constant(0))
         indices = op.range(int_constant(0), length, int_constant(1), output_type="i32")
-        return Distances(self.encoder, self.weights, indices)
+        return Distances(self.encoder, self.weights, indices, is_bf16=False)
 
     def drawn(self, num_texts: int, length: int) -> tuple[Floats, Floats]:
         dice = np.random.default_rng(length)

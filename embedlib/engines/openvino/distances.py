@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.matrices import float_matrix
+from embedlib.engines.openvino.matrices import float_matrix, widened
 from embedlib.engines.openvino.nodes import int_constant, int_constants
 from embedlib.models.position_bias import signed_buckets
 from embedlib.models.spec import Encoder
+from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.vectors.bfloat16 import bfloat16_bits
 from embedlib.vectors.modules import layer_norm
 
 MAX_TAKEN: Final = 1 << 24
@@ -62,14 +64,18 @@ class Blocks:
 class Distances:
     """The vectors of all distances, and the one that each query has for each key."""
 
-    def __init__(self, encoder: Encoder, weights: ArraysByRole, indices: ov.Node) -> None:
+    def __init__(
+        self, encoder: Encoder, weights: ArraysByRole, indices: ov.Node, *, is_bf16: bool
+    ) -> None:
         """Hold what all layers share.
 
         Args:
             encoder: the transformer.
             weights: its weights by role.
             indices: int32[L]: positions 0, 1, 2 ...
+            is_bf16: whether the graph is computed in bf16.
         """
+        self._is_bf16 = is_bf16
         relative = encoder.relative_positions
         assert relative is not None, "only for such a model; a bug in embedlib"
         self._encoder, self._weights, self._indices = encoder, weights, indices
@@ -113,7 +119,7 @@ class Distances:
         """
         rows = self._rows(op.subtract(place, self._indices))
         asked, asking = (
-            self._by_token(op.gather(op.constant(table), rows, int_constant(0)))
+            self._by_token(op.gather(self._table(table), rows, int_constant(0)))
             for table in (self._projected(prefix + "k"), self._scaled(prefix + "q"))
         )
         query = op.transpose(query, int_constants(0, 2, 1, 3))
@@ -178,6 +184,15 @@ class Distances:
         projected = self._vectors @ matrix.T + self._weights[f"{role}.bias"]
         return np.ascontiguousarray(projected, np.float32)
 
+    def _table(self, vectors: NDArray[np.float32]) -> ov.Node:
+        """Return the constant float32[...], in the type that it is computed in.
+
+        In float32 the plugin would take what a batch needs, and then round it, in every layer.
+        """
+        if self._is_bf16:
+            return widened(StoredBits("BF16", bfloat16_bits(vectors)), is_copied=True)
+        return op.constant(vectors)
+
     def _scaled(self, role: str) -> NDArray[np.float32]:
         """Return the same, scaled as queries are."""
         encoder = self._encoder
@@ -192,7 +207,7 @@ class Distances:
             blocks: the queries or the keys in blocks.
         """
         by_head = vectors.reshape(1, len(vectors), self._encoder.num_heads, -1)
-        table = op.constant(np.ascontiguousarray(by_head.transpose(0, 2, 1, 3)))
+        table = self._table(np.ascontiguousarray(by_head.transpose(0, 2, 1, 3)))
         needed, tokens = (
             op.reshape(op.gather(of, at, int_constant(2)), blocks.shape, True)
             for of, at in ((table, blocks.rows), (tokens, blocks.tokens))

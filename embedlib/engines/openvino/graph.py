@@ -198,7 +198,7 @@ class _GraphBuilder:
         hidden = self._embed()
         distances = None
         if encoder.relative_positions is not None:
-            distances = Distances(encoder, self.weights, self.indices)
+            distances = Distances(encoder, self.weights, self.indices, is_bf16=self.options.is_bf16)
         experts = None
         if encoder.experts is not None:
             experts = ExpertLayers(encoder, self.weights, self.weighted, self.is_token)
