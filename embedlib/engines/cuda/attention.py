@@ -27,7 +27,7 @@ from typing import Final, Literal
 import numpy as np
 import torch
 
-from embedlib.engines.cuda.device import torch_version
+from embedlib.engines.cuda.capability import torch_version
 from embedlib.engines.cuda.inputs import SHORT_TILE_ROWS, Ints, packed_heads, tile_table
 from embedlib.engines.cuda.plan import Attend, Plan
 from embedlib.engines.cuda.reference import AttentionShape

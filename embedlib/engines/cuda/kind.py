@@ -107,7 +107,7 @@ def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
         EngineUnavailableError: torch sees other GPUs or none, or Triton cannot compile for them.
     """
     try:
-        from embedlib.engines.cuda.device import check_visible
+        from embedlib.engines.cuda.capability import check_visible
     except (ImportError, OSError, RuntimeError) as error:  # a library of CUDA is missing
         raise EngineUnavailableError(
             f"torch cannot be loaded: {first_line(error)}; {install_line('cuda')}"

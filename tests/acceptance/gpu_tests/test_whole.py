@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from embedlib.engines.base import Lane  # noqa: E402
 from embedlib.engines.cuda import short_batches  # noqa: E402
-from embedlib.engines.cuda.device import torch_version  # noqa: E402
+from embedlib.engines.cuda.capability import torch_version  # noqa: E402
 from embedlib.models.reading.files import read_model_files  # noqa: E402
 from embedlib.models.reading.tokenizer_files import load_tokenizer  # noqa: E402
 from embedlib.models.weights.load import load_weights  # noqa: E402

@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from embedlib.engines.cuda.device import HOPPER
+from embedlib.engines.cuda.capability import HOPPER
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.kernels import convolution as convolution_kernel

@@ -20,7 +20,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from embedlib.engines.cuda import kernels, loaded_model
-from embedlib.engines.cuda.device import HOPPER, CpuDevice
+from embedlib.engines.cuda.capability import HOPPER
+from embedlib.engines.cuda.device import CpuDevice
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.kernels import overlap
 from embedlib.models.reading.files import read_model_files

@@ -12,13 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from embedlib.engines.cuda import device, streams
-from embedlib.engines.cuda.device import (
-    CpuDevice,
-    CudaDevice,
-    check_capability,
-    open_device,
-    torch_version,
-)
+from embedlib.engines.cuda.capability import check_capability, torch_version
+from embedlib.engines.cuda.device import CpuDevice, CudaDevice, open_device
 from embedlib.engines.cuda.kind import check_devices
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from tests.machines import H200

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from embedlib.engines.cuda.buffers import Buffer
-from embedlib.engines.cuda.device import HOPPER
+from embedlib.engines.cuda.capability import HOPPER
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.kernels.overlap import launch_options, wait_for_inputs
 from embedlib.engines.cuda.limits import MAX_FEW_ROWS

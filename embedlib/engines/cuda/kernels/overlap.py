@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from embedlib.engines.cuda.device import HOPPER
+from embedlib.engines.cuda.capability import HOPPER
 
 FP_FUSION: Final = True
 """Compile a product and the following sum to one instruction with one rounding, which the exponents
