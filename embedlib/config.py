@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
+from stat import S_ISDIR
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -216,10 +217,11 @@ class Config:
         Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
 
         Raises:
-            ConfigError: neither the option nor a variable names it, and the user has no home.
+            ConfigError: neither the option nor a variable names it, and the user has no home; or it
+                is in a folder that this user may not enter.
         """
         if self.engine_cache_dir is not None:
-            return Path(self.engine_cache_dir)
+            return _entered(Path(self.engine_cache_dir))
         try:
             cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         except RuntimeError:
@@ -227,7 +229,28 @@ class Config:
                 "no folder for the cache: this user has no home folder; pass engine_cache_dir, or "
                 "set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
             ) from None
-        return Path(cache) / "embedlib"
+        return _entered(Path(cache) / "embedlib")
+
+
+def _entered(cache: Path) -> Path:
+    """Return the folder of a cache, after a check that this user may look into it.
+
+    Raises:
+        ConfigError: it, or a folder above it, may not be entered: another user's home, mostly.
+    """
+    try:
+        is_folder = S_ISDIR(cache.stat().st_mode)
+        is_closed = is_folder and not os.access(cache, os.X_OK)
+    except PermissionError:
+        is_closed = True
+    except OSError:  # there is none yet; who writes into it tells why that fails
+        is_closed = False
+    if is_closed:
+        raise ConfigError(
+            f"the cache {str(cache)!r} is in a folder that this user may not enter; pass "
+            "engine_cache_dir, or set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
+        )
+    return cache
 
 
 def device_name(device: object) -> object:

@@ -15,6 +15,9 @@ PanicException.__module__ = "pyo3_runtime"
 class PanickingTokenizer:
     """Raises at every call."""
 
+    padding = None
+    truncation = None
+
     def __init__(self, error: type[BaseException] = PanicException) -> None:
         self._error = error
 

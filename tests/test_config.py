@@ -285,6 +285,27 @@ def test_engine_cache_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Config().engine_cache_path == Path("/h/.cache/embedlib")
 
 
+@pytest.mark.parametrize("named", [None, Path("/b")])
+def test_a_cache_that_may_not_be_entered(
+    named: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stat(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.setattr(Path, "stat", stat)  # tests may run as root, who may enter everything
+    folder = "/b" if named else "/x/embedlib"
+    with pytest.raises(ConfigError, match=rf"'{folder}' is in a folder that this user may not"):
+        _ = Config(engine_cache_dir=named).engine_cache_path
+
+
+def test_a_cache_that_may_not_be_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.X_OK))
+    with pytest.raises(ConfigError, match="EMBEDLIB_ENGINE_CACHE_DIR"):
+        _ = Config(engine_cache_dir=tmp_path).engine_cache_path
+    assert Config(engine_cache_dir=tmp_path / "none").engine_cache_path == tmp_path / "none"
+
+
 def test_a_user_without_a_home_folder_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)

@@ -14,6 +14,7 @@ import tokenizers
 from embedlib.batching.refusals import check_text, describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.token_ids import check_whole
 from embedlib.batching.tokenizer import Side
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, SequenceTooLongError
@@ -361,6 +362,7 @@ def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]
 
 def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return every text's ids without special tokens."""
+    check_whole(tokenizer)
     try:
         if len(texts) <= 2:  # not worth waking the thread pool
             return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]

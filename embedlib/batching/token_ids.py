@@ -17,6 +17,7 @@ import numpy as np
 import tokenizers
 
 from embedlib.batching.refusals import explain
+from embedlib.errors import ConfigError
 from embedlib.models.reading.tokenizer_build import steps_of
 from embedlib.models.reading.tokenizer_json import is_library_error
 
@@ -56,8 +57,10 @@ class TokenIds:
         """Return the ids of texts behind a prefix; `first_row` is for messages.
 
         Raises:
+            ConfigError: the tokenizer has padding or truncation now.
             InputError: a text is not a str, or has a lone surrogate.
         """
+        check_whole(self._tokenizer)
         if self.keeps_parts:
             rows = self.packed(texts, prefix, first_row)
             return [np.frombuffer(row, np.int32).tolist() for row in rows]
@@ -79,8 +82,10 @@ class TokenIds:
         """Return the ids of texts behind a prefix, each text's as the bytes of int32.
 
         Raises:
+            ConfigError: the tokenizer has padding or truncation now.
             InputError: a text is not a str, or has a lone surrogate.
         """
+        check_whole(self._tokenizer)
         divided = [
             text.replace("\n", " ").split(" ") for text in _prompted(texts, prefix, first_row)
         ]
@@ -116,6 +121,20 @@ class TokenIds:
             ends = accumulate([len(part) + 1 for part in group])
             places = [0, *(4 * bisect_left(starts, end) for end in ends)]
             yield from zip(group, [ids[a:b] for a, b in pairwise(places)], strict=True)
+
+
+def check_whole(tokenizer: tokenizers.Tokenizer) -> None:
+    """Check that a tokenizer, which a caller can reach, still gives all tokens and no others.
+
+    Raises:
+        ConfigError: it has padding or truncation.
+    """
+    if tokenizer.padding is not None or tokenizer.truncation is not None:
+        raise ConfigError(
+            "the model's tokenizer was given padding or truncation, which would change what is "
+            "computed; call its no_padding() and no_truncation(), and configure a copy of it: "
+            "copy.deepcopy(embedder.tokenizer)"
+        )
 
 
 def _prompted(texts: Sequence[str], prefix: str, first_row: int) -> Sequence[str]:

@@ -37,7 +37,7 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     from embedlib.engines.machine import Machine
     from embedlib.engines.registry import available_engines, without_unusable
     from embedlib.engines.select import choose_engine
-    from embedlib.errors import EngineUnavailableError
+    from embedlib.errors import ConfigError, EngineUnavailableError
     from embedlib.measuring.machine_facts import describe_machine, describe_packages
 
     machine = context.find_object(Machine) or Machine()  # a test hands one in
@@ -51,7 +51,10 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     except EngineUnavailableError as error:
         choice = f"none: {error}"
     config = Config(**_folders(context))
-    cache = str(config.engine_cache_path)
+    try:
+        cache = str(config.engine_cache_path)
+    except ConfigError as error:
+        cache = f"none: {error}"
     memory = {} if model is None else _memory(model, config, machine)
     if as_json:
         content = {

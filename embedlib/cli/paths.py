@@ -26,8 +26,10 @@ class FilePath(click.Path):
         except click.BadParameter as error:
             if not os.path.lexists(path):
                 way = _what_is_there(path)
-            elif os.path.isdir(path) != self.dir_okay:
-                way = "give a file" if os.path.isdir(path) else "give a folder"
+            elif not self.dir_okay and os.path.isdir(path):
+                way = "give a file"
+            elif not self.file_okay and not os.path.isdir(path):
+                way = "give a folder"
             else:
                 raise
             self.fail(f"{error.message.removesuffix('.')}; {way}", param, ctx)

@@ -261,7 +261,11 @@ class Session(StrictAttributes):
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The model's tokenizer. It is shared with other threads: do not configure it."""
+        """The model's tokenizer, for reading; the engine's texts go through it.
+
+        Configure a copy, `copy.deepcopy(embedder.tokenizer)`: with padding or truncation of its own
+        calls end with a ConfigError.
+        """
         return self._model.tokenizer
 
     @property

@@ -92,6 +92,7 @@ def check_activation(activation: Activation, num_labels: int) -> Activation:
     return activation
 
 
+@np.errstate(under="ignore")  # a caller may have np.seterr(all="raise")
 def activate(numbers: Scores, activation: Activation) -> Scores:
     """Apply an activation to the model's outputs, float32[N, num_labels]; the shape stays.
 

@@ -113,7 +113,7 @@ def quantize(
     if precision == "float32":
         return vectors
     if precision == "float16":
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", under="ignore"):
             halves = vectors.astype(np.float16)
         if not np.isfinite(halves).all():
             greatest = float(np.abs(vectors).max())

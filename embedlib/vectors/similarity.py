@@ -14,6 +14,7 @@ from embedlib.vectors.arrays import ArrayOrTensor, Vectors
 from embedlib.vectors.sparse import Comparable, are_sparse, as_rows
 
 
+@np.errstate(under="ignore")  # a caller may have np.seterr(all="raise")
 def normalize(vectors: Vectors) -> Vectors:
     """Scale float32[..., D] to unit length; a zero vector stays zero.
 
@@ -25,6 +26,7 @@ def normalize(vectors: Vectors) -> Vectors:
     return unit
 
 
+@np.errstate(under="ignore")
 def similarity(kind: Similarity, first: Comparable, second: Comparable) -> NDArray[np.float32]:
     """Return float32[N, M]; higher is more similar, so distances are negated.
 
@@ -53,6 +55,7 @@ def similarity(kind: Similarity, first: Comparable, second: Comparable) -> NDArr
     return result
 
 
+@np.errstate(under="ignore")
 def similarity_pairwise(
     kind: Similarity, first: Comparable, second: Comparable
 ) -> NDArray[np.float32]:

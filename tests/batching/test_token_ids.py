@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from embedlib.batching import token_ids
 from embedlib.batching.token_ids import TokenIds, divides_at_spaces
-from embedlib.errors import InputError
+from embedlib.errors import ConfigError, InputError
 from embedlib.testing.models.tokenizers import build_tokenizer
 
 LETTERS = (
@@ -110,3 +110,22 @@ def test_a_text_that_the_library_does_not_take_is_named_by_its_row() -> None:
     with pytest.raises(InputError, match="6"):
         encode([7], "", 6)  # type: ignore[list-item]
     assert encode(["the city"], "", 0)[0]
+
+
+@pytest.mark.parametrize("keeps_parts", [False, True])
+@pytest.mark.parametrize("texts", [["the city"], ["the city", "the"]])
+def test_a_tokenizer_that_a_caller_has_configured_is_refused(
+    keeps_parts: bool, texts: list[str]
+) -> None:
+    tokenizer = _bert()
+    encode = TokenIds(tokenizer, keeps_parts=keeps_parts)
+    ids = encode(texts, "", 0)
+    tokenizer.enable_padding(length=16)
+    with pytest.raises(ConfigError, match=r"no_padding\(\).*copy\.deepcopy\(embedder\.tokenizer\)"):
+        encode(texts, "", 0)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(1)
+    with pytest.raises(ConfigError, match=r"no_truncation\(\)"):
+        encode(texts, "", 0)
+    tokenizer.no_truncation()
+    assert encode(texts, "", 0) == ids

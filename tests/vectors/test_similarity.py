@@ -76,3 +76,12 @@ def test_what_cannot_be_compared(kind: Similarity, first: Any, second: Any, mess
         similarity(kind, first, second)
     with pytest.raises(InputError, match=message):
         similarity_pairwise(kind, first, second)
+
+
+@pytest.mark.parametrize("kind", get_args(Similarity))
+def test_a_caller_whose_numpy_raises_gets_the_numbers(kind: Similarity) -> None:
+    tiny = np.array([[1e-30, 1.0], [1e-30, 1.0]], np.float32)
+    with np.errstate(all="raise"):
+        assert np.isfinite(similarity(kind, tiny, tiny)).all()
+        assert np.isfinite(similarity_pairwise(kind, tiny, tiny)).all()
+        assert normalize(tiny)[0, 1] == 1

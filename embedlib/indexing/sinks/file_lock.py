@@ -43,9 +43,10 @@ class FileLock:
 
     def release(self) -> None:
         """Release the lock; may be called twice."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        # Forgotten first: Ctrl-C behind the close would let a second call close another's file.
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
 
 def lock_folder() -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,22 @@ def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) ->
     first.release()
     first.release()
     FileLock(tmp_path / "lock", "docs:").release()
+
+
+def test_a_release_that_is_interrupted_closes_no_file_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = FileLock(tmp_path / "lock", "docs:")
+    closed = []
+
+    def close(file: int) -> None:
+        closed.append(file)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.close", close)
+        with pytest.raises(KeyboardInterrupt):
+            lock.release()
+    lock.release()
+    assert len(closed) == 1
+    os.close(closed[0])
