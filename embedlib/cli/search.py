@@ -123,6 +123,8 @@ def search(
         hits = asked.search(
             question, k, where=where, min_score=min_score, num_candidates=candidates
         )
+        if not hits:
+            progress.say(_nothing_found(where))
     find = LineFinder() if show else None
     for hit in hits:
         lines = find(hit) if find else None
@@ -130,6 +132,13 @@ def search(
             click.echo(_json(hit, lines, is_reranked=ranking is not None))
         else:
             click.echo(visible(f"{_place(hit, lines)}\n{_text(hit, lines, is_whole=show)}"))
+
+
+def _nothing_found(where: str | None) -> str:
+    """Return what is told, so that no output is not taken for a failure."""
+    if where is None:
+        return "no row was found"
+    return 'no row was found; --where passes no value of another type: "2021" is not 2021'
 
 
 def _json(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> str:

@@ -345,6 +345,12 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     others = run("search", "measure time", "--to", out, "--where", where, "--json")
     assert len(others.stdout.splitlines()) == 2
     assert "b.txt" not in others.stdout
+    none = run("search", "measure time", "--to", out, "--where", "source > 1")
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert none.stderr.endswith(
+        'no row was found; --where passes no value of another type: "2021" is not 2021\n'
+    )
+    assert not run("search", "x", "--to", out, "--where", "source > 1", "-q").output
 
 
 def test_searching_with_a_reranker(
