@@ -123,7 +123,7 @@ def _show(source_id: str, views: list[ChunkView], *, as_json: bool) -> None:
         return
     noun = "chunk" if len(views) == 1 else "chunks"
     num_tokens = sum(view.num_tokens for view in views)
-    click.echo(f"{source_id}: {len(views)} {noun}, {num_tokens:,} tokens")
+    click.echo(visible(f"{source_id}: {len(views)} {noun}, {num_tokens:,} tokens"))
     for view in views:
         more = f" + {view.num_prefix_tokens}" if view.num_prefix_tokens else ""
         window = "" if view.window is None else f", window {view.window}"

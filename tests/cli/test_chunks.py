@@ -115,3 +115,9 @@ def test_what_is_missing_is_named(
     long = run("chunks", page, "--chunk-tokens", 99)
     assert "chunk_tokens = 99; the model has room for 22 tokens of text" in long.stderr
     assert "input_format = 'x'" in run("chunks", page, "--input-format", "x").stderr
+
+
+def test_an_id_gives_a_terminal_no_orders(run: Run, model: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"id": "a\x1b[31m", "text": "a city"}))
+    assert run("chunks", path, "-m", model, "-q").stdout.startswith("a\\x1b[31m: 1 chunk")
