@@ -81,7 +81,7 @@ class Prompts:
             else config.default_prompt_name
         )
         if self.default_name is not None:
-            self._named(self.default_name)
+            self._named(self.default_name, "default_prompt_name")
         self._examples = config.examples or ()
         has_place = self.takes_examples and self.by_name["query"] == self._template
         if self._examples and not has_place:
@@ -232,7 +232,7 @@ class Prompts:
             examples=block,
         )
 
-    def _named(self, name: str) -> str:
+    def _named(self, name: str, option: str = "prompt_name") -> str:
         if self._is_embedder and name in ROLES and name not in self.by_name:
             return ""  # every SentenceTransformer has these two names; a CrossEncoder has not
         if not isinstance(name, str) or name not in self.by_name:
@@ -240,7 +240,7 @@ class Prompts:
             known = ", ".join(map(repr, names)) or (
                 "none; pass prompt= (--prompt) for a text of your own"
             )
-            raise ConfigError(f"prompt_name = {shown(name)}; this model's prompts are: {known}")
+            raise ConfigError(f"{option} = {shown(name)}; this model's prompts are: {known}")
         return self.by_name[name]
 
 

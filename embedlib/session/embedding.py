@@ -119,7 +119,7 @@ class EmbeddingSession(Session):
 
         Args:
             embeddings1: float[N, D] or float[D].
-            embeddings2: the same shape.
+            embeddings2: the same, or either is one vector, compared with each of the others.
 
         Raises:
             InputError: the shapes differ, or these are not vectors.

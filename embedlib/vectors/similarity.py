@@ -61,10 +61,12 @@ def similarity_pairwise(
 ) -> NDArray[np.float32]:
     """Return float32[N]: the similarity of row n of `first` and row n of `second`.
 
+    One vector is compared with each of the others.
+
     Args:
         kind: cosine, dot, euclidean or manhattan.
         first: float[N, D] or float[D].
-        second: the same shape.
+        second: the same, or either is one vector.
 
     Raises:
         InputError: if the two differ in the number or the length of their vectors.
@@ -72,7 +74,7 @@ def similarity_pairwise(
     Source: sentence-transformers, util/similarity.py.
     """
     a, b = _comparable(kind, first, second)
-    if len(a) != len(b):
+    if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise InputError(
             f"{len(a)} and {len(b)} vectors do not form pairs; similarity() compares each with all"
         )

@@ -68,7 +68,7 @@ def test_a_role_without_a_name_is_refused() -> None:
 
 
 def test_an_unknown_default_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="'search'"):
+    with pytest.raises(ConfigError, match=r"^default_prompt_name = 'search'; this model's prompts"):
         Prompts(SPEC, Config(default_prompt_name="search"))
 
 

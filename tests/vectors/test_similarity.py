@@ -41,6 +41,9 @@ def test_in_pairs(kind: Similarity) -> None:
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, np.diag(BY_HAND[kind]), atol=1e-6)
     assert similarity_pairwise(kind, np.empty((0, 2)), np.empty((0, 2))).shape == (0,)
+    of_one = similarity_pairwise(kind, A[0], B)
+    np.testing.assert_allclose(of_one, BY_HAND[kind][0], atol=1e-6)
+    np.testing.assert_array_equal(similarity_pairwise(kind, B, A[:1]), of_one)
     with pytest.raises(InputError, match="2 and 3 vectors do not form pairs"):
         similarity_pairwise(kind, A, B)
 
