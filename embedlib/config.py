@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from stat import S_ISDIR
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -239,17 +238,14 @@ def _entered(cache: Path) -> Path:
         ConfigError: it, or a folder above it, may not be entered: another user's home, mostly.
     """
     try:
-        is_folder = S_ISDIR(cache.stat().st_mode)
-        is_closed = is_folder and not os.access(cache, os.X_OK)
+        os.stat(os.path.join(cache, "."))  # a Path would drop the dot, which asks to enter it
     except PermissionError:
-        is_closed = True
-    except OSError:  # there is none yet; who writes into it tells why that fails
-        is_closed = False
-    if is_closed:
         raise ConfigError(
             f"the cache {str(cache)!r} is in a folder that this user may not enter; pass "
             "engine_cache_dir, or set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
-        )
+        ) from None
+    except OSError:
+        pass  # there is none yet, or it is no folder: who writes into it tells why that fails
     return cache
 
 

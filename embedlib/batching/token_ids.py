@@ -60,10 +60,10 @@ class TokenIds:
             ConfigError: the tokenizer has padding or truncation now.
             InputError: a text is not a str, or has a lone surrogate.
         """
-        check_whole(self._tokenizer)
         if self.keeps_parts:
             rows = self.packed(texts, prefix, first_row)
             return [np.frombuffer(row, np.int32).tolist() for row in rows]
+        check_whole(self._tokenizer)
         prompted = _prompted(texts, prefix, first_row)
         try:
             if len(prompted) == 1:  # not worth waking the thread pool

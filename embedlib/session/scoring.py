@@ -92,7 +92,6 @@ def check_activation(activation: Activation, num_labels: int) -> Activation:
     return activation
 
 
-@np.errstate(under="ignore")  # a caller may have np.seterr(all="raise")
 def activate(numbers: Scores, activation: Activation) -> Scores:
     """Apply an activation to the model's outputs, float32[N, num_labels]; the shape stays.
 
@@ -100,7 +99,8 @@ def activate(numbers: Scores, activation: Activation) -> Scores:
         ConfigError: the name is unknown, or the function rejects the array or returns another
             shape or a value that is not finite.
     """
-    scores = _apply(activation, numbers)
+    with np.errstate(under="ignore"):  # a caller may have np.seterr(all="raise")
+        scores = _apply(activation, numbers)
     if not np.isfinite(scores).all():
         row, label = np.argwhere(~np.isfinite(scores))[0]
         raise ConfigError(

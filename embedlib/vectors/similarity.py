@@ -14,19 +14,18 @@ from embedlib.vectors.arrays import ArrayOrTensor, Vectors
 from embedlib.vectors.sparse import Comparable, are_sparse, as_rows
 
 
-@np.errstate(under="ignore")  # a caller may have np.seterr(all="raise")
 def normalize(vectors: Vectors) -> Vectors:
     """Scale float32[..., D] to unit length; a zero vector stays zero.
 
     Source: torch.nn.functional.normalize: x / max(|x|, 1e-12).
     """
-    # What np.linalg.norm computes, which takes twice as long for one vector.
-    lengths: Any = np.sqrt(np.add.reduce(vectors * vectors, axis=-1, keepdims=True))
-    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+    with np.errstate(under="ignore"):  # a caller may have np.seterr(all="raise")
+        # What np.linalg.norm computes, which takes twice as long for one vector.
+        lengths: Any = np.sqrt(np.add.reduce(vectors * vectors, axis=-1, keepdims=True))
+        unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
     return unit
 
 
-@np.errstate(under="ignore")
 def similarity(kind: Similarity, first: Comparable, second: Comparable) -> NDArray[np.float32]:
     """Return float32[N, M]; higher is more similar, so distances are negated.
 
@@ -41,21 +40,21 @@ def similarity(kind: Similarity, first: Comparable, second: Comparable) -> NDArr
     Source: sentence-transformers, util/similarity.py.
     """
     a, b = _comparable(kind, first, second)
-    if kind in ("cosine", "dot"):
-        products: NDArray[np.float32] = a @ b.T
-        return products
-    # One row at a time: all differences at once would take N * M * D floats.
-    result = np.empty((len(a), len(b)), np.float32)
-    for row, vector in zip(result, a, strict=True):
-        difference = vector - b
-        if kind == "euclidean":
-            row[:] = -np.linalg.norm(difference, axis=1)
-        else:
-            row[:] = -np.abs(difference).sum(axis=1)
-    return result
+    with np.errstate(under="ignore"):
+        if kind in ("cosine", "dot"):
+            products: NDArray[np.float32] = a @ b.T
+            return products
+        # One row at a time: all differences at once would take N * M * D floats.
+        result = np.empty((len(a), len(b)), np.float32)
+        for row, vector in zip(result, a, strict=True):
+            difference = vector - b
+            if kind == "euclidean":
+                row[:] = -np.linalg.norm(difference, axis=1)
+            else:
+                row[:] = -np.abs(difference).sum(axis=1)
+        return result
 
 
-@np.errstate(under="ignore")
 def similarity_pairwise(
     kind: Similarity, first: Comparable, second: Comparable
 ) -> NDArray[np.float32]:
@@ -78,12 +77,13 @@ def similarity_pairwise(
         raise InputError(
             f"{len(a)} and {len(b)} vectors do not form pairs; similarity() compares each with all"
         )
-    if kind in ("cosine", "dot"):
-        products: NDArray[np.float32] = np.einsum("nd,nd->n", a, b)
-        return products
-    order = 2 if kind == "euclidean" else 1
-    distances: NDArray[np.float32] = np.linalg.norm(a - b, ord=order, axis=1)
-    return -distances
+    with np.errstate(under="ignore"):
+        if kind in ("cosine", "dot"):
+            products: NDArray[np.float32] = np.einsum("nd,nd->n", a, b)
+            return products
+        order = 2 if kind == "euclidean" else 1
+        distances: NDArray[np.float32] = np.linalg.norm(a - b, ord=order, axis=1)
+        return -distances
 
 
 def _comparable(

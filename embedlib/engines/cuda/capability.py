@@ -12,6 +12,7 @@ MIN_CAPABILITY: Final = {"fp8": (8, 9), "bf16": (8, 0), "fp16": (7, 5), "float32
 """Lowest compute capability by precision. Source: CUDA C++ Programming Guide, table "Feature
 support per compute capability"; Triton 3 requires 7.5."""
 HOPPER: Final = (9, 0)
+"""Compute capability of the H100 and H200. Source: as above."""
 ADA_FP8_TORCH: Final = (2, 12)
 """On GPUs older than Hopper, earlier versions of torch launch FP8 products with a scale per row on
 the default stream, whatever the current stream: they run beside our stream, before their input is
