@@ -250,9 +250,10 @@ def _entered(cache: Path) -> Path:
 
 
 def device_name(device: object) -> object:
-    """Return the name of a `torch.device`; anything else as it is."""
+    """Return the name of a device, also of a `torch.device`; anything else as it is."""
     torch = imported_torch()  # who has such an object has imported it
-    return str(device) if torch is not None and isinstance(device, torch.device) else device
+    name = str(device) if torch is not None and isinstance(device, torch.device) else device
+    return "cpu" if isinstance(name, str) and name == "cpu:0" else name
 
 
 def _asks_nothing(name: str, value: object) -> bool:

@@ -32,6 +32,9 @@ import copyreg
 _START_CHARACTERS, _END_CHARACTERS = 1500, 500
 """What is kept of a message that quotes a value or a path of any length: its start says what
 happened, its end says what to do."""
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+"""Source: the Unicode standard, 23.1, C0 and C1 controls."""
+_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS if chr(code) not in "\n\t"}
 
 
 class EmbedlibError(Exception):
@@ -161,6 +164,11 @@ def shortened(message: str) -> str:
     if len(message) <= _START_CHARACTERS + _END_CHARACTERS:
         return message
     return f"{message[:_START_CHARACTERS]} [...] {message[-_END_CHARACTERS:]}"
+
+
+def visible(text: str) -> str:
+    """Return a text with escapes for control characters, which a terminal would obey."""
+    return text.translate(_ESCAPES)
 
 
 def a_type(value: object) -> str:

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
+from embedlib.errors import visible
+
 TICK_SECONDS = 0.5
 """Time between two looks at the work: every second of a bar's clock is shown."""
 
@@ -241,7 +243,7 @@ class Progress:
         """Print a line that stays, if there is a screen."""
         with self._lock, self._unless_closed():
             if self._screen is not None:
-                self._screen.say(line)
+                self._screen.say(visible(line))
 
     def tick(self) -> None:
         """Look at the work and show it."""

@@ -80,6 +80,7 @@ def test_a_prompt_must_be_a_str() -> None:
     [
         (None, ()),
         ("cpu", ("cpu",)),
+        ("cpu:0", ("cpu",)),  # as torch has it
         ("all", ("all",)),
         ("cuda:0, cuda:12", ("cuda:0", "cuda:12")),
         (["cpu", "cpu"], ("cpu", "cpu")),

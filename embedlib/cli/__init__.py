@@ -21,7 +21,7 @@ import click
 from embedlib.cli.progress import interrupted_line, quiet_option
 from embedlib.cli.usage_errors import explain
 from embedlib.closing import is_worker
-from embedlib.errors import EmbedlibError, shortened
+from embedlib.errors import EmbedlibError, shortened, visible
 from embedlib.version import __version__
 
 _COMMANDS = (
@@ -117,7 +117,7 @@ class _Commands(click.Group):
         except EmbedlibError as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(visible(str(error))) from error
         except BrokenPipeError:
             raise  # click exits silently when the reader of a pipe is gone
         except OSError as error:

@@ -10,8 +10,9 @@ import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
-from embedlib.cli.text_input import one_line, visible
+from embedlib.cli.text_input import one_line
 from embedlib.config import Config
+from embedlib.errors import visible
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options(
-    "truncate_dim", "max_active_dims", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS
+    *("truncate_dim", "max_active_dims", "max_seq_tokens", "on_truncate"),
+    *ENGINE_OPTIONS,
+    *MODEL_OPTIONS,
 )
 def search(
     question: str,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 
 from embedlib.cli.options import decorated
+from embedlib.errors import visible
 
 _TEXT_CHARACTERS = 72
-_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
-"""Source: the Unicode standard, 23.1, C0 and C1 controls."""
-_ESCAPES: Final = {code: f"\\x{code:02x}" for code in _CONTROLS if chr(code) not in "\n\t"}
-
 
 text_input_options = decorated(
     click.option(
@@ -33,8 +28,3 @@ def one_line(text: str) -> str:
     """Return the beginning of a text on one line."""
     text = visible(" ".join(text.split()))
     return text if len(text) <= _TEXT_CHARACTERS else text[: _TEXT_CHARACTERS - 3] + "..."
-
-
-def visible(text: str) -> str:
-    """Return a text with escapes for control characters, which a terminal would obey."""
-    return text.translate(_ESCAPES)

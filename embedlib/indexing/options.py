@@ -146,7 +146,7 @@ class IndexOptions:
                 f"prefix = {shown(self.prefix)}; it must be a template such as '{{title}}: ', or a "
                 "function of a Document and a Chunk"
             )
-        for name in ("with_headings", "late_chunking"):
+        for name in ("chunk_tokens", "chunk_overlap", "with_headings", "late_chunking"):
             if getattr(self, name) and not self.chunk:
                 raise ConfigError(f"{name} is for chunks; leave it out where chunk=False")
         if self.late_chunking and (self.with_headings or self.prefix is not None):

@@ -98,3 +98,15 @@ def test_a_terminal_obeys_no_stored_text(
     assert not [letter for letter in found.stdout if ord(letter) < 32 and letter not in "\n\t"]
     assert "one\\x1b]0;owned\\x07 two\\x9b2J\\x08 three" in found.stdout
     assert "a\\x1bc" in found.stdout
+
+
+def test_a_question_that_is_too_long_may_be_an_error(
+    run: Run, tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("a city")
+    url = f"jsonl:{tmp_path / 'out.jsonl'}"
+    assert run("index", source, "--to", url, "--model", tiny_folder("bert"), "-q").exit_code == 0
+    found = run("search", "city " * 600, "--to", url, "--on-truncate", "error")
+    assert found.exit_code == 1
+    assert "too long" in found.stderr

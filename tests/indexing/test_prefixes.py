@@ -10,6 +10,7 @@ import pytest
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
 from embedlib.indexing import Chunk, Document, has_same_content, row_digest
+from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.report import IndexReport
@@ -200,9 +201,13 @@ def test_a_name_is_a_key_and_is_not_evaluated() -> None:
     assert template.fill({"a": "x"}) is None
 
 
-def test_headings_are_of_chunks(store: FakeStore, embedder: Embedder) -> None:
-    with pytest.raises(ConfigError, match="with_headings is for chunks; leave it out where chunk"):
-        run(store, embedder, with_headings=True, chunk=False)
+@pytest.mark.parametrize(
+    "option", [{"with_headings": True}, {"chunk_tokens": 64}, {"chunk_overlap": 8}]
+)
+def test_options_of_chunks_need_chunks(option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"{name} is for chunks; leave it out where chunk=False"):
+        IndexOptions(chunk=False, **option)
 
 
 def test_a_dry_run_counts_prefixes(store: FakeStore, embedder: Embedder) -> None:

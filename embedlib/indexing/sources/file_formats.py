@@ -207,6 +207,8 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             return
         except csv.Error as error:
             lines.problem = f"is not CSV: {error}"
+            if "new-line character" in str(error):  # Python's advice is for who writes the code
+                lines.problem = r"has a CR without LF; convert it, for example by tr '\r' '\n'"
         if not values and lines.problem is None:
             continue
         if not header:

@@ -493,6 +493,12 @@ def test_bad_rows_of_csv_do_not_end_it() -> None:
     assert [row.place for row in rows][-2:] == ["line 8 of 'a.csv'", "line 10 of 'a.csv'"]
 
 
+def test_csv_with_the_line_ends_of_an_old_mac() -> None:
+    write("a.csv", b"id,text\r1,a\r2,b\r")
+    with pytest.raises(SourceError, match=r"a\.csv': its header has a CR without LF; convert it"):
+        read("a.csv")
+
+
 def test_a_quote_that_is_never_closed() -> None:
     write("a.csv", 'id,text\n1,a\n2,"b\n3,c\n')
     assert summary(read("a.csv")) == [("1", "a"), (None, "is not CSV: unexpected end of data")]
