@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from embedlib.checks import (
     optional,
 )
 from embedlib.errors import ConfigError, shown
+from embedlib.foreign_options import FOREIGN_OPTIONS, asks_nothing
 from embedlib.imported import imported_torch
 
 if TYPE_CHECKING:
@@ -49,35 +49,6 @@ AnySimilarity = Literal[Similarity, LateSimilarity]
 
 ANY_DEVICES = "cpu, cuda, cuda:N, several of these, or all"
 """What the option `device` may be."""
-
-FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "activation_fn": "pass it to rank or predict",
-        "backend": "pass engine=",
-        "batch_size": "batches are made by token budget; leave it out, or pass max_batch_tokens=",
-        "cache_dir": "pass cache_folder=",
-        "config_kwargs": "the model's files say it; leave it out",
-        "default_activation_function": "pass activation_fn= to rank or predict",
-        "dtype": "pass precision=",
-        "max_length": "pass max_seq_tokens=",
-        "max_seq_length": "pass max_seq_tokens=",
-        "model_card_data": "there is no model card; leave it out",
-        "keep_in_fp32_modules": "pass precision='float32'",
-        "model_kwargs": "pass precision= for a dtype, else leave it out; there is no torch",
-        "modules": "give a model folder or a hub name",
-        "normalize_embeddings": "pass it to encode",
-        "num_labels": "the model's files say how many there are; leave it out",
-        "parallel": "pass threads=, or several devices",
-        "processor_kwargs": "pass max_seq_tokens= for model_max_length, else leave it out",
-        "providers": "pass device=",
-        "query_instruction_for_retrieval": "pass prompts={'query': ...}",
-        "tokenizer_kwargs": "pass max_seq_tokens= for model_max_length, else leave it out",
-        "torch_dtype": "pass precision=",
-        "use_auth_token": "pass token=",
-        "use_fp16": "pass precision=",
-    }
-)
-"""Options of CrossEncoder, SentenceTransformer, FlagEmbedding and fastembed; what to do instead."""
 
 EXAMPLE_KEYS = ("instruct", "query", "response")
 """Keys of a few-shot example."""
@@ -183,7 +154,7 @@ class Config:
             ConfigError: an option is unknown or out of range.
         """
         asked: dict[str, Any] = {
-            name: value for name, value in options.items() if not _asks_nothing(name, value)
+            name: value for name, value in options.items() if not asks_nothing(name, value)
         }
         for name in asked:
             if name in FOREIGN_OPTIONS:
@@ -254,18 +225,6 @@ def device_name(device: object) -> object:
     torch = imported_torch()  # who has such an object has imported it
     name = str(device) if torch is not None and isinstance(device, torch.device) else device
     return "cpu" if isinstance(name, str) and name == "cpu:0" else name
-
-
-def _asks_nothing(name: str, value: object) -> bool:
-    """Whether an option of another library has no effect there either."""
-    if name == "backend" and isinstance(value, str) and value == "torch":
-        logging.getLogger(__name__).warning(
-            "backend='torch' is ignored: embedlib has engines of its own; leave it out, or pass "
-            "engine="
-        )
-        return True
-    is_empty = value is None or (isinstance(value, Mapping) and not value)
-    return name in FOREIGN_OPTIONS and is_empty
 
 
 def _devices(value: object) -> object:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib.config import FOREIGN_OPTIONS, Config
+from embedlib.config import Config
 from embedlib.errors import ConfigError
+from embedlib.foreign_options import FOREIGN_OPTIONS
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.signatures import LoadOptions
 from embedlib.session.signatures import ConfigOptions

@@ -13,8 +13,9 @@ from embedlib.cli.chunk_options import chunk_options
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
-from embedlib.cli.text_input import one_line, visible
+from embedlib.cli.text_input import one_line
 from embedlib.config import Config
+from embedlib.errors import visible
 from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
