@@ -121,9 +121,10 @@ def join(threads: Iterable[threading.Thread], deadline: Deadline) -> list[thread
     """Wait until threads have ended and return those that still run at the deadline.
 
     The calling thread itself is skipped: a future's callback or the garbage collector may close a
-    model on any of the threads.
+    model on any of the threads. So is one that could not be started.
     """
-    others = [thread for thread in threads if thread is not threading.current_thread()]
+    here = threading.current_thread()
+    others = [thread for thread in threads if thread is not here and thread.ident is not None]
     for thread in others:
         thread.join(deadline.seconds_left())
     return [thread for thread in others if thread.is_alive()]

@@ -57,7 +57,7 @@ class Embedder(EmbeddingSession):
         self._has_warned = False
         self._calls = CallFactory(self.spec, self.config, self._model.known, self._policy)
         given = (self.spec, self.tokenizer, self.config, meter)
-        self._tokenizer, self._calls.query_tokenizer = make_tokenizers(*given)
+        self._tokenizer, self._query_tokenizer = make_tokenizers(*given)
         parts = (self.config, meter, self._callers, self._policy)
         self._token_pipeline = TokenPipeline(self._model.lower_tokens, *parts)
         self._ending.add(self._token_pipeline.close)
@@ -311,7 +311,7 @@ class Embedder(EmbeddingSession):
         if not isinstance(text, str):
             raise InputError(f"text = {shown(text)}; submit takes one str, submit_batch takes many")
         wanted = PromptArguments(prompt_name, prompt, role, task, examples)
-        call = self._calls.make(text, self._tokenizer, wanted, usage=usage)
+        call = self._calls.make(text, self._tokenizer_of(wanted), wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.QUERY), call.finish)
 
     @as_submit_batch
@@ -376,8 +376,8 @@ class Embedder(EmbeddingSession):
     @checked
     def count_room(self, role: Role | None = None, task: str | None = None) -> int:
         """Return how many tokens a text may have: the limit minus prompt and special tokens."""
-        tokenizer = self._calls.tokenizer_for(role, self._tokenizer)
-        return tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
+        wanted = PromptArguments(role=role, task=task).by_role()
+        return self._tokenizer_of(wanted).count_room(self._calls.prompts.resolve(*wanted))
 
     def _make_call(
         self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments, usage: Usage | None
@@ -390,9 +390,11 @@ class Embedder(EmbeddingSession):
         return call
 
     def _tokenizer_of(self, prompt: PromptArguments) -> Tokenizer:
-        table = self._query_table
-        is_table = table is not None and table.computes(prompt.wanted_role)
-        return table.tokenizer if table is not None and is_table else self._tokenizer
+        role = prompt.by_role().role
+        if self._query_table is not None and self._query_table.computes(role):
+            return self._query_table.tokenizer
+        own = self._query_tokenizer if role == "query" else None
+        return own or self._tokenizer
 
     def _outputs(
         self, call: EmbeddingCall, output_value: str, chunks: Chunks | None = None

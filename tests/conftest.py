@@ -131,6 +131,26 @@ HUB_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
+def limit_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+    """Return a function that lets only so many threads be started; it returns their names."""
+    start = threading.Thread.start
+
+    def limit(num_threads: int) -> list[str]:
+        started: list[str] = []
+
+        def limited(thread: threading.Thread) -> None:
+            if len(started) == num_threads:
+                raise RuntimeError("can't start new thread")
+            started.append(thread.name)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        return started
+
+    return limit
+
+
+@pytest.fixture
 def put_on_hub(tmp_path: Path) -> Callable[[str, Path], dict[str, Any]]:
     """Return a function that puts a model into a hub cache, and returns the options to find it."""
     cache = tmp_path / "hub"

@@ -411,6 +411,11 @@ def test_tasks_in_words_and_examples() -> None:
         np.testing.assert_array_equal(embedder.encode_document("a", task="t"), vector("a"))
 
 
+def test_the_room_of_a_role_that_is_called_a_task() -> None:
+    with fake_embedder(prompts={"query": "q: "}) as embedder:
+        assert embedder.count_room(task="query") == embedder.count_room("query") == 32 - len("q: ")
+
+
 def test_a_query_is_cut_and_its_frame_is_not() -> None:
     with fake_embedder(prompts={"query": TEMPLATE}, on_truncate="error") as embedder:
         room = embedder.count_room("query", task="t")

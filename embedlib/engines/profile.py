@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError, ModelUnsupportedError
+from embedlib.models.new_file import new_file
 from embedlib.models.reading.model_file import load_json
 
 PROFILE_VERSION: Final = 1
@@ -109,30 +110,28 @@ def write_profile(
         "measured": dict(measured),
     }
     content["digest"] = _digest(content)
-    with _part_of(path) as part:
-        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(path)
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    with _explaining(path), new_file(path) as part:
+        part.write_text(text, encoding="utf-8")
     return path
 
 
 def check_writable(key: ProfileKey, config: Config) -> None:
     """Raise EngineBuildError if a profile cannot be written: before minutes of measuring."""
-    with _part_of(key.path(config)) as part:
-        part.touch()
+    path = key.path(config)
+    with _explaining(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent):
+            pass
 
 
 @contextmanager
-def _part_of(path: Path) -> Iterator[Path]:
-    """Yield the file that becomes a profile; it is removed if it does not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.embedlib-part")
+def _explaining(path: Path) -> Iterator[None]:
+    """Say which file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
+        yield
     except OSError as error:
         raise EngineBuildError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def read_profile(key: ProfileKey, config: Config) -> Profile | None:

@@ -10,13 +10,13 @@ import zlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import numpy as np
 
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Choices
 from embedlib.fidelity.texts import FidelityTexts
+from embedlib.models.new_file import new_file
 
 _MISSING_OR_DAMAGED = (
     OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
@@ -63,8 +63,9 @@ class RememberedVectors:
         found = _read(place)
         if found is None:
             found = compute()
-            with suppress(OSError):  # without it the next process takes longer
-                _write(place, found)
+            # Without it the next process takes longer.
+            with suppress(OSError), new_file(place) as part, part.open("wb") as file:
+                np.savez(file, queries=found.queries, documents=found.documents)
         return found
 
     def forget(self) -> None:
@@ -98,16 +99,3 @@ def _read(place: Path) -> Embedded | None:
             return Embedded(queries=stored["queries"], documents=stored["documents"])
     except _MISSING_OR_DAMAGED:  # what is computed then takes its place
         return None
-
-
-def _write(place: Path, embedded: Embedded) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=place.parent, prefix=".", delete=False) as part:
-        try:
-            np.savez(part, queries=embedded.queries, documents=embedded.documents)
-            part.close()  # writes what is buffered; a full disk may show only now
-            Path(part.name).replace(place)
-        except BaseException:
-            with suppress(OSError):
-                Path(part.name).unlink()
-            raise

@@ -65,20 +65,23 @@ def open_destination(
     if sparse is not None:
         target = replace(target, sparse=sparse_model(sparse))
     opened = open_sink(sink) if isinstance(sink, str) else sink
-    check_takes_multi_vectors(opened, target)
-    check_full_text(opened, target)
-    replacement = None
-    if settings.replace:
-        stack.callback(opened.close)
-        replacement = start_replacement(opened, embedder, target, settings, tell)
-    if replacement is not None:
-        opened, settings = replacement.new, replacement.load_options
-        target = replacement.target
-    cluster = as_cluster(embedder)
-    if sparse is not None:
-        check_beside(opened, target)
-    if cluster is not None:
-        refuse_sparse(sparse)
-        url = sink if isinstance(sink, str) and replacement is None else None
-        opened = cluster.check_sink(opened, url)
+    with ExitStack() as if_refused:
+        if_refused.callback(opened.close)
+        check_takes_multi_vectors(opened, target)
+        check_full_text(opened, target)
+        replacement = None
+        if settings.replace:
+            stack.callback(opened.close)
+            replacement = start_replacement(opened, embedder, target, settings, tell)
+        if replacement is not None:
+            opened, settings = replacement.new, replacement.load_options
+            target = replacement.target
+        cluster = as_cluster(embedder)
+        if sparse is not None:
+            check_beside(opened, target)
+        if cluster is not None:
+            refuse_sparse(sparse)
+            url = sink if isinstance(sink, str) and replacement is None else None
+            opened = cluster.check_sink(opened, url)
+        if_refused.pop_all()
     return Destination(sink=opened, target=target, settings=settings, replacement=replacement)

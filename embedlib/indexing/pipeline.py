@@ -120,6 +120,7 @@ def index(
     chunker = prepare_chunker(embedder, settings, tell)
     with ExitStack() as stack:
         to = open_destination(sink, embedder, sparse, settings, tell, stack)
+        thread = stack.enter_context(running_thread(to.sink))
         check_files(documents, to.sink, to.settings.errors_file)
         settings = to.settings
         run = Run(
@@ -128,7 +129,7 @@ def index(
             sparse=sparse,
             sink=to.sink,
             resuming=Resuming(documents, to.sink, settings, tell),
-            thread=stack.enter_context(running_thread(to.sink)),
+            thread=thread,
             target=to.target,
             settings=settings,
             tell=tell,

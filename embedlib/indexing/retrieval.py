@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
@@ -263,8 +264,12 @@ class Search:
     def close(self) -> None:
         """End the thread, and close what this object opened; may be called twice."""
         self._is_closed = True
-        while self._owned:
-            self._owned.pop()()
+        with ExitStack() as stack:  # closes all of it, whichever raises
+            stack.callback(self._close_thread)
+            while self._owned:
+                stack.callback(self._owned.pop(0))
+
+    def _close_thread(self) -> None:
         closed = self._end()
         if self._thread.close(_CLOSE_SECONDS) and closed is not None:
             closed.result()

@@ -114,11 +114,11 @@ class EmbeddingForms:
         Raises:
             ConfigError: an argument is out of range, or asks for a prompt in front of token ids.
         """
-        tokenizer = embedder._tokenizer
+        prompt = PromptArguments(prompt_name=prompt_name, role=role)
+        tokenizer = embedder._tokenizer_of(prompt)
         key = (tokenizer, role, prompt_name, normalizes, dimensions, on_truncate, side)
         form = self._forms.get(key)
         if form is None:
-            prompt = PromptArguments(prompt_name=prompt_name, role=role)
             vectors = VectorArguments(normalizes, dimensions)
             form = embedder._calls.make([], tokenizer, prompt, vectors)
             tokenizer = form.tokenizer.with_truncation(on_truncate, side)

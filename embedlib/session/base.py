@@ -142,11 +142,16 @@ class Session(StrictAttributes):
             known: settings of the model that its folder does not contain; None: no such settings.
             policy: how texts are divided into batches.
         """
-        config = one_config(config, {})
         session = cls.__new__(cls)
-        session._check_config(config)
+        try:
+            config = one_config(config, {})
+            session._check_config(config)
+            spec = limit_length(spec, tokenizer, config)
+        except BaseException:
+            engine.close()
+            raise
         model = ModelAroundEngine(
-            spec=limit_length(spec, tokenizer, config),
+            spec=spec,
             tokenizer=tokenizer,
             engine=engine,
             given_fingerprint=fingerprint,

@@ -113,12 +113,11 @@ class PromptArguments(NamedTuple):
         """Whether none of them chooses a prompt; examples do not."""
         return self[:4] == (None,) * 4
 
-    @property
-    def wanted_role(self) -> Role | None:
-        """The role, which sentence-transformers calls a task."""
+    def by_role(self) -> PromptArguments:
+        """Return them with the role as such, which sentence-transformers calls a task."""
         if self.role is None and self.task in ROLES:
-            return self.task
-        return self.role
+            return self._replace(role=self.task, task=None)
+        return self
 
 
 class VectorArguments(NamedTuple):
@@ -158,8 +157,6 @@ class CallFactory:
         self.max_active_dims = config.max_active_dims or spec.max_active_dims
         self._sets_active_dims = config.max_active_dims is not None
         self.truncate_dim = self._kept_dim(config.truncate_dim or spec.truncate_dim)
-        self.query_tokenizer: Tokenizer | None = None
-        """Of a late-interaction model; None: queries have the tokenizer of all texts."""
         self.ranges: NDArray[np.float32] | None = None
         """float32[2, D]: the ranges of vectors with the default `truncate_dim`."""
         self._has_unit_ranges: bool | None = None
@@ -181,7 +178,7 @@ class CallFactory:
 
         Args:
             inputs: a text or an ordered iterable of texts.
-            tokenizer: the Embedder's current tokenizer, with its length limit.
+            tokenizer: the one of the prompt's role, with its current length limit.
             prompt: chooses the prompt.
             vectors: choose the form of the vectors.
             usage: the call adds to it.
@@ -200,8 +197,7 @@ class CallFactory:
         inputs = as_python(inputs)
         check_inputs(inputs)
         lacks_prompt = prompt.are_empty and self.prompts.differ
-        if prompt.role is None and prompt.task in ROLES:
-            prompt = prompt._replace(role=prompt.wanted_role, task=None)
+        prompt = prompt.by_role()
         is_single = isinstance(inputs, str)
         texts = [inputs] if is_single else list(inputs)
         check_no_pairs(texts)
@@ -211,7 +207,6 @@ class CallFactory:
         if self._is_late:
             check_call(prompt.role, vectors.truncate_dim, precision, vectors.max_active_dims)
         self._check_precision(precision, dim, normalizes)
-        tokenizer = self.tokenizer_for(prompt.role, tokenizer)
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(
             texts=texts,
@@ -256,11 +251,6 @@ class CallFactory:
         dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
         precision = vectors.precision or "float32"
         self._check_precision(precision, dim, self._normalizes(vectors, dim))
-
-    def tokenizer_for(self, role: Role | None, tokenizer: Tokenizer) -> Tokenizer:
-        """Return the tokenizer of a role; `tokenizer` unless queries have one of their own."""
-        own = self.query_tokenizer if role == "query" else None
-        return own or tokenizer
 
     def settings(self) -> dict[str, object]:
         """Return all settings, besides the model, that the vectors depend on, as JSON values."""

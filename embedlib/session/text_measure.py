@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from os import PathLike
 from time import perf_counter
+from typing import Literal
 
 import tokenizers
 
 from embedlib.batching.stats import Meter
 from embedlib.config import Config
 from embedlib.models.opening import OpenedModel
-from embedlib.models.prompts import Role
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.session.call import CallFactory
 from embedlib.session.tokenizers import make_tokenizers
@@ -41,6 +41,6 @@ class TextMeasure:
         given = (spec, self.tokenizer, config, Meter(perf_counter))
         self._tokenizer, _ = make_tokenizers(*given)
 
-    def count_room(self, role: Role) -> int:
+    def count_room(self, role: Literal["document"], /) -> int:
         """Return how many tokens a text may have: the limit minus prompt and special tokens."""
         return self._tokenizer.count_room(self._calls.prompts.resolve(role=role))

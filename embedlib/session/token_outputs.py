@@ -88,7 +88,11 @@ class TokenPipeline:
                 if self._is_closed:  # `close` has timed out while this thread loaded the engine
                     engine.close()
                 else:
-                    self._pipeline = self._start(engine)
+                    try:
+                        self._pipeline = self._start(engine)
+                    except BaseException:
+                        engine.close()
+                        raise
             if self._is_closed or self._pipeline is None:
                 raise ClosedError("this model is closed; load it again")
             return self._pipeline

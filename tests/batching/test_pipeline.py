@@ -283,17 +283,9 @@ def test_closed_twice_and_used_after() -> None:
 
 @pytest.mark.parametrize("num_threads", [0, 1])
 def test_a_thread_that_cannot_be_started_leaves_none(
-    num_threads: int, monkeypatch: pytest.MonkeyPatch
+    num_threads: int, limit_threads: Callable[[int], list[str]]
 ) -> None:
-    start_thread, started = threading.Thread.start, list[str]()
-
-    def limited(thread: threading.Thread) -> None:
-        if len(started) == num_threads:
-            raise RuntimeError("can't start new thread")
-        started.append(thread.name)
-        start_thread(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
+    started = limit_threads(num_threads)
     engine = FakeEngine()
     with pytest.raises(EngineBuildError, match=r"^no more threads can be started .*ulimit -u"):
         start(engine)

@@ -267,21 +267,13 @@ def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
     files: ModelFiles,
     cached: tuple[Path, NDArray[np.float32]],
     calls: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    limit_threads: Callable[[int], list[str]],
 ) -> None:
     folder, _ = cached
-    start, started = threading.Thread.start, list[str]()
-
-    def limited(thread: threading.Thread) -> None:
-        if len(started) == num_threads:
-            raise RuntimeError("can't start new thread")
-        started.append(thread.name)
-        start(thread)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", limited)
-        with pytest.raises(EngineBuildError, match="no more threads can be started"):
-            vectors(files, folder)
+    limit_threads(num_threads)
+    with pytest.raises(EngineBuildError, match="no more threads can be started"):
+        vectors(files, folder)
+    limit_threads(1000)
     calls.clear()
     vectors(files, folder)
     assert calls == WARM

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from embedlib.embedder import Embedder
 from embedlib.errors import (
     ConfigError,
+    EmbedlibError,
     EngineOutOfMemoryError,
     EngineRunError,
     SinkError,
@@ -838,6 +839,25 @@ def test_a_bad_row_is_in_the_file_when_it_is_told(
     rows = [BadRow(place="caf\udce9.txt", reason="is not UTF-8")]
     run(rows, store, embedder, errors_file=path, tell=lambda _: read.append(path.read_text()))
     assert [json.loads(line)["reason"] for line in read] == ["is not UTF-8"]
+
+
+@pytest.mark.parametrize("name", ["full_text", "errors_file"])
+def test_the_sink_of_a_load_that_is_refused_is_closed(
+    name: str, store: FakeStore, embedder: Embedder, tmp_path: Path
+) -> None:
+    class Closing(FakeSink):
+        num_closed = 0
+        output_paths = (str(tmp_path / "out"),)
+
+        def close(self) -> None:
+            super().close()
+            self.num_closed += 1
+
+    sink = Closing(store)
+    option = {"full_text": "english", "errors_file": tmp_path / "out"}[name]
+    with pytest.raises(EmbedlibError):
+        index([], sink, embedder=embedder, **{name: option})
+    assert sink.num_closed == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")

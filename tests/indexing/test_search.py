@@ -16,7 +16,13 @@ import pytest
 
 import embedlib
 from embedlib import Config, Document, Embedder, Search, index
-from embedlib.errors import ClosedError, ConfigError, ModelNotFoundError, SinkError
+from embedlib.errors import (
+    ClosedError,
+    CloseTimeoutError,
+    ConfigError,
+    ModelNotFoundError,
+    SinkError,
+)
 from embedlib.indexing import SearchResults, SparseModel, hybrid, retrieval
 from embedlib.testing import (
     FakeEngine,
@@ -258,6 +264,19 @@ def test_a_search_that_is_closed_meanwhile_ends(store: FakeStore, is_async: bool
         engine.release()
         with pytest.raises(ClosedError, match="this destination is closed; open it again"):
             answer.result(5)
+
+
+def test_all_is_closed_though_a_model_fails_to(store: FakeStore, embedder: Embedder) -> None:
+    def refuse() -> None:
+        raise CloseTimeoutError("a thread still runs")
+
+    sink, closed = WatchedSink(store), list[str]()
+    search = Search(sink, embedder)
+    search._owned += [lambda: closed.append("first"), refuse]
+    with pytest.raises(CloseTimeoutError, match="a thread still runs"):
+        search.close()
+    assert closed == ["first"]
+    assert not search._thread._thread.is_alive()
 
 
 def test_a_forked_child_can_close(

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib import Embedder
+from embedlib import Embedder, Reranker
 from embedlib.batching.callers import Callers
 from embedlib.batching.policy import BatchingPolicy
 from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.errors import ClosedError, CloseTimeoutError
+from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError
 from embedlib.session.ending import INTERRUPTED_SECONDS, Ending
 from embedlib.session.model import ModelAroundEngine
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
@@ -42,6 +42,15 @@ class QuickEmbedder(Embedder):
 
 def quick_embedder(engine: FakeEngine, **options: Any) -> Embedder:
     return QuickEmbedder.from_engine(engine, fake_spec(), byte_tokenizer(), Config(**options))
+
+
+def test_the_engine_of_options_that_are_refused_is_closed() -> None:
+    refused = ((Embedder, Config(default_prompt_name="x")), (Reranker, Config(truncate_dim=8)))
+    for kind, config in refused:
+        engine = FakeEngine()
+        with pytest.raises(ConfigError):
+            kind.from_engine(engine, fake_spec(), byte_tokenizer(), config)
+        assert engine.is_closed
 
 
 def wait_ended(engine: FakeEngine) -> None:

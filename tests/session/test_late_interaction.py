@@ -162,6 +162,7 @@ def test_lengths(folder: Callable[[str], Path]) -> None:
         with pytest.warns(TruncationWarning, match="truncated to 16 tokens"):
             assert len(embedder.encode_query(long)) == 16
         assert embedder.count_room("query") > embedder.count_room("document")
+        assert embedder.count_room(task="query") == embedder.count_room("query")
 
 
 def test_similarity_is_maxsim(load: Callable[[str], Embedder]) -> None:

@@ -86,6 +86,7 @@ def test_queries_of_a_router_are_looked_up_in_a_table(router: Embedder) -> None:
     assert router.submit_batch(TEXTS[:3], output_value="sparse").result() == _encode(router)[:3]
     task = router.encode(TEXTS[1], task="query", output_value="sparse")
     assert task == _encode(router, "query")[1]
+    assert router.count_room("query") == 16 < router.count_room() == router.count_room("document")
 
 
 def test_a_table_of_weights_is_a_model(tmp_path: Path) -> None:

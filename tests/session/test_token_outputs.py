@@ -28,6 +28,7 @@ from embedlib.engines.many import ManyEngines
 from embedlib.errors import (
     ClosedError,
     ConfigError,
+    EngineBuildError,
     EngineUnsupportedError,
     InputError,
     ModelUnsupportedError,
@@ -243,6 +244,22 @@ def test_the_engine_for_tokens_is_made_once_and_closed_with_the_embedder() -> No
         with pytest.raises(ClosedError):
             encode("a")
     assert len(made) == 1
+
+
+def test_an_engine_without_a_thread_is_closed(limit_threads: Callable[[int], list[str]]) -> None:
+    made: list[FakeEngine] = []
+
+    def lower() -> FakeEngine:
+        limit_threads(0)
+        made.append(FakeEngine(is_per_token=True))
+        return made[-1]
+
+    with (
+        two_engines(lower) as (embedder, _),
+        pytest.raises(EngineBuildError, match="no more threads can be started"),
+    ):
+        embedder.encode("a", output_value="token_embeddings")
+    assert [engine.is_closed for engine in made] == [True]
 
 
 def test_a_forked_child_makes_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:

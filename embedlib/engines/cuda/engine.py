@@ -134,9 +134,9 @@ class CudaEngine:
                 ("end", self._end_all),
             )
         ]
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             self._warm.result()
         except BaseException:
             self.close()

@@ -114,8 +114,12 @@ class TensorRTLLMEngine:
                 ("embedlib-tensorrt-llm-copies", self._finish_all),
             )
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.close()
+            raise
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
         """Start a batch and return at once."""

@@ -183,11 +183,11 @@ class FileSink:
 
     def finish(self) -> None:
         """Export the rows, unless the file is unchanged since its last export in this format."""
-        database, target = self._connect(), self._target()
         if self._rows != FOUND:
             return
-        assert target is not None, "finish before begin"
         with self._errors():
+            database, target = self._connect(), self._target()
+            assert target is not None, "finish before begin"
             written = database.execute("SELECT value FROM load WHERE key = 'written'").fetchone()
             if written == (stamp(self._files, self._format),):
                 return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from embedlib.errors import EngineBuildError, ModelUnsupportedError
+from embedlib.models.new_file import new_file
 from embedlib.models.reading.model_file import file_bytes, list_files, load_json
 from embedlib.models.spec import ModelSpec
 
@@ -160,13 +160,11 @@ def write_report(folder: Path, report: FidelityReport) -> None:
     if older is not None and not report.replaces(older[1]):
         return
     place = folder / (_new_name(folder, report) if older is None else older[0])
-    part = folder / f".{REPORT_NAME}.{os.getpid()}.embedlib-part"
+    text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
     try:
-        text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
-        part.write_text(text, encoding="utf-8")
-        part.replace(place)
+        with new_file(place) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise EngineBuildError(f"cannot write {place}: {error.strerror}") from error
 
 

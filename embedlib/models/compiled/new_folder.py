@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-PART_SUFFIX: Final = ".embedlib-part"
+from embedlib.models.new_file import PART_SUFFIX
+
 LOCK_SUFFIX: Final = ".embedlib-lock"
 
 

@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.compiled.new_folder import PART_SUFFIX, sync
+from embedlib.models.compiled.new_folder import sync
+from embedlib.models.new_file import PART_SUFFIX
 
 ORDER: Final = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
 """The library's order of the types that PyTorch saves."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Final
 
+from embedlib.models.new_file import new_file
 from embedlib.models.reading.pack_file import find_in_pack
 
 ReportBytes = Callable[[int], object]
@@ -116,10 +116,5 @@ class FileHashes:
         place = self._place(state)
         if place is None:
             return
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=place.parent, delete=False) as part:
-                json.dump([*state, found], part)
-            os.replace(part.name, place)
-        except OSError:
-            return  # without the cache the next load is slower, but correct
+        with suppress(OSError), new_file(place) as part:  # without it the next load is slower
+            part.write_text(json.dumps([*state, found]), encoding="utf-8")

@@ -497,6 +497,22 @@ def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:
     assert not any(thread.is_alive() for thread in engine._threads)
 
 
+@pytest.mark.parametrize("num_threads", [0, 1, 2])
+def test_a_thread_that_cannot_be_started_leaves_none_and_frees_the_device(
+    num_threads: int,
+    files: ModelFiles,
+    limit_threads: Callable[[int], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(loaded_model.LoadedModel, "close", lambda _: closed.append(1))
+    started = limit_threads(num_threads)
+    with pytest.raises(EngineBuildError, match="no more threads can be started"):
+        make(files)
+    assert len(closed) == 1
+    assert len(started) == num_threads  # and `no_thread_is_left`
+
+
 class HeldDevice(CpuDevice):
     """A device whose work finishes only when the test opens the gate."""
 

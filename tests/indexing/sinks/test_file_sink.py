@@ -309,6 +309,11 @@ def test_a_broken_database_is_one_line(tmp_path: Path) -> None:
     database.write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(SinkError, match="file is not a database"):
         make_and_inspect(tmp_path / "a.jsonl")
+    with (
+        closing(make(tmp_path / "a.jsonl")) as sink,
+        pytest.raises(SinkError, match="file is not a database"),
+    ):
+        sink.finish()
 
 
 def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

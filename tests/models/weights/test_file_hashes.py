@@ -81,6 +81,16 @@ def test_a_store_that_cannot_be_written_is_no_error(path: Path) -> None:
     assert FileHashes(store).sha256(path) == hashlib.sha256(b"content").hexdigest()
 
 
+def test_a_full_disk_leaves_no_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = path.parent / "store"
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert FileHashes(store).sha256(path) == hashlib.sha256(b"content").hexdigest()
+    assert list(store.iterdir()) == []
+
+
 def test_a_blob_of_the_hub_is_not_read(path: Path, reads: list[Path]) -> None:
     blob = path.parent / "blobs" / ("ab" * 32)
     blob.parent.mkdir()

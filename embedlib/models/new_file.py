@@ -1,0 +1,29 @@
+"""Writes a file atomically: a reader finds the old content or the new one, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+PART_SUFFIX: Final = ".embedlib-part"
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield the name of a file that replaces `path` when the block ends without an error.
+
+    Several writers do not disturb one another; the last one to end wins. Its folder is made.
+
+    Raises:
+        OSError: a folder or the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid4().hex}{PART_SUFFIX}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
