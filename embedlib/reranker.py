@@ -147,6 +147,8 @@ class Reranker(ScoringSession):
             InputError: a text is not a str or not valid Unicode; the message names its row.
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range, or the model has several scores for a pair.
+            QueueFullError: `max_queued_texts` pairs of other calls are queued already; `predict`
+                waits instead.
             EngineRunError: a batch failed.
             ClosedError: the Reranker was closed.
         """

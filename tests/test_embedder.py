@@ -1194,7 +1194,7 @@ def test_a_bad_row_in_a_stream_is_named_from_its_start() -> None:
     texts[306] = "!"
     with (
         fake_embedder(engine) as embedder,
-        pytest.raises(EngineRunError, match="vector of text 306 "),
+        pytest.raises(EngineRunError, match="result of row 306 "),
     ):
         list(embedder.encode_stream(texts))
 

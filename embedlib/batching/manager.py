@@ -142,7 +142,8 @@ class BatchManager:
             if self._refusal is None and is_full:
                 raise QueueFullError(
                     f"{num_queued} queries wait already and max_queued_texts is "
-                    f"{self._max_queued}; try again later or send fewer at once"
+                    f"{self._max_queued}, where a pair of rank counts as one; try again later, "
+                    "send fewer at once or raise it"
                 )
             self._accept(Lane.QUERY, sequences)
 

@@ -151,6 +151,6 @@ def _as_objects(items: Sequence[Any]) -> NDArray[Any]:
 def _not_finite(sequence: TokenizedText) -> EngineRunError:
     row = sequence.job.message_row(sequence.row)
     return EngineRunError(
-        f"the vector of text {row} ({sequence.num_tokens} tokens) is not finite; "
-        "the weights or the precision do not fit this text, no vector was returned"
+        f"the result of row {row} ({sequence.num_tokens} tokens) is not finite; "
+        "the weights or the precision do not fit it, nothing was returned"
     )

@@ -111,8 +111,10 @@ def write_profile(
     }
     content["digest"] = _digest(content)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    with _explaining(path), new_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+    with _explaining(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as part:
+            part.write_text(text, encoding="utf-8")
     return path
 
 

@@ -63,9 +63,10 @@ class RememberedVectors:
         found = _read(place)
         if found is None:
             found = compute()
-            # Without it the next process takes longer.
-            with suppress(OSError), new_file(place) as part, part.open("wb") as file:
-                np.savez(file, queries=found.queries, documents=found.documents)
+            with suppress(OSError):  # without it the next process takes longer
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with new_file(place) as part, part.open("wb") as file:
+                    np.savez(file, queries=found.queries, documents=found.documents)
         return found
 
     def forget(self) -> None:

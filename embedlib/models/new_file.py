@@ -15,12 +15,11 @@ PART_SUFFIX: Final = ".embedlib-part"
 def new_file(path: Path) -> Iterator[Path]:
     """Yield the name of a file that replaces `path` when the block ends without an error.
 
-    Several writers do not disturb one another; the last one to end wins. Its folder is made.
+    Several writers do not disturb one another; the last one to end wins.
 
     Raises:
-        OSError: a folder or the file cannot be written.
+        OSError: it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid4().hex}{PART_SUFFIX}")
     try:
         yield part

@@ -55,6 +55,11 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
             ),
             "merge the adapter into a model folder with embedlib convert --adapter",
         ),
+        "decode": "use tokenizer.id_to_token(id) for each id of a sparse vector",
+        "sparsity": "see len(vector), the number of weights of a sparse vector",
+        "intersection": "take the ids that both dicts have",
+        "max_active_dims": "pass max_active_dims= to the constructor, or to encode",
+        "splade_pooling_chunk_size": "leave it out; the engine bounds its memory itself",
         "evaluate": "call the evaluator with it: evaluator(model)",
         "load": "pass the model's name or folder to the constructor",
         "compile": "leave it out; the engine compiles the model when it is loaded",
@@ -81,7 +86,10 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Of sentence-transformers, fastembed and FlagEmbedding: what to use instead."""
 SET_ELSEWHERE: Final = frozenset(
-    {"device", "max_length", "dtype", "activation_fn", "default_activation_function"}
+    {
+        *("device", "max_length", "dtype", "activation_fn", "default_activation_function"),
+        "max_active_dims",
+    }
 )
 """Those that programs set there; other names a subclass may use for what it likes."""
 

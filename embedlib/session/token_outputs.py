@@ -24,7 +24,14 @@ from embedlib.batching.stats import Meter
 from embedlib.closing import CLOSE_SECONDS, Deadline
 from embedlib.config import Config
 from embedlib.engines.base import Engine
-from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, InputError, shown
+from embedlib.errors import (
+    ClosedError,
+    CloseTimeoutError,
+    ConfigError,
+    EngineRunError,
+    InputError,
+    shown,
+)
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call, EmbeddingCall
 from embedlib.session.model import RunningModel
@@ -239,6 +246,10 @@ def _pool_chunks(model: RunningModel, call: EmbeddingCall, chunks: Chunks) -> It
         assert len(token_ids) == len(offsets), "one offset for each token; a bug in embedlib"
         pooled = pool_spans(vectors, offsets, spans[row], call.texts[row], names[row])
         pooled = apply_modules(pooled, model.spec.modules, open_weights)
+        if not np.isfinite(pooled).all():
+            raise EngineRunError(
+                f"a vector of {names[row]} is not finite; the model's weights do not fit this text"
+            )
         return replace(call, is_single=False).finish(pooled)
 
     for row, text in enumerate(call.texts):

@@ -132,10 +132,16 @@ def _comparable(first: Any, second: Any) -> tuple[MultiVectors, MultiVectors]:
 
 
 def _texts(vectors: Any) -> MultiVectors:
-    """Return a list of float32[T, D]; a single array of two axes is one text."""
+    """Return a list of float32[T, D]; a single array of two axes is one text.
+
+    In one of three, rows of zeros are padding, as in `_zero_row_mask` of sentence-transformers 6.2.
+    """
     given = off_device(vectors)
-    if isinstance(given, np.ndarray) and given.ndim == 2 and given.dtype != object:
-        given = [given]
+    if isinstance(given, np.ndarray) and given.dtype != object:
+        if given.ndim == 2:
+            given = [given]
+        elif given.ndim == 3:
+            given = [text[text.any(axis=1)] for text in given]
     try:
         texts = [np.asarray(text, np.float32) for text in given]
     except (TypeError, ValueError, OverflowError) as error:

@@ -93,6 +93,8 @@ def _comparable(
     if _are_both_sparse(first, second):
         # For cosine of unit length already.
         return as_rows(kind, cast(Any, first), cast(Any, second))
+    if are_sparse(first) != are_sparse(second):
+        raise InputError("one side is sparse and the other is not; encode both in the same way")
     a, b = _rows(first), _rows(second)
     if a.shape[1] != b.shape[1]:
         raise InputError(
@@ -138,4 +140,5 @@ def _rows(vectors: Comparable) -> NDArray[np.float32]:
         raise InputError(f"similarity compares vectors; encode texts first ({reason})") from error
     if rows.ndim not in (1, 2):
         raise InputError(f"{a_type(vectors)} of shape {rows.shape}; vectors must be [N, D] or [D]")
-    return np.atleast_2d(rows)
+    # An empty list holds no vector, and not one without dimensions.
+    return np.atleast_2d(rows) if rows.shape != (0,) else rows.reshape(0, 0)

@@ -202,7 +202,7 @@ def test_a_row_that_is_not_a_number_fails_its_job_only_and_is_named() -> None:
     manager.add_bulk(sequences)
     bad, good = sequences[0].job, sequences[3].job
     assert result(good)[0, 0] == 4
-    assert "text 1 (2 tokens) is not finite" in str(error_of(bad))
+    assert "row 1 (2 tokens) is not finite" in str(error_of(bad))
     assert len(engine.batches) == 1
     manager.close()
 

@@ -129,7 +129,7 @@ def test_errors_name_the_row(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> N
         return rows
 
     monkeypatch.setattr(setup.engine, "compute", spoiled)
-    with pytest.raises(EngineRunError, match=r"the vector of text 1 \(4 tokens\) is not finite"):
+    with pytest.raises(EngineRunError, match=r"the result of row 1 \(4 tokens\) is not finite"):
         setup.run(["the", "the city runs", "city"], setup.keeping)
     monkeypatch.setattr(setup.engine, "compute", lambda batch: compute(batch)[1:])
     with pytest.raises(EngineRunError, match="a batch of 2 texts"):

@@ -91,7 +91,7 @@ def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None
     resolve_jobs(sequences, vectors)
     assert first.future.result(0).tolist() == [[4, 5], [0, 1]]
     assert third.future.result(0).tolist() == [[6, 7]]
-    with pytest.raises(EngineRunError, match=r"vector of text 100 \(3 tokens\) is not finite"):
+    with pytest.raises(EngineRunError, match=r"result of row 100 \(3 tokens\) is not finite"):
         second.future.result(0)
 
 
@@ -131,7 +131,7 @@ def test_a_token_that_is_not_finite_fails_its_text() -> None:
     resolve_jobs(
         [TokenizedText(first, 0, [1, 2]), TokenizedText(second, 0, [3])], vectors, is_per_token=True
     )
-    with pytest.raises(EngineRunError, match=r"text 0 \(2 tokens\) is not finite"):
+    with pytest.raises(EngineRunError, match=r"row 0 \(2 tokens\) is not finite"):
         first.future.result(0)
     assert second.future.result(0)[0].tolist() == [[1, 1]]
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
@@ -29,6 +29,7 @@ from embedlib.errors import (
     ClosedError,
     ConfigError,
     EngineBuildError,
+    EngineRunError,
     EngineUnsupportedError,
     InputError,
     ModelUnsupportedError,
@@ -406,6 +407,9 @@ def test_heads_that_are_not_there_or_wrong(m3: Path) -> None:
         m3 / "colbert_linear.safetensors",
     )
     assert "has type F64" in told("multi_vector")
+    broken = {"weight": weight * np.float32("nan"), "bias": bias}
+    save_file(broken, m3 / "colbert_linear.safetensors")
+    assert "colbert_linear.safetensors: holds a number that is not finite" in told("multi_vector")
     for name in ("sparse_linear", "colbert_linear"):
         (m3 / f"{name}.safetensors").unlink()
     assert "this model has no sparse_linear.safetensors beside its config.json" in told("sparse")
@@ -469,6 +473,19 @@ def test_tokens_of_an_engine_directory(precision: Any, tiny_folder: Folder, tmp_
         found, expected = (one.encode(text, **options) for one in (compiled, plain))
     assert (found * expected).sum(axis=1).min() > 0.99
     assert not np.array_equal(found, expected)
+
+
+def test_a_chunk_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "roberta")
+    path = folder / "2_Dense" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["linear.weight"][0] = np.nan
+    save_file(tensors, path)
+    with Embedder(folder, threads=1) as embedder:
+        with pytest.raises(EngineRunError, match="the result of row 0 "):
+            embedder.encode("the river")
+        with pytest.raises(EngineRunError, match=r"a vector of chunks\[1\] is not finite"):
+            embedder.encode(["the river"] * 2, prompt="", chunks=[[], [(0, 3)]])
 
 
 def test_chunks_see_the_whole_text_and_no_prompt() -> None:

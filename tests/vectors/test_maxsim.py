@@ -49,6 +49,22 @@ def test_a_text_without_vectors_comes_last() -> None:
     assert maxsim_pairwise(queries[:1], documents[1:2]).tolist() == [EMPTY_SCORE]
 
 
+def test_rows_of_zeros_in_one_array_are_padding() -> None:
+    def padded(given: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.pad(text, ((0, 6 - len(text)), (0, 0))) for text in given])
+
+    queries, documents = texts(1, [6, 2]), [-np.abs(text) for text in texts(2, [3, 6, 1])]
+    for is_mean in (False, True):
+        np.testing.assert_array_equal(
+            maxsim(padded(queries), padded(documents), is_mean=is_mean),
+            maxsim(queries, documents, is_mean=is_mean),
+        )
+    np.testing.assert_array_equal(
+        maxsim_pairwise(padded(queries), padded(documents[:2])),
+        maxsim_pairwise(queries, documents[:2]),
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [

@@ -51,6 +51,16 @@ def test_in_pairs(kind: Similarity) -> None:
 @pytest.mark.parametrize("kind", get_args(Similarity))
 def test_no_vectors_give_no_rows(kind: Similarity) -> None:
     assert similarity(kind, np.empty((0, 2)), B).shape == (0, 3)
+    nothing: list[Any] = []
+    assert similarity(kind, nothing, nothing).shape == (0, 0)
+    assert similarity_pairwise(kind, nothing, nothing).shape == (0,)
+
+
+def test_one_sparse_side_is_refused() -> None:
+    sparse = [{3: 1.0}, {5: 2.0}]
+    for first, second in ((sparse, A), (A, sparse)):
+        with pytest.raises(InputError, match="one side is sparse and the other is not"):
+            similarity("dot", first, second)  # type: ignore[arg-type]
 
 
 def test_normalize() -> None:
@@ -70,7 +80,7 @@ def test_normalize() -> None:
         ([A], B, r"of shape \(1, 2, 2\)"),
         (A, None, r"a NoneType of shape \(\); vectors must be \[N, D\] or \[D\]"),
         (5, 5, r"an? int of shape \(\)"),
-        ({"a": A}, B, "similarity compares vectors; encode texts first"),
+        ({"a": A}, B, "one side is sparse and the other is not"),
     ],
 )
 @pytest.mark.parametrize("kind", get_args(Similarity))

@@ -42,8 +42,7 @@ class LayerInputs:
         own = op.gather(self._inputs, int_constant(index), int_constant(2))
         if pooled is not None:
             own = op.gather(own, pooled, int_constant(1), batch_dims=1)
-        gate = weighted.linear(hidden, prefix + "input_gate")
-        gate = weighted.activate(gate, self._encoder.activation)
+        gate = weighted.activated(hidden, prefix + "input_gate", self._encoder.activation)
         change = weighted.linear(op.multiply(gate, own), prefix + "input_projection")
         change = weighted.rms_norm(change, prefix + "input_norm", self._encoder.norm_eps)
         return op.multiply(op.add(hidden, change), weighted.constant(prefix + "scalar"))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from embedlib.engines.machine import VNNI_FLAGS, Machine
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import int_constants
+from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.mapped import StoredBits, stored_bits
@@ -26,6 +27,9 @@ float32."""
 SMALL_FORM_ROWS: Final = 32
 """It packs a smaller one in another form for 7 to 80 vectors, and keeps both, if its rows are a
 multiple of this. Source: `use_small_os_kernels`, in the same file."""
+_EXPONENTS: Final = {"BF16": np.uint16(0x7F80), "F16": np.uint16(0x7C00)}
+"""Bits that are all set in infinity and NaN alone. Source: IEEE 754-2019, 3.4; of bfloat16 those of
+the upper half of a float32."""
 LAST_ROWS: Final = 16
 """Rows that are multiplied apart, so that those of neither part are such a multiple."""
 
@@ -80,6 +84,26 @@ def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> 
     numbers = op.convert(op.constant(codes, shared_memory=True), "f32")
     product = op.multiply(numbers, op.constant(factors, shared_memory=True))
     return op.reshape(product, int_constants(*stored.shape), False) if is_grouped else product
+
+
+def check_finite(weights: Mapping[str, NDArray[Any]], role: str, rows: slice = slice(None)) -> None:
+    """Check these rows of a tensor where NaN would pass unseen: the plugin's ReLU makes it 0.
+
+    Raises:
+        ModelWeightsError: there is a number that is not finite.
+    """
+    narrow = stored_bits(weights, role)
+    if narrow is not None:
+        exponent = _EXPONENTS[narrow.dtype]
+        is_finite = ((narrow.bits[rows] & exponent) != exponent).all()
+    else:
+        is_coded = weights[role].dtype == np.int8
+        is_finite = np.isfinite(weights[role + SCALE_SUFFIX if is_coded else role][rows]).all()
+    if not is_finite:
+        raise ModelWeightsError(
+            f"{role} has a number that is not finite; the file is damaged or was trained so, "
+            "take another copy of the model"
+        )
 
 
 def matrix_columns(weights: Mapping[str, NDArray[Any]], role: str, columns: slice) -> ov.Node:

@@ -44,8 +44,7 @@ def _inner(
     hidden: ov.Node, prefix: str, encoder: Encoder, weighted: Weighted, rows: slice = slice(None)
 ) -> ov.Node:
     """Return act(gate) * up, or act(up), of these rows: float32[B, L, rows]."""
-    up = weighted.linear(hidden, prefix + "up", rows)
     if not encoder.is_gated:
-        return weighted.activate(up, encoder.activation)
-    gate = weighted.linear(hidden, prefix + "gate", rows)
-    return op.multiply(weighted.activate(gate, encoder.activation), up)
+        return weighted.activated(hidden, prefix + "up", encoder.activation, rows)
+    gate = weighted.activated(hidden, prefix + "gate", encoder.activation, rows)
+    return op.multiply(gate, weighted.linear(hidden, prefix + "up", rows))

@@ -34,14 +34,15 @@ def float_constant(value: float) -> ov.Node:
 
 
 def activate(vectors: ov.Node, activation: Activation) -> ov.Node:
-    """Apply the activation to every element."""
+    """Apply the activation to every element; NaN stays NaN."""
     match activation:
         case "gelu":
             return op.gelu(vectors, "erf")
         case "gelu_tanh":
             return op.gelu(vectors, "tanh")
         case "relu":
-            return op.relu(vectors)
+            zero = float_constant(0.0)
+            return op.select(op.less(vectors, zero), zero, vectors)  # `op.relu` makes 0 of NaN
         case "silu":
             return op.swish(vectors)
         case "tanh":
@@ -50,6 +51,14 @@ def activate(vectors: ov.Node, activation: Activation) -> ov.Node:
             return op.sigmoid(vectors)
         case "identity":
             return vectors
+
+
+def nan_or_zero(vectors: ov.Node, *axes: int) -> ov.Node:
+    """Return the sum over these axes of NaN for what is not finite, and of 0 for all else.
+
+    The plugin's `reduce_max` passes NaN over; who adds this to its result has it again.
+    """
+    return op.reduce_sum(op.multiply(vectors, float_constant(0.0)), int_constants(*axes))
 
 
 def activate_apart(vectors: ov.Node, activation: Activation) -> ov.Node:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.nodes import MASKED, int_constant, int_input
+from embedlib.engines.openvino.nodes import MASKED, int_constant, int_input, nan_or_zero
 from embedlib.models.spec import Module, Pooling, PoolingMode
 
 
@@ -81,7 +81,7 @@ class Pooler:
             return op.gather(hidden, self._last_token(pooling), int_constant(1), batch_dims=1)
         if mode == "max":
             shown = op.select(op.unsqueeze(counted, int_constant(2)), hidden, op.constant(MASKED))
-            return op.reduce_max(shown, int_constant(1))
+            return op.add(op.reduce_max(shown, int_constant(1)), nan_or_zero(shown, 1))
         weight = op.convert(counted, "f32")
         if mode == "weighted_mean":
             weight = op.multiply(

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.matrices import matrix_rows
-from embedlib.engines.openvino.nodes import float_constant, int_constant
+from embedlib.engines.openvino.matrices import check_finite, matrix_rows
+from embedlib.engines.openvino.nodes import float_constant, int_constant, nan_or_zero
 from embedlib.models.spec import SpladePooling
 
 BLOCK_TOKENS: Final = 2048
@@ -48,6 +48,9 @@ def pool_vocabulary(
         first = op.gather(hidden, int_constant(0), int_constant(1))
         hidden = op.select(real, hidden, op.unsqueeze(first, int_constant(1)))
     counted = op.convert(real, "f32")
+    for name in ("weight", "bias") if module.has_bias else ("weight",):
+        check_finite(weights, f"{role}.{name}")
+    guard = op.unsqueeze(nan_or_zero(hidden, 1, 2), int_constant(1))
     blocks: list[ov.Node] = []
     for start in range(0, module.vocab_size, BLOCK_TOKENS):
         rows = slice(start, start + BLOCK_TOKENS)
@@ -60,7 +63,7 @@ def pool_vocabulary(
         weight = _weight(logits, module.num_logs)
         if not is_max:
             weight = op.reduce_sum(op.multiply(weight, counted), int_constant(1))
-        blocks.append(weight)
+        blocks.append(op.add(weight, guard))
     return op.concat(blocks, 1) if len(blocks) > 1 else blocks[0]
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import (
+    check_finite,
     float_matrix,
     matrix_columns,
     matrix_rows,
@@ -70,11 +71,22 @@ class Weighted:
         products = [op.matmul(vectors, part, False, True) for part in parts]
         return op.concat(products, -1) if len(products) > 1 else products[0]
 
-    def activate(self, vectors: ov.Node, activation: Activation) -> ov.Node:
-        """Apply an activation to the output of `linear`; fused with it unless MLAS multiplies."""
-        if self._multiplier == "mlas":
-            return activate_apart(vectors, activation)
-        return activate(vectors, activation)
+    def activated(
+        self, vectors: ov.Node, role: str, activation: Activation, rows: slice = slice(None)
+    ) -> ov.Node:
+        """Return the activation of `linear`; fused with it unless MLAS multiplies.
+
+        Raises:
+            ModelWeightsError: NaN in the weights of a ReLU, which would pass unseen.
+        """
+        sums = self.linear(vectors, role, rows)
+        if activation == "relu":  # NaN of the vectors goes on in the residual stream
+            for name in (f"{role}.weight", f"{role}.bias"):
+                if name in self._weights:
+                    check_finite(self._weights, name, rows)
+            return op.relu(sums)
+        apply = activate_apart if self._multiplier == "mlas" else activate
+        return apply(sums, activation)
 
     def add_bias(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
         """Return vectors + bias[rows]; the vectors alone if the model has no such bias."""

@@ -186,10 +186,15 @@ def _labels(config: JsonObject) -> tuple[str, ...]:
         raise config.refuse("id2label", "a name for every id from 0 on")
     if config.values.get("num_labels") not in (None, len(ids)):
         raise config.refuse("num_labels", f"{len(ids)}, the number of names in id2label")
-    names = [table.text(index) for index in ids]
-    if None in names:
+    names = [name for index in ids if (name := table.text(index)) is not None]
+    if len(names) < len(ids):
         raise config.refuse("id2label", "a name for every id from 0 on")
-    return tuple(name for name in names if name is not None)
+    known = config.child("label2id").values
+    for index, name in enumerate(names):
+        # The zero-shot pipeline of transformers finds this one by label2id, all else by id2label.
+        if name.lower().startswith("entail") and known.get(name, index) != index:
+            raise config.refuse("label2id", f"{index} for {name!r}, as in id2label")
+    return tuple(names)
 
 
 def _labels_of_modules(config: JsonObject, modules: Sequence[Module]) -> tuple[str, ...]:

@@ -116,5 +116,7 @@ class FileHashes:
         place = self._place(state)
         if place is None:
             return
-        with suppress(OSError), new_file(place) as part:  # without it the next load is slower
-            part.write_text(json.dumps([*state, found]), encoding="utf-8")
+        with suppress(OSError):  # without it the next load is slower
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(place) as part:
+                part.write_text(json.dumps([*state, found]), encoding="utf-8")

@@ -68,7 +68,7 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
     Raises:
         ConfigError: if the model has no such head.
         ModelWeightsError: if its file is a pickle or damaged, or a tensor has the wrong shape or
-            type.
+            type, or a number that is not finite.
     """
     stem = HEAD_STEMS[name]
     path = files.transformer_dir / f"{stem}.safetensors"
@@ -92,7 +92,12 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
                 f"{', '.join(STORED_DTYPES)}"
             )
     data = map_file(path)
-    return TokenHead(stored["weight"].read(data), stored["bias"].read(data))
+    head = TokenHead(stored["weight"].read(data), stored["bias"].read(data))
+    if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
+        raise ModelWeightsError(
+            f"{file}: holds a number that is not finite; take another copy of the model"
+        )
+    return head
 
 
 def ignored_token_ids(files: ModelFiles, tokenizer: Tokenizer) -> frozenset[int]:

@@ -149,6 +149,15 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "a hole in the labels": (
         "bert-classifier", "config.json", {"id2label": {"0": "a", "2": "b"}}, "id2label = ",
     ),
+    "two ids of one label": (
+        "bert-classifier",
+        "config.json",
+        {
+            "id2label": {"0": "no", "1": "neutral", "2": "Entailment"},
+            "label2id": {"no": 2, "neutral": 1, "Entailment": 0},
+        },
+        "label2id = .*; accepted: 2 for 'Entailment', as in id2label",
+    ),
     "no labels": ("bert-classifier", "config.json", {"id2label": {}}, "id2label = "),
     "a label that is no text": (
         "bert-classifier", "config.json", {"id2label": {"0": "a", "1": 1}}, "id2label: 1 = 1",
