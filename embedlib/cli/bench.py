@@ -15,7 +15,13 @@ import click
 
 from embedlib.bench.options import BenchOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
+from embedlib.cli.options import (
+    MODEL_OPTIONS,
+    GroupedCommand,
+    config_options,
+    missing_model,
+    model_setting,
+)
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
@@ -146,7 +152,7 @@ def bench(
     if model is None and task == "encode":
         model = model_setting()
     if model is None and task == "encode":
-        raise click.UsageError("Missing argument 'MODEL'.")
+        raise missing_model(click.get_current_context(), "model")
     if urls and not serves:
         raise click.UsageError("--vs-url is for --serve; leave it out")
     if serves and (task != "encode" or vs or pythons or text_tokens is not None):

@@ -90,7 +90,7 @@ _HELP = {
     "on_truncate": "What to do with a longer text. warn: truncate it and warn; ignore: truncate "
     "it; error: stop; chunk: average the vectors of its parts (embeddings only).",
     "template": "Template of a reranker whose files have none, such as qwen3-reranker; "
-    "docs/rerank.md lists the names.",
+    "docs/models.md lists the names.",
     "engine": "Engine that computes; `embedlib doctor` shows which one auto picks.",
     "device": "cpu, cuda, cuda:N, several with commas, or all.  [default: the engine's first]",
     "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",
@@ -171,7 +171,8 @@ class GroupedCommand(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
         for parameter in parameters:
             record = parameter.get_help_record(ctx)
-            if record is not None:
+            # Of an argument, too, since click 8.5.1; the usage line has them.
+            if record is not None and not isinstance(parameter, click.Argument):
                 groups[_group(parameter)].append(record)
         for title, records in groups.items():
             if records:
@@ -232,18 +233,26 @@ def _take_model(ctx: click.Context, argument: ModelArgument) -> None:
     found = setting(ctx, "model")
     path = os.path.expanduser(given or "")
     is_input = "inputs" in ctx.params and (path == "-" or _is_no_pack(path))
-    if found is not None and is_input:
+    if is_input and found is None:
+        raise click.UsageError(
+            f"{path!r} is a file and no model; write the model in front of it, or set "
+            f"{variable_of('model')}",
+            ctx,
+        )
+    if is_input:
         ctx.params["inputs"] = (path, *ctx.params["inputs"])
         given = None
     if not given:
         if found is None:
-            raise click.MissingParameter(
-                f"It can also be set: {variable_of('model')}, or model in a file of settings.",
-                ctx,
-                argument,
-                "'MODEL'",
-            )
+            raise missing_model(ctx, str(argument.name))
         ctx.params["model"] = found.value
+
+
+def missing_model(ctx: click.Context, name: str) -> click.MissingParameter:
+    """Return the error of a command that is given no model, as the argument of this name."""
+    argument = next(each for each in ctx.command.params if each.name == name)
+    said = f"It can also be set: {variable_of('model')}, or model in a file of settings."
+    return click.MissingParameter(said, ctx, argument, "'MODEL'")
 
 
 def _is_no_pack(path: str) -> bool:

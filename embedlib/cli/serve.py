@@ -14,6 +14,7 @@ from embedlib.cli.options import (
     PATIENT_SECONDS,
     GroupedCommand,
     config_options,
+    missing_model,
     model_setting,
 )
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
@@ -141,8 +142,8 @@ def serve(
             tracing.close()
         raise
     served = ", ".join(model.name for model in application.catalog)
-    click.echo(f"Serving {served} on {listen}; Ctrl-C stops it", err=True)
-    run(application, listen)
+    line = f"Serving {served} on {listen}; Ctrl-C stops it"
+    run(application, listen, lambda: click.echo(line, err=True))
 
 
 def _serve_on_ray(
@@ -190,7 +191,7 @@ def _set_model() -> tuple[str]:
     """Return the model of a command that is given none."""
     model = model_setting()
     if model is None:
-        raise click.UsageError("Missing argument 'MODEL...'; or set EMBEDLIB_MODEL.")
+        raise missing_model(click.get_current_context(), "models")
     return (model,)
 
 

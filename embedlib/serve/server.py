@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
 import os
 import resource
 import signal
@@ -73,10 +74,19 @@ class Listen:
         return f"{scheme}://{host}:{self.port}"
 
 
-def serve(application: Application, listen: Listen) -> None:
+def serve(
+    application: Application,
+    listen: Listen,
+    on_listening: Callable[[], object] = lambda: None,
+) -> None:
     """Serve until SIGTERM or SIGINT; returns when every running request is answered.
 
     On SIGHUP the certificate is read again.
+
+    Args:
+        application: answers the requests.
+        listen: where.
+        on_listening: called when connections are taken.
 
     Raises:
         ConfigError: the address cannot be listened on, or the certificate cannot be offered.
@@ -106,7 +116,7 @@ def serve(application: Application, listen: Listen) -> None:
         backlog=2048,
     )
     config.load()
-    server = _Server(config, application, listen)
+    server = _Server(config, application, listen, on_listening)
     with _own_socket(listen.unix_socket) as sockets:
         try:
             server.run(sockets)
@@ -123,9 +133,16 @@ def serve(application: Application, listen: Listen) -> None:
 class _Server(uvicorn.Server):
     """Ends in order: not ready, a grace period, the running requests, then the models."""
 
-    def __init__(self, config: uvicorn.Config, application: Application, listen: Listen) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        application: Application,
+        listen: Listen,
+        on_listening: Callable[[], object],
+    ) -> None:
         super().__init__(config)
         self._application = application
+        self._on_listening = on_listening
         self._renewable: Renewable | None = None
         if listen.tls_files is not None and config.ssl is not None:
             self._renewable = Renewable(*listen.tls_files)
@@ -136,7 +153,14 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and keep the models' objects once they are loaded."""
-        await super().startup(sockets)
+        logger = logging.getLogger("uvicorn.error")
+        logger.disabled = True  # `serve` says in its own words why it cannot listen
+        try:
+            await super().startup(sockets)
+        finally:
+            logger.disabled = False
+        if self.started:
+            self._on_listening()
         self._freezing = asyncio.create_task(self._freeze())
 
     async def _freeze(self) -> None:
