@@ -14,7 +14,7 @@ import tokenizers
 from embedlib.batching.refusals import check_text, describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.token_ids import check_whole
+from embedlib.batching.token_ids import SHORT_CHARACTERS, check_whole, encode_one
 from embedlib.batching.tokenizer import Side
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, SequenceTooLongError
@@ -301,9 +301,8 @@ class _TemplateForm:
     def _cut(self, pair: Pair, instruction: str, num_tokens: int, room: int) -> list[int]:
         """Return the ids of a body whose document is cut so that the tail fits behind it."""
         query, document = pair
-        ends = [
-            end for _, end in self._tokenizer.encode(document, add_special_tokens=False).offsets
-        ]
+        found = encode_one(self._tokenizer, document, add_special_tokens=False)
+        ends = [end for _, end in found.offsets]
         num_kept = len(ends) - (num_tokens - room)
         while num_kept > 0:
             [ids] = self._encode_bodies([(query, document[: ends[num_kept - 1]])], instruction)
@@ -364,7 +363,7 @@ def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[
     """Return every text's ids without special tokens."""
     check_whole(tokenizer)
     try:
-        if len(texts) <= 2:  # not worth waking the thread pool
+        if len(texts) <= 2 and sum(map(len, texts)) <= SHORT_CHARACTERS:
             return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     except BaseException as error:  # tokenizers raises bare Exception

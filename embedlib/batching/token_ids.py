@@ -31,6 +31,10 @@ MAX_LETTERS: Final = 1 << 20
 """Of all parts that are kept: some 50,000 words, which take 15 MB."""
 LETTERS_OF_A_PART: Final = 16
 """What a part counts besides its own letters: it takes memory of its own."""
+SHORT_CHARACTERS: Final = 1024
+"""`Tokenizer.encode` holds the interpreter's lock, 0.3 ms for so many characters and 8 s for 8
+million, in which no other thread computes or answers. The thread pool, which holds none, is not
+worth waking for less. Measured with tokenizers 0.23 and MiniLM's tokenizer."""
 PARTS_OF_A_TEXT: Final = 64
 """New parts that are tokenized as one text; a core takes one of these texts at a time."""
 
@@ -66,7 +70,7 @@ class TokenIds:
         check_whole(self._tokenizer)
         prompted = _prompted(texts, prefix, first_row)
         try:
-            if len(prompted) == 1:  # not worth waking the thread pool
+            if len(prompted) == 1 and len(prompted[0]) <= SHORT_CHARACTERS:
                 found = self._tokenizer.encode(prompted[0], add_special_tokens=add_special_tokens)
                 return [found.ids]
             many = self._tokenizer.encode_batch_fast(
@@ -107,9 +111,9 @@ class TokenIds:
 
     def _of_parts(self, parts: list[str]) -> Iterator[tuple[str, bytes]]:
         """Yield parts and their ids; many are tokenized as one text, in a quarter of the time."""
-        if len(parts) < PARTS_OF_A_TEXT:  # not worth waking the thread pool
+        if len(parts) < PARTS_OF_A_TEXT:
             groups = [parts]
-            many = [self._tokenizer.encode(" ".join(parts), add_special_tokens=False)]
+            many = [encode_one(self._tokenizer, " ".join(parts), add_special_tokens=False)]
         else:
             step = PARTS_OF_A_TEXT
             groups = [parts[first : first + step] for first in range(0, len(parts), step)]
@@ -121,6 +125,16 @@ class TokenIds:
             ends = accumulate([len(part) + 1 for part in group])
             places = [0, *(4 * bisect_left(starts, end) for end in ends)]
             yield from zip(group, [ids[a:b] for a, b in pairwise(places)], strict=True)
+
+
+def encode_one(
+    tokenizer: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    """Return the tokens of a text; other threads go on meanwhile."""
+    if len(text) <= SHORT_CHARACTERS:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    [found] = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+    return found
 
 
 def check_whole(tokenizer: tokenizers.Tokenizer) -> None:

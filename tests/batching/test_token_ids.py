@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from embedlib.batching import token_ids
-from embedlib.batching.token_ids import TokenIds, divides_at_spaces
+from embedlib.batching.pairs import _encode_all
+from embedlib.batching.token_ids import (
+    SHORT_CHARACTERS,
+    TokenIds,
+    divides_at_spaces,
+    encode_one,
+)
 from embedlib.errors import ConfigError, InputError
 from embedlib.testing.models.tokenizers import build_tokenizer
 
@@ -129,3 +136,31 @@ def test_a_tokenizer_that_a_caller_has_configured_is_refused(
         encode(texts, "", 0)
     tokenizer.no_truncation()
     assert encode(texts, "", 0) == ids
+
+
+class HeldLock:
+    """A tokenizer whose `encode`, which holds the interpreter's lock, takes short texts alone."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str, **options: Any) -> Any:
+        assert len(text) <= SHORT_CHARACTERS, "other threads wait for a long text"
+        return self._tokenizer.encode(text, **options)
+
+
+@pytest.mark.parametrize("text", ["the city", "the city " * SHORT_CHARACTERS, "x" * 5000])
+def test_a_long_text_lets_other_threads_go_on(text: str) -> None:
+    tokenizer = _bert()
+    held: Any = HeldLock(tokenizer)
+    [whole] = _whole(tokenizer, [text])
+    assert TokenIds(held)([text], "", 0, add_special_tokens=False) == [whole]
+    assert TokenIds(held)([""], text, 0, add_special_tokens=False) == [whole]
+    assert encode_one(held, text, add_special_tokens=False).ids == whole
+    assert _encode_all(held, [text, "the"]) == _whole(tokenizer, [text, "the"])
+    by_parts = TokenIds(tokenizer, keeps_parts=True)
+    by_parts._tokenizer = held
+    assert by_parts([text], "", 0) == [whole]

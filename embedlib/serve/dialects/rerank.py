@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from embedlib.batching.token_ids import encode_one
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import score_pairs
@@ -167,7 +168,7 @@ async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> li
     tokenizer = exchange.find(body.model, "rerank", "embed").open().tokenizer
 
     def cut(text: str) -> str:
-        offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        offsets = encode_one(tokenizer, text, add_special_tokens=False).offsets
         return text[: offsets[limit - 1][1]] if len(offsets) > limit else text
 
     return await exchange.in_thread(lambda: [cut(document) for document in documents])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+from embedlib.batching.token_ids import encode_one
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import TEI, Route
@@ -72,7 +73,7 @@ def _prompt_of(session: AnyModel, name: str | None) -> str:
 
 
 def _tokens(session: AnyModel, text: str, adds_special: bool) -> list[dict[str, Any]]:
-    found = session.tokenizer.encode(text, add_special_tokens=adds_special)
+    found = encode_one(session.tokenizer, text, add_special_tokens=adds_special)
     return [
         {
             "id": id,
