@@ -14,7 +14,7 @@ import tokenizers
 from embedlib.batching.refusals import check_text, describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.token_ids import SHORT_CHARACTERS, check_whole, encode_one
+from embedlib.batching.token_ids import check_whole, encode_each, encode_one
 from embedlib.batching.tokenizer import Side
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, SequenceTooLongError
@@ -363,9 +363,7 @@ def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[
     """Return every text's ids without special tokens."""
     check_whole(tokenizer)
     try:
-        if len(texts) <= 2 and sum(map(len, texts)) <= SHORT_CHARACTERS:
-            return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-        return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return list(encode_each(tokenizer, texts, add_special_tokens=False))
     except BaseException as error:  # tokenizers raises bare Exception
         if not is_library_error(error):
             raise

@@ -35,6 +35,8 @@ SHORT_CHARACTERS: Final = 1024
 """`Tokenizer.encode` holds the interpreter's lock, 0.3 ms for so many characters and 8 s for 8
 million, in which no other thread computes or answers. The thread pool, which holds none, is not
 worth waking for less. Measured with tokenizers 0.23 and MiniLM's tokenizer."""
+GROUP_CHARACTERS: Final = 1 << 20
+"""Of texts that are tokenized at a time, which takes the library some 150 bytes for each."""
 PARTS_OF_A_TEXT: Final = 64
 """New parts that are tokenized as one text; a core takes one of these texts at a time."""
 
@@ -57,26 +59,21 @@ class TokenIds:
 
     def __call__(
         self, texts: Sequence[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
-    ) -> list[list[int]]:
-        """Return the ids of texts behind a prefix; `first_row` is for messages.
+    ) -> Iterator[list[int]]:
+        """Yield the ids of each text behind a prefix; `first_row` is for messages.
 
         Raises:
             ConfigError: the tokenizer has padding or truncation now.
             InputError: a text is not a str, or has a lone surrogate.
         """
         if self.keeps_parts:
-            rows = self.packed(texts, prefix, first_row)
-            return [np.frombuffer(row, np.int32).tolist() for row in rows]
+            for row in self.packed(texts, prefix, first_row):
+                yield np.frombuffer(row, np.int32).tolist()
+            return
         check_whole(self._tokenizer)
         prompted = _prompted(texts, prefix, first_row)
         try:
-            if len(prompted) == 1 and len(prompted[0]) <= SHORT_CHARACTERS:
-                found = self._tokenizer.encode(prompted[0], add_special_tokens=add_special_tokens)
-                return [found.ids]
-            many = self._tokenizer.encode_batch_fast(
-                prompted, add_special_tokens=add_special_tokens
-            )
-            return [item.ids for item in many]
+            yield from encode_each(self._tokenizer, prompted, add_special_tokens=add_special_tokens)
         except BaseException as error:  # tokenizers raises bare Exception and TypeError
             if not is_library_error(error):
                 raise
@@ -135,6 +132,32 @@ def encode_one(
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     [found] = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
     return found
+
+
+def encode_each(
+    tokenizer: tokenizers.Tokenizer, texts: Sequence[str], *, add_special_tokens: bool
+) -> Iterator[list[int]]:
+    """Yield the ids of each text; other threads go on meanwhile, and memory is bounded."""
+    num_characters = sum(map(len, texts))
+    if len(texts) <= 2 and num_characters <= SHORT_CHARACTERS:
+        for text in texts:
+            yield tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return
+    groups = [texts] if num_characters <= GROUP_CHARACTERS else _groups(texts)
+    for group in groups:
+        for found in tokenizer.encode_batch_fast(group, add_special_tokens=add_special_tokens):
+            yield found.ids
+
+
+def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide texts into groups of at most `GROUP_CHARACTERS`; a text with more is a group."""
+    start = num_characters = 0
+    for index, text in enumerate(texts):
+        if num_characters + len(text) > GROUP_CHARACTERS and index > start:
+            yield texts[start:index]
+            start, num_characters = index, 0
+        num_characters += len(text)
+    yield texts[start:]
 
 
 def check_whole(tokenizer: tokenizers.Tokenizer) -> None:

@@ -19,7 +19,7 @@ from embedlib.batching.refusals import (
 )
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.token_ids import TokenIds
+from embedlib.batching.token_ids import TokenIds, encode_one
 from embedlib.batching.token_rows import TokenRows
 from embedlib.batching.windows import divide
 from embedlib.config import OnTruncate
@@ -249,7 +249,7 @@ class Tokenizer:
         room = self._room(num_examples, num_suffix)
         limit = (num_examples + num_suffix + self.max_seq_tokens + 8) // 8 * 8 + 8
         limit = min(limit, self._longest)
-        bare = self._encode(texts, prompt.prefix, first_row, add_special_tokens=False)
+        bare = list(self._encode(texts, prompt.prefix, first_row, add_special_tokens=False))
         kept = self._tokenizer.decode_batch([ids[:room] for ids in bare], skip_special_tokens=False)
         framed = [prompt.examples + text + prompt.suffix for text in kept]
         found: list[Encoded] = []
@@ -295,8 +295,8 @@ class Tokenizer:
         """
         if prompt.suffix:
             raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
-        self._encode([text], "", row)  # raises for a bad text
-        found = self._tokenizer.encode(prompt.prefix + text)
+        list(self._encode([text], "", row))  # raises for a bad text
+        found = encode_one(self._tokenizer, prompt.prefix + text, add_special_tokens=True)
         spans = list(zip(found.offsets, found.ids, strict=True))
         if len(spans) > self.max_seq_tokens:
             spans = self._truncate(spans, self.max_seq_tokens, self._num_trailing)

@@ -39,6 +39,13 @@ def _whole(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     return [item.ids for item in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
+class Lists(TokenIds):
+    """Gives the ids as lists, not one after the other."""
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        return list(super().__call__(*given, **options))
+
+
 def _drawn(seed: int, count: int) -> list[str]:
     dice = random.Random(seed)
     return ["".join(dice.choices(LETTERS, k=dice.randrange(60))) for _ in range(count)]
@@ -63,7 +70,7 @@ def test_ids_of_parts_are_those_of_the_whole_text(
     if words is not None:
         tokenizer.pre_tokenizer = words
     assert divides_at_spaces(tokenizer)
-    encode = TokenIds(tokenizer, keeps_parts=True)
+    encode = Lists(tokenizer, keeps_parts=True)
     texts = _drawn(0, 500)
     expected = _whole(tokenizer, texts)
     assert encode(texts, "", 0) == expected
@@ -74,7 +81,7 @@ def test_ids_of_parts_are_those_of_the_whole_text(
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = _bert()
-    encode = TokenIds(tokenizer, keeps_parts=True)
+    encode = Lists(tokenizer, keeps_parts=True)
     monkeypatch.setattr(token_ids, "MAX_LETTERS", 400)
     for text in _drawn(1, 200):
         assert encode([text], "", 0) == _whole(tokenizer, [text])
@@ -86,14 +93,14 @@ def test_a_tokenizer_that_looks_beyond_spaces_gets_whole_texts() -> None:
     tokenizer = _bert()
     tokenizer.add_tokens([AddedToken("the city")])
     assert not divides_at_spaces(tokenizer)
-    assert TokenIds(tokenizer, keeps_parts=True)(["see the city"], "", 0) == _whole(
+    assert Lists(tokenizer, keeps_parts=True)(["see the city"], "", 0) == _whole(
         tokenizer, ["see the city"]
     )
     for flag in ("lstrip", "rstrip"):
         other = _bert()
         other.add_special_tokens([AddedToken("<blank>", normalized=False, **{flag: True})])
         assert not divides_at_spaces(other)
-        encode = TokenIds(other, keeps_parts=True)
+        encode = Lists(other, keeps_parts=True)
         for texts in (["see <blank> city", "<blank> city see"], ["see city"], ["<blank>"]):
             assert encode(texts, "", 0) == _whole(other, texts)
     for change in (
@@ -111,7 +118,7 @@ def test_a_tokenizer_that_looks_beyond_spaces_gets_whole_texts() -> None:
 
 
 def test_a_text_that_the_library_does_not_take_is_named_by_its_row() -> None:
-    encode = TokenIds(_bert(), keeps_parts=True)
+    encode = Lists(_bert(), keeps_parts=True)
     with pytest.raises(InputError, match="7"):
         encode(["the city", "the \ud800 city"], "", 6)
     with pytest.raises(InputError, match="6"):
@@ -125,7 +132,7 @@ def test_a_tokenizer_that_a_caller_has_configured_is_refused(
     keeps_parts: bool, texts: list[str]
 ) -> None:
     tokenizer = _bert()
-    encode = TokenIds(tokenizer, keeps_parts=keeps_parts)
+    encode = Lists(tokenizer, keeps_parts=keeps_parts)
     ids = encode(texts, "", 0)
     tokenizer.enable_padding(length=16)
     with pytest.raises(ConfigError, match=r"no_padding\(\).*copy\.deepcopy\(embedder\.tokenizer\)"):
@@ -157,10 +164,28 @@ def test_a_long_text_lets_other_threads_go_on(text: str) -> None:
     tokenizer = _bert()
     held: Any = HeldLock(tokenizer)
     [whole] = _whole(tokenizer, [text])
-    assert TokenIds(held)([text], "", 0, add_special_tokens=False) == [whole]
-    assert TokenIds(held)([""], text, 0, add_special_tokens=False) == [whole]
+    assert Lists(held)([text], "", 0, add_special_tokens=False) == [whole]
+    assert Lists(held)([""], text, 0, add_special_tokens=False) == [whole]
     assert encode_one(held, text, add_special_tokens=False).ids == whole
     assert _encode_all(held, [text, "the"]) == _whole(tokenizer, [text, "the"])
-    by_parts = TokenIds(tokenizer, keeps_parts=True)
+    by_parts = Lists(tokenizer, keeps_parts=True)
     by_parts._tokenizer = held
     assert by_parts([text], "", 0) == [whole]
+
+
+@pytest.mark.parametrize("most", [1, 12, 40, 10_000])
+def test_many_texts_are_tokenized_in_groups(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = _bert()
+    groups: list[int] = []
+
+    class Watched(HeldLock):
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            assert sum(map(len, texts)) <= most or len(texts) == 1
+            groups.append(len(texts))
+            return self._tokenizer.encode_batch_fast(texts, **options)
+
+    monkeypatch.setattr(token_ids, "GROUP_CHARACTERS", most)
+    texts = ["", *_drawn(2, 40), "the city " * 9]
+    watched: Any = Watched(tokenizer)
+    assert Lists(watched)(texts, "", 0, add_special_tokens=False) == _whole(tokenizer, texts)
+    assert sum(groups) == len(texts)

@@ -374,7 +374,7 @@ def test_the_description_asks_for_a_key_where_one_is_needed(make_client: MakeCli
 
 
 def test_who_may_be_reached_by_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedlib.serve.server.serve", lambda application, listen: None)
+    monkeypatch.setattr("embedlib.serve.server.serve", lambda *_: None)
     for host, keys, is_warned in (
         ("127.0.0.1", "", False),
         ("0.0.0.0", "", True),
@@ -436,7 +436,7 @@ def test_an_allowed_host_is_added_to_those_of_a_loopback_address(
 ) -> None:
     served: list[Application] = []
     monkeypatch.setattr(
-        "embedlib.serve.server.serve", lambda application, listen: served.append(application)
+        "embedlib.serve.server.serve", lambda application, *_: served.append(application)
     )
     assert CliRunner().invoke(main, ["serve", "model", *given]).exit_code == 0
     assert served[0].options.allowed_hosts == allowed
