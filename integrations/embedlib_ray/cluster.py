@@ -8,7 +8,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
@@ -56,6 +56,7 @@ def _connect(address: str) -> None:
         if not os.environ.get("RAY_AUTH_MODE"):
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            _read_environment()
         options |= {"include_dashboard": False, "object_store_memory": LOCAL_STORE_BYTES}
     elif address != "auto":
         _check_listens(address)
@@ -69,6 +70,19 @@ def _connect(address: str) -> None:
         raise ConfigError(f"ray = {address!r}: there is no Ray cluster; {_HEADS}") from error
     except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         raise ConfigError(f"ray = {address!r}: {_reason(error)}") from error
+
+
+def _read_environment() -> None:
+    """Let Ray see how it authenticates: it has read these variables when it was imported.
+
+    Of another release than 2.60 these names may be missing; then the variables must be set before
+    the program starts, as the error of `ray.init` says.
+    """
+    with suppress(ImportError, AttributeError):
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _check_listens(address: str) -> None:

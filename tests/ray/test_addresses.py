@@ -76,3 +76,22 @@ def test_other_versions_of_ray_or_python_are_told(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(ConfigError, match=told), connected("auto"):
         pass
+
+
+def test_a_cluster_for_one_command_has_a_token_of_its_own() -> None:
+    program = (
+        "import ray\n"
+        "from embedlib_ray.cluster import connected\n"
+        "with connected('local'):\n"
+        "    print(len(ray.nodes()))\n"
+    )
+    # What a user's shell has, and not that of `.ci/ray`.
+    environment = {name: text for name, text in os.environ.items() if "RAY_AUTH" not in name}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (found.returncode, found.stdout) == (0, "1\n"), found.stderr
