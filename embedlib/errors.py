@@ -32,6 +32,8 @@ import copyreg
 _START_CHARACTERS, _END_CHARACTERS = 1500, 500
 """What is kept of a message that quotes a value or a path of any length: its start says what
 happened, its end says what to do."""
+OTHER_CACHE = "name another folder with engine_cache_dir (--engine-cache-dir)"
+"""What to do where the cache cannot be written."""
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 """Source: the Unicode standard, 23.1, C0 and C1 controls."""
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS if chr(code) not in "\n\t"}
@@ -169,6 +171,11 @@ def shortened(message: str) -> str:
 def visible(text: str) -> str:
     """Return a text with escapes for control characters, which a terminal would obey."""
     return text.translate(_ESCAPES)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, "1 row" or "1,024 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def a_type(value: object) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from embedlib.errors import count_of
+
 
 @click.command()
 @click.argument("url")
@@ -23,6 +25,6 @@ def drop_old(url: str) -> None:
     num_rows = drop_old(url)
     name = without_password(url)
     if num_rows:
-        click.echo(f"Removed {num_rows:,} old rows from {name}")
+        click.echo(f"Removed {count_of(num_rows, 'old row')} from {name}")
     else:
         click.echo(f"{name} keeps no old rows")

@@ -23,7 +23,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
 from embedlib.cli.text_input import text_input_options
 from embedlib.config import Config, VectorPrecision
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, count_of
 from embedlib.progress import Reading
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def encode(
                 writer.write(*row)
         if output != STDOUT:
             progress.pause()  # the bar is left complete above the line
-            progress.say(f"wrote {num_rows:,} vectors of {dim:,} numbers to {output}")
+            progress.say(f"wrote {count_of(num_rows, 'vector')} of {dim:,} numbers to {output}")
 
 
 def _rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from embedlib.errors import count_of
 from embedlib.progress import Progress, Reading, duration
 
 if TYPE_CHECKING:
@@ -41,12 +42,14 @@ class Watch:
         told = self._told
         num_rows = 0 if told is None else told.num_embedded + told.num_unchanged
         total = told.total_documents if told is not None else None
-        of = f" of about {_count(total, 'document')}" if total else ""
+        of = f" of about {count_of(total, 'document')}" if total else ""
         verb = "is" if num_rows == 1 else "are"
         again = "run the same command again to go on"
         # The write that runs at the interrupt still ends, so more rows may be stored.
         return (
-            f"at least {_count(num_rows, 'row')}{of} {verb} stored; {again}" if num_rows else again
+            f"at least {count_of(num_rows, 'row')}{of} {verb} stored; {again}"
+            if num_rows
+            else again
         )
 
 
@@ -54,10 +57,9 @@ def summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
     """Yield the lines that tell what a load did."""
     seconds = max(report.seconds, 1e-9)
     verb = "Would index" if is_dry else "Indexed"
-    yield (
-        f"{verb} {_count(report.num_documents, 'document')} as {_count(report.num_rows, 'row')} "
-        f"into {name}" + ("" if is_dry else f" in {seconds:.1f} s")
-    )
+    documents, rows = count_of(report.num_documents, "document"), count_of(report.num_rows, "row")
+    took = "" if is_dry else f" in {seconds:.1f} s"
+    yield f"{verb} {documents} as {rows} into {name}{took}"
     rate = "" if is_dry else f", {report.num_tokens / seconds:,.0f} tokens/s"
     counts = {
         "embedded": (report.num_embedded, f"{report.num_tokens:,} tokens{rate}"),
@@ -68,14 +70,14 @@ def summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
             report.num_other,
             "stored rows of documents that were not read; --delete-missing deletes them",
         ),
-        "skipped": (report.num_bad, "bad rows"),
+        "skipped": (report.num_bad, "bad row" if report.num_bad == 1 else "bad rows"),
         "truncated": (report.num_truncated, "longer than the model's limit; see --chunk"),
     }
     for label, (count, note) in counts.items():
         if count or label in ("embedded", "unchanged"):
             yield f"  {label:<10}{count:>12,}  {note if count else ''}".rstrip()
     if report.estimated_seconds is not None:
-        measured = _count(report.num_sampled, "row")
+        measured = count_of(report.num_sampled, "row")
         yield (
             f"  embedding would take about {duration(report.estimated_seconds)} here, by the time "
             f"of {measured}"
@@ -93,14 +95,10 @@ def _total_rows(told: IndexProgress, num_rows: int) -> int | None:
 def _notes(told: IndexProgress) -> Iterator[str]:
     """Yield what stands behind the rate; a narrow terminal shows the first of it."""
     if told.num_workers is not None:
-        yield _count(told.num_workers, "worker")
+        yield count_of(told.num_workers, "worker")
     if told.num_retries:
         yield f"{told.num_retries:,} tried again"
     if told.num_unchanged:
         yield f"{told.num_unchanged:,} unchanged"
     of = "" if told.total_documents is None else f" of {told.total_documents:,}"
     yield f"{told.num_documents_embedded:,}{of} docs"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, count_of
 
 
 @click.command(cls=GroupedCommand)
@@ -79,7 +79,11 @@ def pack(model: str, out: Path, as_json: bool, **options: Any) -> None:
             *([("revision", opened.revision)] if opened.revision else []),
             ("size", f"{facts['bytes'] / 1e6:.1f} MB, {len(content.paths)} files"),
             *([("compiled", ", ".join(facts["compiled"]))] if content.compiled else []),
-            *([("measured", f"{content.num_reports} reports")] if content.num_reports else []),
+            *(
+                [("measured", count_of(content.num_reports, "report"))]
+                if content.num_reports
+                else []
+            ),
             ("digest", digest),
         ]
     )

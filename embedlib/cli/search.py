@@ -12,7 +12,7 @@ from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, 
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
-from embedlib.errors import visible
+from embedlib.errors import shown, visible
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
 if TYPE_CHECKING:
@@ -139,9 +139,15 @@ def search(
 
 def _nothing_found(where: str | None) -> str:
     """Return what is told, so that no output is not taken for a failure."""
+    from embedlib.indexing.filters.tokens import read_tokens
+
     if where is None:
         return "no row was found"
-    return 'no row was found; --where passes no value of another type: "2021" is not 2021'
+    told = f"no row passes --where {shown(where)}"
+    typed = ("number", "true", "false")
+    if any(token.kind in typed or token.text in typed for token in read_tokens(where, "--where")):
+        told += '; a value of another type does not: "2021" is not 2021'
+    return told
 
 
 def _json(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> str:

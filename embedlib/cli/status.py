@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from embedlib.cli.table import print_table
+from embedlib.errors import count_of
 
 _OTHERS = {"old": "kept until drop-old", "beside": "loaded beside, not found"}
 
@@ -48,7 +49,7 @@ def status(url: str, as_json: bool) -> None:
             *([("sparse vectors", state.sparse.model)] if state.sparse else []),
             *([("full-text index", state.full_text)] if state.full_text else []),
             *(
-                (_OTHERS[key], f"{each.num_rows:,} rows of {each.model}")
+                (_OTHERS[key], f"{count_of(each.num_rows, 'row')} of {each.model}")
                 for key, each in others.items()
             ),
         ]

@@ -18,7 +18,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from embedlib.config import Config
-from embedlib.errors import EngineBuildError, ModelUnsupportedError
+from embedlib.errors import OTHER_CACHE, EngineBuildError, ModelUnsupportedError
 from embedlib.models.new_file import new_file
 from embedlib.models.reading.model_file import load_json
 
@@ -133,7 +133,7 @@ def _explaining(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EngineBuildError(f"cannot write {path}: {error.strerror}") from error
+        raise EngineBuildError(f"cannot write {path}: {error.strerror}; {OTHER_CACHE}") from error
 
 
 def read_profile(key: ProfileKey, config: Config) -> Profile | None:

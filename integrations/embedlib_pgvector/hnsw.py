@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from embedlib.config import Similarity
+from embedlib.errors import count_of
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.table import VECTORS_INDEX, Table, count_rows, own_index_name
@@ -171,7 +172,7 @@ class IndexBuild:
 
     def _build(self, connection: Connection, is_parallel: bool) -> None:
         num_rows, _ = count_rows(connection, self._table)
-        self._session.tell(f"building the index of {num_rows:,} rows")
+        self._session.tell(f"building the index of {count_of(num_rows, 'row')}")
         self._set_memory(connection, num_rows)
         self._set_workers(connection, is_parallel)
         statement = sql.SQL("CREATE INDEX {} {} ON {} USING hnsw (embedding {}) WITH ({})").format(

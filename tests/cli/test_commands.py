@@ -160,6 +160,8 @@ def test_help_groups_the_options(name: str, run: Run) -> None:
     groups = [line for line in lines if line.endswith(":") and line[:1].isupper()]
     assert groups[0] == "Options:" or name == "inspect"
     assert groups[-2:] == ["Model files:", "General:"]
+    listed = [line for line in lines[lines.index(groups[0]) :] if line.startswith("  ")]
+    assert not [line for line in listed if line.strip().startswith(("[MODEL]", "QUESTION"))]
     own = lines[: lines.index("Model files:")]
     assert not any("--token " in line or "--quiet" in line for line in own)
 

@@ -281,7 +281,7 @@ def test_quiet_leaves_results_and_errors(run: Run, model: str, tmp_path: Path, o
     source.write_text('{"id": 1, "text": "good"}\n{"id": 2}\n')
     done = run("index", source, "-m", model, "--to", out, "-q")
     assert (done.exit_code, done.stderr) == (3, "")
-    assert "skipped              1  bad rows" in done.stdout
+    assert "skipped              1  bad row\n" in done.stdout
     refused = run("index", "no-such-file", "-m", model, "--to", out, "--quiet")
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: ")
@@ -348,8 +348,11 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     none = run("search", "measure time", "--to", out, "--where", "source > 1")
     assert (none.exit_code, none.stdout) == (0, "")
     assert none.stderr.endswith(
-        'no row was found; --where passes no value of another type: "2021" is not 2021\n'
+        "no row passes --where 'source > 1'; a value of another type does not: "
+        '"2021" is not 2021\n'
     )
+    none = run("search", "measure time", "--to", out, "--where", 'source = "1" and year = "2"')
+    assert none.stderr.endswith(""" --where 'source = "1" and year = "2"'\n""")
     assert not run("search", "x", "--to", out, "--where", "source > 1", "-q").output
 
 

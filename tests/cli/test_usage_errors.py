@@ -59,6 +59,12 @@ def test_what_is_missing_is_shown_by_an_example(
             ["encode"],
             "EMBEDLIB_MODEL, or model in a file of settings. For example: embedlib encode",
         ),
+        (["bench"], "EMBEDLIB_MODEL, or model in a file of settings. For example: embedlib bench"),
+        (["serve"], "EMBEDLIB_MODEL, or model in a file of settings. For example: embedlib serve"),
+        (
+            ["encode", "nearby.txt", "-o", "x.npy"],
+            "'nearby.txt' is a file and no model; write the model in front of it, or set EMBEDLIB",
+        ),
         (
             ["search", "x", "--to"],
             "'--to' requires an argument. For example: embedlib search \"how",

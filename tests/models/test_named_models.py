@@ -16,6 +16,7 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.catalog import catalog
 from embedlib.models.encoder_parts import Rope
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompts
@@ -73,6 +74,9 @@ def test_what_the_files_promise(name: str, tmp_path: Path) -> None:
     assert spec.pooling.include_prompt
     assert spec.max_seq_tokens == expected["max_seq_tokens"]
     assert spec.embedding_dim == expected["dim"]
+    for listed in catalog():
+        if listed.name == model["name"]:
+            assert (listed.dim, listed.tokens) == (spec.embedding_dim, spec.max_seq_tokens)
     assert spec.is_normalized is expected["is_normalized"]
     assert encoder.is_causal is expected["is_causal"]
     window = expected["window"]  # a list if layers alternate

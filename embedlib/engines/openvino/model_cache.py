@@ -34,6 +34,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.errors import OTHER_CACHE
+
 FORMAT: Final = 2
 """Of these folders."""
 MAX_DEATHS: Final = 2
@@ -93,14 +95,14 @@ class ModelCache:
                 pass  # the folder is writable
             lock = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            _logger.warning("compiled models are not cached: %s", error)
+            _logger.warning("compiled models are not cached: %s; %s", error, OTHER_CACHE)
             yield None
             return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             is_usable = entry.recover()
         except OSError as error:
-            _logger.warning("compiled models are not cached: %s", error)
+            _logger.warning("compiled models are not cached: %s; %s", error, OTHER_CACHE)
             is_usable = False
         try:
             yield entry if is_usable else None

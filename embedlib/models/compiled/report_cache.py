@@ -17,7 +17,7 @@ from time import time
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.errors import EngineBuildError
+from embedlib.errors import OTHER_CACHE, EngineBuildError
 from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.engine_folder import FORMAT_VERSION, file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
@@ -62,7 +62,7 @@ def report_place(files: ModelFiles, report: FidelityReport, config: Config) -> P
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EngineBuildError(f"cannot make {place}: {error.strerror}") from error
+        raise EngineBuildError(f"cannot make {place}: {error.strerror}; {OTHER_CACHE}") from error
     return place
 
 
@@ -153,7 +153,7 @@ def give_up(
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(reason + "\n", encoding="utf-8")
     except OSError as error:
-        raise EngineBuildError(f"cannot write {place}: {error.strerror}") from error
+        raise EngineBuildError(f"cannot write {place}: {error.strerror}; {OTHER_CACHE}") from error
 
 
 def has_given_up(
