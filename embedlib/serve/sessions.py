@@ -62,13 +62,15 @@ def ranges_of(embedder: Embedder) -> NDArray[np.float32] | None:
     return embedder._calls.ranges
 
 
-def check_quantization(embedder: Embedder, kind: str, dimensions: int | None) -> None:
-    """Refuse to quantize vectors that were computed with these dimensions, if ranges do not fit.
+def check_quantization(
+    embedder: Embedder, kind: str, dimensions: int | None, *, normalizes: bool
+) -> None:
+    """Refuse to quantize vectors that are computed with these arguments, if ranges do not fit.
 
     Raises:
         ConfigError: the ranges are those of other vectors.
     """
-    vectors = VectorArguments(truncate_dim=dimensions, precision=kind)
+    vectors = VectorArguments(normalizes, dimensions, kind)
     embedder._calls.check_quantization(vectors)
 
 

@@ -14,6 +14,8 @@ import pytest
 from embedlib import Embedder
 from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
+from embedlib.serve.dialects import cohere
+from embedlib.serve.dialects.embedding_types import as_type
 from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector
 from tests.serve.conftest import LABELS, Client
 
@@ -245,6 +247,18 @@ def test_cohere_embed(client: Client) -> None:
     status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": ["int8"]})
     assert status == 400
     assert "quantization_ranges" in error["message"]
+
+
+def test_cohere_makes_each_type_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(
+        cohere,
+        "as_type",
+        lambda rows, kind, session: made.append(kind) or as_type(rows, kind, session),
+    )
+    asked = {"texts": TEXTS, "embedding_types": ["float", "binary", "float"] * 100}
+    assert list(client.post("/v2/embed", asked)["embeddings"]) == ["float", "binary"]
+    assert made == ["float", "binary"]
 
 
 def test_cohere_embed_in_bytes(make_client: Any) -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
-from numpy.typing import NDArray
-
 from embedlib.embedder import Embedder
-from embedlib.errors import ConfigError
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import COHERE, Route
+from embedlib.serve.dialects.embedding_types import EmbeddingType, as_type, check_type
 from embedlib.serve.dialects.openai import role_of
-from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive
-from embedlib.serve.sessions import check_quantization, ranges_of
 from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
 from embedlib.serve.wire import check_count
-from embedlib.vectors.arrays import Vectors
-from embedlib.vectors.quantization import quantize
-
-EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
 class EmbedBody(Common, kw_only=True):
@@ -44,7 +37,10 @@ async def embed_texts(exchange: Exchange) -> Response:
     model = exchange.find(body.model, "embed")
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
-    kinds: list[EmbeddingType] = list(body.embedding_types or ("float",))
+    # Each once: a repetition would be encoded again, and gives the same key.
+    kinds: Iterable[EmbeddingType] = dict.fromkeys(body.embedding_types or ("float",))
+    for kind in kinds:
+        check_type(session, kind, "embedding_types", dimensions=body.output_dimension)
     rows = await embed(
         model,
         body.texts,
@@ -55,8 +51,7 @@ async def embed_texts(exchange: Exchange) -> Response:
     embeddings: dict[str, Any] = {}
     for kind in kinds:
         encode_row: EncodeRow = as_base64 if kind == "base64" else as_decimals
-        make = partial(_converted, rows, kind, session, body.output_dimension)
-        converted = await exchange.make(make, len(rows))
+        converted = await exchange.make(partial(as_type, rows, kind, session), len(rows))
         embeddings[kind] = await exchange.encode_rows(converted, encode_row)
     num_tokens = exchange.work.usage.num_tokens
     content = {
@@ -70,26 +65,6 @@ async def embed_texts(exchange: Exchange) -> Response:
         "response_type": "embeddings_by_type",
     }
     return await exchange.answer(content, len(rows))
-
-
-def _converted(
-    rows: Vectors, kind: EmbeddingType, session: Embedder, dimensions: int | None
-) -> NDArray[Any]:
-    if kind == "float" or kind == "base64":
-        return rows
-    ranges = ranges_of(session)
-    if kind in ("int8", "uint8") and ranges is None:
-        raise HTTPError(
-            400,
-            f"embedding_types has {kind!r}, which needs the range of every dimension; ask for "
-            "float or binary, or serve an Embedder with quantization_ranges through create_app",
-            param="embedding_types",
-        )
-    try:
-        check_quantization(session, kind, dimensions)
-        return quantize(rows, kind, ranges)
-    except ConfigError as error:
-        raise HTTPError(400, str(error), param="embedding_types") from None
 
 
 ROUTES = (
