@@ -1,24 +1,30 @@
-"""OpenAI's `/v1/embeddings` and `/v1/models`, as vLLM, Voyage and Jina extend them.
+"""OpenAI's `/v1/embeddings` and `/v1/models`, as vLLM, Voyage, Jina and Infinity extend them.
 
-Source: openai-python 3.54, `types/embedding_create_params.py`; vLLM, `entrypoints/pooling/embed`.
+Source: openai-python 3.54, `types/embedding_create_params.py`; vLLM, `entrypoints/pooling/embed`;
+voyageai 0.5, `util.py`; https://api.jina.ai/redoc; infinity_client, `models`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from time import time
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.embedder import Embedder
+from embedlib.models.prompts import Role
 from embedlib.serve.asgi import JSON, Response, new_id
 from embedlib.serve.catalog import describe_model
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.embedding_types import as_type, check_type
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, check_positive
@@ -37,10 +43,18 @@ MSGPACK = "application/msgpack"
 OCTETS = "application/octet-stream"
 MAX_DESCRIBED_ROWS = 64
 """Of an answer in bytes: a row takes some 100 bytes of a header, and clients refuse 8 kB."""
+_TASKS: Final[Mapping[str, Role | None]] = MappingProxyType(
+    {
+        "retrieval.query": "query",
+        "retrieval.passage": "document",
+        **dict.fromkeys(("text-matching", "classification", "clustering", "separation")),
+    }
+)
+"""Jina's tasks, and the role whose prompt stands for each."""
 
 
 class EmbeddingsBody(PoolingFields, kw_only=True):
-    """The body of `POST /v1/embeddings`; fields of other spellings are Voyage's and vLLM's."""
+    """The body of `POST /v1/embeddings`; fields of other spellings are those of other servers."""
 
     input: Input
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] | None = None
@@ -56,6 +70,13 @@ class EmbeddingsBody(PoolingFields, kw_only=True):
     embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] | None = None
     """Of base64 and bytes; vLLM's, as the next one."""
     endianness: Literal["native", "big", "little"] | None = None
+    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = None
+    """Voyage's."""
+    embedding_type: Literal["float", "base64", "binary", "ubinary"] | None = None
+    """Jina's, as the next one."""
+    task: str | None = None
+    modality: str | None = None
+    """Infinity's: only "text"."""
 
 
 async def embeddings(exchange: Exchange) -> Response:
@@ -68,25 +89,52 @@ async def embeddings(exchange: Exchange) -> Response:
     take_pooling_fields(exchange, body)
     _check_fields(body)
     model = exchange.find(body.model, "embed")
+    session = model.open()
+    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    role, prompt_name = _prompt_of(body, session)
+    kind = body.output_dtype or body.embedding_type or "float"
+    field = "output_dtype" if body.output_dtype else "embedding_type"
+    normalizes = bool(body.normalize)
+    check_type(session, kind, field, dimensions=dimensions, normalizes=normalizes)
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     rows = await embed(
         model,
         texts,
         exchange.work,
-        role=role_of(body.input_type),
-        prompt_name=body.prompt_name,
-        normalizes=bool(body.normalize),
+        role=role,
+        prompt_name=prompt_name,
+        normalizes=normalizes,
         dimensions=dimensions,
     )
+    if _is_quantized(body):
+        rows = await exchange.make(partial(as_type, rows, kind, session), len(rows))
     return await _respond(exchange, rows, body, model.name)
 
 
+def _is_quantized(body: EmbeddingsBody) -> bool:
+    return body.output_dtype not in (None, "float") or body.embedding_type in ("binary", "ubinary")
+
+
 def _check_fields(body: EmbeddingsBody) -> None:
-    """Check what vLLM takes for vectors alone.
+    """Check what other servers take beside OpenAI's fields.
 
     Raises:
         HTTPError: it would change the vectors, or their bytes, in ways that are not there.
     """
+    if body.modality not in (None, "text"):
+        raise HTTPError(
+            400,
+            f"modality = {body.modality!r:.40}; there are no images or audio here, send texts",
+            param="modality",
+        )
+    if body.output_dtype is not None and body.embedding_type is not None:
+        raise HTTPError(
+            400,
+            "output_dtype and embedding_type both choose the type of the numbers; give one",
+            param="output_dtype",
+        )
+    if _is_quantized(body):
+        _check_no_bytes(body)
     if body.use_activation is False:
         raise HTTPError(
             400,
@@ -102,7 +150,51 @@ def _check_fields(body: EmbeddingsBody) -> None:
         )
 
 
-def role_of(input_type: str | None) -> Literal["query", "document"] | None:
+def _check_no_bytes(body: EmbeddingsBody) -> None:
+    """Check that numbers of one byte are not asked for in the form of others.
+
+    Raises:
+        HTTPError: they are.
+    """
+    if body.encoding_format in ("bytes", "bytes_only"):
+        raise HTTPError(
+            400,
+            f"encoding_format = {body.encoding_format!r}; plain bytes are of embed_dtype, ask for "
+            "float or base64",
+            param="encoding_format",
+        )
+    if body.embed_dtype is not None:
+        raise HTTPError(
+            400,
+            f"embed_dtype = {body.embed_dtype!r}; output_dtype or embedding_type chooses another "
+            "type, leave one out",
+            param="embed_dtype",
+        )
+
+
+def _prompt_of(body: EmbeddingsBody, session: Embedder) -> tuple[Role | None, str | None]:
+    """Return the role of the texts, and the name of the prompt.
+
+    Raises:
+        HTTPError: a field is unknown, or two choose the prompt.
+    """
+    role = role_of(body.input_type)
+    if not body.task:
+        return role, body.prompt_name
+    if body.input_type or body.prompt_name:
+        raise HTTPError(
+            400,
+            "task, input_type and prompt_name each choose the prompt; give one",
+            param="task",
+        )
+    has_prompt = body.task in session.prompts
+    if not has_prompt and body.task not in _TASKS:
+        known = ", ".join(dict.fromkeys((*_TASKS, *session.prompts)))
+        raise HTTPError(400, f"task = {body.task!r:.60}; it must be one of {known}", param="task")
+    return _TASKS.get(body.task), body.task if has_prompt else None
+
+
+def role_of(input_type: str | None) -> Role | None:
     """Return the role that clients spell in several ways.
 
     Raises:
@@ -126,18 +218,43 @@ def usage_of(exchange: Exchange) -> dict[str, int]:
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
 
 
-async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, model: str) -> Response:
-    encoding = body.encoding_format
-    if encoding in ("bytes", "bytes_only") or (encoding is None and OCTETS in exchange.accepts):
+def _encoding_of(
+    exchange: Exchange, body: EmbeddingsBody
+) -> Literal["float", "base64", "bytes", "msgpack"]:
+    """Return how numbers are written; `Accept` decides where no field does."""
+    match body.embedding_type:
+        case "base64":
+            return "base64"
+        case "binary" | "ubinary":
+            # Also beside base64: the openai SDK asks for it by itself, and reads float32.
+            return "float"
+    match body.encoding_format:
+        case "float" | "base64" as encoding:
+            return encoding
+        case "bytes" | "bytes_only":
+            return "bytes"
+    if not _is_quantized(body):
+        if OCTETS in exchange.accepts:
+            return "bytes"
+        if MSGPACK in exchange.accepts:
+            return "msgpack"
+    return "float"
+
+
+async def _respond(
+    exchange: Exchange, rows: NDArray[Any], body: EmbeddingsBody, model: str
+) -> Response:
+    encoding = _encoding_of(exchange, body)
+    if encoding == "bytes":
         return await exchange.make(lambda: _respond_bytes(exchange, rows, body), len(rows))
-    is_msgpack = encoding is None and MSGPACK in exchange.accepts
     encoded: Iterable[bytes]
-    if is_msgpack:
+    if encoding == "msgpack":
         encoded = await exchange.in_thread(lambda: as_msgpack(rows))
     else:
         encode_row = as_base64 if encoding == "base64" else as_decimals
         stored: NDArray[Any] = rows
-        if encoding == "base64" and (body.embed_dtype or body.endianness):
+        is_stored = bool(body.embed_dtype or body.endianness) and not _is_quantized(body)
+        if encoding == "base64" and is_stored:
             stored, encode_row = _stored(rows, body), as_stored_base64
         encoded = map(encode_row, stored)  # one by one, where the content is made
 
@@ -155,7 +272,7 @@ async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, mode
             **({"truncated": exchange.truncated_rows} if exchange.work.usage.truncated else {}),
         }
 
-    if is_msgpack:
+    if encoding == "msgpack":
         written = await exchange.make(lambda: msgspec.msgpack.encode(content()), len(rows))
         return Response(written, content_type=MSGPACK)
     return await exchange.answer(content, len(rows))
