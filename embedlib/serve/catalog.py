@@ -266,13 +266,13 @@ def _with_routes(tasks: Iterable[Task]) -> str:
     return ", ".join(f"{task} (POST {ROUTE_OF[task]})" for task in tasks)
 
 
-def describe_model(model: ServedModel) -> Mapping[str, object]:
-    """Return what `/v1/models` says of a model."""
+def describe_model(model: ServedModel, owner: str) -> Mapping[str, object]:
+    """Return what `/v1/models` says of a model, with this owner."""
     facts: dict[str, object] = {
         "id": model.name,
         "object": "model",
         "created": model.created,
-        "owned_by": "embedlib",
+        "owned_by": owner,
         "root": model.source,
         "state": model.state,
     }

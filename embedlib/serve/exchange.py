@@ -219,14 +219,14 @@ def check_positive(value: int | None, name: str) -> None:
         raise HTTPError(422, f"{name} = {value}; it must be 1 or more", param=name)
 
 
-def check_top_n(value: int | None) -> None:
-    """Check how many of the best are asked for.
+def check_not_negative(value: int | None, name: str) -> None:
+    """Check a number of results or dimensions of which 0 stands for all.
 
     Raises:
-        HTTPError: it is below 0, which stands for all.
+        HTTPError: it is below 0.
     """
     if value is not None and value < 0:
-        raise HTTPError(422, f"top_n = {value}; it must be 0 (all) or more", param="top_n")
+        raise HTTPError(422, f"{name} = {value}; it must be 0 (all) or more", param=name)
 
 
 def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:

@@ -82,6 +82,8 @@ def test_many_rows_are_encoded_as_few_are(client: Client) -> None:
 def test_dimensions_are_cut(client: Client) -> None:
     answer = client.post("/v1/embeddings", {"input": "abc", "dimensions": 2})
     assert answer["data"][0]["embedding"] == rows_of(["abc"])[0, :2].tolist()
+    every = client.post("/embeddings", {"input": "abc", "dimensions": 0})  # Infinity's clients
+    assert every["data"][0]["embedding"] == rows_of(["abc"])[0].tolist()
     status, error = client.refuse("/v1/embeddings", {"input": "abc", "dimensions": 7})
     assert status == 400
     assert error["error"]["message"] == "dimensions = 7; embed has 6, ask for 1 to 6"
@@ -149,6 +151,11 @@ def test_voyage_reads_data(client: Client) -> None:
     answer = client.post("/v1/rerank", {"query": "q", "documents": TEXTS, "top_k": None})
     assert [entry["index"] for entry in answer["data"]] == [2, 1, 0]
     assert "results" not in answer
+    for field in ("top_k", "top_n"):
+        asked = {"query": "q", "documents": TEXTS, field: -1}
+        status, error = client.refuse("/v1/rerank", asked)
+        assert (status, error["error"]["param"]) == (400, field)
+        assert error["error"]["message"] == f"{field} = -1; it must be 0 (all) or more"
 
 
 def test_an_embedder_ranks_where_there_is_no_reranker(make_client: Any) -> None:
@@ -321,6 +328,10 @@ def test_models_are_described(client: Client) -> None:
     assert [entry["tasks"] for entry in listed] == [["embed"], ["rerank"], ["classify"]]
     assert client.send("GET", "/v1/models/embed").json()["dimensions"] == FAKE_DIM
     assert client.send("GET", "/v1/models/none").status_code == 404
+    assert {entry["owned_by"] for entry in listed} == {"embedlib"}
+    for path in ("/models", "/models/embed"):  # Infinity's client knows one owner
+        answer = client.send("GET", path).json()
+        assert {e["owned_by"] for e in answer.get("data", [answer])} == {"infinity"}
     assert listed[0]["stats"] == {"queue_absolute": 0, "queue_fraction": 0}  # Infinity's
     assert client.send("GET", "/health").json()["unix"] > 0
 

@@ -27,7 +27,7 @@ from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_types import as_type, check_type
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_positive
+from embedlib.serve.exchange import Exchange, check_not_negative, check_positive
 from embedlib.serve.vectors import (
     STORED_TYPES,
     as_base64,
@@ -59,6 +59,7 @@ class EmbeddingsBody(PoolingFields, kw_only=True):
     input: Input
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] | None = None
     dimensions: int | None = None
+    """0 is all of them: Infinity's clients send it."""
     output_dimension: int | None = None
     input_type: str | None = None
     """"query" or "document"."""
@@ -84,7 +85,7 @@ async def embeddings(exchange: Exchange) -> Response:
     body = await exchange.read(EmbeddingsBody)
     texts = inputs_of(body.input, "input", exchange.shared.options)
     dimensions = body.dimensions or body.output_dimension
-    check_positive(body.dimensions, "dimensions")
+    check_not_negative(body.dimensions, "dimensions")
     check_positive(body.output_dimension, "output_dimension")
     take_pooling_fields(exchange, body)
     _check_fields(body)
@@ -309,17 +310,17 @@ def _respond_bytes(exchange: Exchange, rows: Vectors, body: EmbeddingsBody) -> R
     return Response(stored.tobytes(), content_type=OCTETS, headers=headers)
 
 
-async def models(exchange: Exchange) -> Response:
+async def models(exchange: Exchange, *, owner: str) -> Response:
     """Answer `GET /v1/models`."""
-    found = [describe_model(model) for model in exchange.shared.catalog]
+    found = [describe_model(model, owner) for model in exchange.shared.catalog]
     return Response(msgspec.json.encode({"object": "list", "data": found}), content_type=JSON)
 
 
-async def model(exchange: Exchange) -> Response:
+async def model(exchange: Exchange, *, owner: str) -> Response:
     """Answer `GET /v1/models/NAME`; a name may have slashes."""
     for found in exchange.shared.catalog:
         if found.name == exchange.rest:
-            return Response(msgspec.json.encode(describe_model(found)))
+            return Response(msgspec.json.encode(describe_model(found, owner)))
     raise HTTPError(
         404, f"no model {exchange.rest!r:.80} here; GET /v1/models lists them", "not_found"
     )
@@ -331,8 +332,9 @@ ROUTES = (
         for path in ("/v1/embeddings", "/embeddings")
     ),
     *(
-        Route("GET", f"{prefix}{path}", handle, OPENAI, summary)
-        for prefix in ("/v1", "")
+        Route("GET", f"{prefix}{path}", partial(handle, owner=owner), OPENAI, summary)
+        # Infinity's client asks without /v1, and takes no other owner than its own server.
+        for prefix, owner in (("/v1", "embedlib"), ("", "infinity"))
         for path, handle, summary in (
             ("/models", models, "The models of this server."),
             ("/models/", model, "One model of this server."),

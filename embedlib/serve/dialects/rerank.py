@@ -20,7 +20,7 @@ from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_sc
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_top_n, ranked
+from embedlib.serve.exchange import Exchange, check_not_negative, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
 
@@ -74,8 +74,9 @@ async def rerank(exchange: Exchange) -> Response:
     documents = [_text(document, place) for place, document in enumerate(body.documents)]
     is_voyage = body.top_k is not msgspec.UNSET
     is_v1 = exchange.request.path.endswith("/v1/rerank")
-    top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
-    check_top_n(top_k)
+    top_k = body.top_k if isinstance(body.top_k, int) else None
+    check_not_negative(body.top_n, "top_n")
+    check_not_negative(top_k, "top_k")
     take_pooling_fields(exchange, body)
     if body.instruction is not None:
         _check_takes_instruction(exchange.find(body.model, "rerank", "embed"), body.instruction)
@@ -99,7 +100,7 @@ async def rerank(exchange: Exchange) -> Response:
                 # Absent and not null otherwise: LiteLLM refuses null.
                 **({"document": {"text": documents[index]}} if body.return_documents else {}),
             }
-            for index in ranked(scores, top_k)
+            for index in ranked(scores, body.top_n or top_k)
         ]
         return {
             "id": f"rerank-{new_id()}",

@@ -20,8 +20,8 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import (
     Common,
     Exchange,
+    check_not_negative,
     check_positive,
-    check_top_n,
     labelled,
     ranked,
 )
@@ -221,7 +221,7 @@ async def rerank_texts(exchange: Exchange) -> Response:
     body = await exchange.read(RerankBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
-    check_top_n(body.top_n)
+    check_not_negative(body.top_n, "top_n")
     scores = await rank_scores(
         exchange, body.model, body.query, body.texts, raw_scores=bool(body.raw_scores)
     )
