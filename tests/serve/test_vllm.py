@@ -11,8 +11,15 @@ import pytest
 
 from embedlib import Config, Reranker
 from embedlib.models.spec import Head
-from embedlib.testing import byte_tokenizer, fake_spec
-from tests.serve.conftest import LABELS, Client, ScoreEngine
+from embedlib.testing import byte_tokenizer, fake_embedder, fake_spec
+from tests.serve.conftest import (
+    LABELS,
+    Client,
+    MakeClient,
+    ScoreEngine,
+    fake_classifier,
+    fake_reranker,
+)
 from tests.serve.test_dialects import rows_of, score, sigmoid
 
 
@@ -56,6 +63,27 @@ def test_what_would_be_ignored_is_refused(
     client.post(path, body | {field: same})
     status, error = client.refuse(path, body | {field: other})
     assert (status, error["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("model", ["rank", "embed"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["a", "b" * 99]}),
+        ("/classify", {"input": ["a", "b" * 99]}),
+        ("/rerank", {"query": "q", "documents": ["a", "b" * 99]}),
+        ("/score", {"text_1": "q", "text_2": ["a", "b" * 99]}),
+    ],
+)
+def test_long_texts_are_refused_where_asked(
+    make_client: MakeClient, path: str, body: dict[str, Any], model: str
+) -> None:
+    makers: dict[str, Any] = {"rank": fake_reranker, "embed": fake_embedder}
+    make = {"/v1/embeddings": fake_embedder, "/classify": fake_classifier}.get(path, makers[model])
+    client = make_client({"model": make()})
+    assert client.send("POST", path, body).headers["x-embedlib-truncated"] == "1"
+    status, error = client.refuse(path, body | {"truncation": False})
+    assert (status, error["error"]["code"]) == (400, "context_length_exceeded")
 
 
 def test_vectors_keep_their_activation(client: Client) -> None:

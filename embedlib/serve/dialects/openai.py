@@ -65,8 +65,6 @@ class EmbeddingsBody(PoolingFields, kw_only=True):
     """"query" or "document"."""
     prompt_name: str | None = None
     normalize: bool | None = None
-    truncation: bool | None = None
-    """False refuses texts that are too long."""
     user: str | None = None
     embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] | None = None
     """Of base64 and bytes; vLLM's, as the next one."""
@@ -97,7 +95,6 @@ async def embeddings(exchange: Exchange) -> Response:
     field = "output_dtype" if body.output_dtype else "embedding_type"
     normalizes = bool(body.normalize)
     check_type(session, kind, field, dimensions=dimensions, normalizes=normalizes)
-    exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     rows = await embed(
         model,
         texts,

@@ -38,7 +38,6 @@ class RerankBody(PoolingFields, kw_only=True):
     """Voyage's `top_n`."""
     return_documents: bool | None = None
     raw_scores: bool | None = None
-    truncation: bool | None = None
     instruction: str | None = None
     max_tokens_per_doc: int | None = None
     """Cohere's and vLLM's: longer documents are cut; 0: the model's limit alone."""
@@ -80,7 +79,6 @@ async def rerank(exchange: Exchange) -> Response:
     take_pooling_fields(exchange, body)
     if body.instruction is not None:
         _check_takes_instruction(exchange.find(body.model, "rerank", "embed"), body.instruction)
-    exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     scores = await rank_scores(
         exchange,
         body.model,

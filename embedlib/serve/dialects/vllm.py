@@ -18,6 +18,8 @@ class PoolingFields(Common, kw_only=True):
     truncate_prompt_tokens: int | None = None
     """Only -1, the model's limit."""
     truncation_side: Side | None = None
+    truncation: bool | None = None
+    """False refuses texts that are too long; Voyage's."""
     padding: Literal["max_length", "do_not_pad"] | None = None
     """Only "do_not_pad"."""
     add_special_tokens: bool | None = None
@@ -27,11 +29,12 @@ class PoolingFields(Common, kw_only=True):
 
 
 def take_pooling_fields(exchange: Exchange, body: PoolingFields) -> None:
-    """Take the side that long texts are truncated on, and check what changes the computation.
+    """Take what becomes of long texts, and check what changes the computation.
 
     Raises:
         HTTPError: one of the others has another value than what is done anyway.
     """
+    exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     exchange.work.side = body.truncation_side or "right"
     given = {body.truncate_prompt_tokens, body.padding, body.add_special_tokens}
     if given == {None}:  # as nearly always
