@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Lane
-from embedlib.serve.asgi import Request, Response
+from embedlib.serve.asgi import JSON, Request, Response
 from embedlib.serve.catalog import Catalog, ServedModel, Task
 from embedlib.serve.compute import Work
 from embedlib.serve.destinations import Destinations
@@ -31,6 +32,7 @@ T = TypeVar("T")
 MAX_BYTES_IN_LOOP = 256 * 1024
 """Larger bodies are decoded by a thread: a megabyte takes some 2 milliseconds."""
 LANE_HEADER = "x-embedlib-lane"
+_QUALITY = re.compile(r"(?:^|;)\s*q=([0-9](?:\.[0-9]*)?)\s*(?:;|$)")
 MAX_TRACEPARENT_CHARS = 128
 """Today's have 55; later versions may be longer. Source: W3C Trace Context, 3.2 and 3.4."""
 
@@ -176,10 +178,17 @@ class Exchange(msgspec.Struct):
         """Return what a function makes of rows; of many by a thread."""
         return make() if num_rows <= MAX_ROWS_IN_LOOP else await self.in_thread(make)
 
-    @property
-    def accepts(self) -> str:
-        """The header Accept."""
-        return self.request.headers.get("accept", "")
+    def prefers(self, kind: str) -> bool:
+        """Return whether the header Accept names a media type, and does not rank JSON above it.
+
+        Source: RFC 9110, 12.4.2 and 12.5.1. Ranges as */* name none: clients send them by default.
+        """
+        header = self.request.headers.get("accept", "").lower()
+        if kind not in header:  # as nearly always
+            return False
+        qualities = dict(map(_with_quality, header.split(",")))
+        quality = qualities.get(kind, 0.0)
+        return quality > 0 and quality >= qualities.get(JSON, 0.0)
 
     @property
     def truncated_rows(self) -> list[int]:
@@ -196,6 +205,13 @@ class Exchange(msgspec.Struct):
             raise HTTPError(
                 400, f"lane = {wanted!r:.40}; it must be query or bulk", param="lane"
             ) from None
+
+
+def _with_quality(entry: str) -> tuple[str, float]:
+    """Return the media type of an entry of Accept, and its quality from 0 to 1."""
+    kind, _, parameters = entry.partition(";")
+    found = _QUALITY.search(parameters)
+    return kind.strip(), float(found[1]) if found else 1.0
 
 
 def _written(content: Any) -> bytes:

@@ -39,7 +39,7 @@ async def health(exchange: Exchange) -> Response:
 
 async def root(exchange: Exchange) -> Response:
     """Answer `GET /`: people get the page, probes the health."""
-    if "text/html" in exchange.accepts:
+    if exchange.prefers("text/html"):
         return Response(b"", 307, headers=[("location", "ui")])
     return await health(exchange)
 

@@ -72,6 +72,25 @@ def test_plain_bytes(client: Client) -> None:
     assert "metadata" not in many.headers  # too long for clients
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/json, application/octet-stream;q=0", "application/json"),
+        ("application/octet-stream; q=0.000, application/msgpack", "application/msgpack"),
+        ("application/json, application/octet-stream;q=0.5", "application/json"),
+        ("application/json;q=0.5, application/octet-stream", "application/octet-stream"),
+        ("application/json, Application/MsgPack", "application/msgpack"),
+        ("application/octet-stream;v=1;q=0.2, */*;q=0.1", "application/octet-stream"),
+        ("application/octet-streams, */*", "application/json"),
+        ("application/msgpack;q=much", "application/msgpack"),
+        ("*/*", "application/json"),
+    ],
+)
+def test_the_type_of_an_answer_is_the_one_preferred(client: Client, accept: str, kind: str) -> None:
+    sent = client.send("POST", "/v1/embeddings", {"input": "a"}, headers={"accept": accept})
+    assert sent.headers["content-type"] == kind
+
+
 def test_many_rows_are_encoded_as_few_are(client: Client) -> None:
     texts = [chr(97 + index % 26) * (index % 7 + 1) for index in range(300)]
     answer = client.post("/v1/embeddings", {"input": texts})

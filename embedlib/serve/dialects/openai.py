@@ -232,9 +232,9 @@ def _encoding_of(
         case "bytes" | "bytes_only":
             return "bytes"
     if not _is_quantized(body):
-        if OCTETS in exchange.accepts:
+        if exchange.prefers(OCTETS):
             return "bytes"
-        if MSGPACK in exchange.accepts:
+        if exchange.prefers(MSGPACK):
             return "msgpack"
     return "float"
 
