@@ -13,6 +13,8 @@ from embedlib.serve.errors import HTTPError
 _SCHEMES = ("bearer ", "api-key ")
 MAX_SCHEMES = 2
 """In front of a key: of each more of them the rest of the header would be copied again."""
+_SPACES = " \t"
+"""Around the value of a header they are no part of it."""
 _HEADERS = ("authorization", "x-api-key", "api-key")
 
 
@@ -26,8 +28,8 @@ class Keys:
     def check(self, headers: Mapping[str, str]) -> str:
         """Check the key of a request; return whose jobs it sees, as `owner_of`; empty: all.
 
-        Source: RFC 6750 for `Bearer K`; llama-index sends `Bearer Bearer K`, Baseten's clients
-        `Api-Key K`, others the header `x-api-key`.
+        Source: RFC 6750 for `Bearer K`, RFC 9110, 5.5, for the spaces around a value; llama-index
+        sends `Bearer Bearer K`, Baseten's clients `Api-Key K`, others the header `x-api-key`.
 
         Raises:
             HTTPError: it has none, or a wrong one.
@@ -49,10 +51,11 @@ class Keys:
 
 
 def _without_scheme(given: str) -> bytes:
+    given = given.lstrip(_SPACES)
     for _ in range(MAX_SCHEMES):
         if given[:16].lower().startswith(_SCHEMES):
-            given = given.partition(" ")[2].lstrip()
-    return given.encode("latin-1")  # as it was decoded
+            given = given.partition(" ")[2].lstrip(_SPACES)
+    return given.rstrip(_SPACES).encode("latin-1")  # as it was decoded
 
 
 def _encodings(key: str) -> set[bytes]:

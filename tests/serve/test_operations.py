@@ -321,6 +321,9 @@ def test_a_client_that_leaves_costs_nothing_more(
         {"authorization": "Api-Key k2"},
         {"x-api-key": "k2"},
         {"api-key": "k2"},
+        {"authorization": "Bearer k2 "},
+        {"authorization": " \tBearer \tk2\t "},
+        {"x-api-key": " k2 "},
     ],
 )
 def test_keys_in_every_spelling(make_client: MakeClient, header: dict[str, str]) -> None:
