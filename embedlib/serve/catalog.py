@@ -188,9 +188,10 @@ class Catalog:
             if missing := [model for model in able if model.state != "ready"]:
                 return missing[0]  # it says when to come again, or why it cannot be loaded
             if able:
+                names = ", ".join(model.name for model in able)
                 raise HTTPError(
                     404,
-                    f"no model {name!r} here; there is {', '.join(model.name for model in able)}",
+                    f"no model {name!r:.80} here; there is {names}",
                     "not_found",
                     param="model",
                 )

@@ -70,12 +70,15 @@ def _invalid(message: str, kind: Any) -> HTTPError:
     if "unknown field" in message:
         name = message.split("`")[1]
         return HTTPError(
-            422, f"{name} is no field of this route; GET /openapi.json has them", param=name
+            422,
+            f"{name:.80} is no field of this route; GET /openapi.json has them",
+            param=name[:80],
         )
     what = _PLACE.sub("", message).removesuffix(" - at ")
     what = what[:1].lower() + what[1:]
     if what.startswith("invalid enum value"):
         known = _choices(_type_info(kind), _STEP.findall(place))
+        what = what[:80]  # it ends with the value
         what += f"; it must be {' or '.join(map(str, known))}" if known else ""
     return HTTPError(422, f"{place or 'the body'}: {what}", param=place or None)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.routes import ROUTES
+from embedlib.testing import fake_embedder
 from tests.serve.conftest import Client, MakeClient
 
 POSTS = [route for route in ROUTES if route.method == "POST"]
@@ -77,6 +78,22 @@ def test_a_compressed_body_is_refused_as_that(client: Client, path: str) -> None
     assert plain.status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a", "encoding_format": "x" * 100_000}),
+        ("/v1/embeddings", {"input": "a", "model": "x" * 100_000}),
+        ("/v2/embed", {"texts": ["a"], "embedding_types": ["x" * 100_000]}),
+        ("/v1/search", {"query": "a", "x" * 100_000: 1}),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_start(make_client: MakeClient, path: str, body: Any) -> None:
+    client = make_client({"one": fake_embedder(), "two": fake_embedder()})
+    _, error = client.refuse(path, body)
+    assert "xxx" in message_of(error)
+    assert len(json.dumps(error)) < 500
+
+
 def test_unknown_fields_are_ignored(client: Client) -> None:
     client.post("/v1/embeddings", {"input": "a", "cache_salt": "x", "user": "u"})
 
@@ -138,7 +155,6 @@ def test_any_body_of_a_job_is_taken(shared_client: Client, path: str, body: Any)
 @pytest.fixture(scope="module")
 def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from embedlib.serve import ServeOptions, create_app
-    from embedlib.testing import fake_embedder
     from tests.serve.conftest import fake_classifier, fake_reranker
 
     client = Client(
