@@ -216,7 +216,7 @@ class Application:
             return HTTPError(
                 503, "the server ended before this was computed; send it again", "unavailable"
             )
-        error = describe(raised)
+        error = describe(raised, exchange.work.field)
         if error.kind == "internal":
             logging.getLogger(__name__).exception("request %s", exchange.request_id)
         return error

@@ -45,7 +45,7 @@ class Background:
             response = _check_json(await route.handle(exchange))
             exchange.count(perf_counter() - started)
         except Exception as raised:
-            error = describe(raised)
+            error = describe(raised, exchange.work.field)
             if error.kind == "internal":
                 logging.getLogger(__name__).exception("request %s", request_id)
             response = route.dialect.respond(error)

@@ -57,6 +57,8 @@ class Work(msgspec.Struct):
     """Where the others lose tokens."""
     is_always_bulk: bool = False
     """Whether no lane that the request names may put it ahead: it belongs to a job."""
+    field: str = "input"
+    """The field of the body that has the texts, for errors of the library about them."""
     usage: Usage = msgspec.field(default_factory=Usage)
     dimensions: int | None = None
     """Of the vectors that were made; None: there are none."""
@@ -71,6 +73,7 @@ async def embed(
     prompt_name: str | None = None,
     normalizes: bool = False,
     dimensions: int | None = None,
+    dimensions_field: str = "dimensions",
 ) -> NDArray[Any]:
     """Return the vectors of texts: float32[N, D].
 
@@ -82,6 +85,7 @@ async def embed(
         prompt_name: chooses the prompt by name.
         normalizes: scale to unit length even if the model does not.
         dimensions: keep only so many.
+        dimensions_field: the field of the body that says so.
 
     Raises:
         HTTPError: the model has no place for it, or fewer dimensions.
@@ -90,7 +94,14 @@ async def embed(
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
     if dimensions is not None:
-        _check_dimensions(model, dimensions, session.get_embedding_dimension())
+        num_dims = session.get_embedding_dimension()
+        if not 1 <= dimensions <= num_dims:
+            raise HTTPError(
+                400,
+                f"{dimensions_field} = {dimensions}; {model.name} has {num_dims}, ask for 1 to "
+                f"{num_dims}",
+                param=dimensions_field,
+            )
     asked, finish = model.forms.call(
         session, texts, role, prompt_name, normalizes, dimensions, work.on_truncate, work.side
     )
@@ -248,15 +259,6 @@ def _slices(texts: Sequence[str], session: Embedder) -> Iterator[list[str]]:
         num_tokens += here
     if part:
         yield part
-
-
-def _check_dimensions(model: ServedModel, dimensions: int, num_dims: int) -> None:
-    if not 1 <= dimensions <= num_dims:
-        raise HTTPError(
-            400,
-            f"dimensions = {dimensions}; {model.name} has {num_dims}, ask for 1 to {num_dims}",
-            param="dimensions",
-        )
 
 
 def _needs_thread(model: ServedModel, asked: Asked, num_chars: int) -> bool:

@@ -109,17 +109,22 @@ class HTTPError(Exception):
         ]
 
 
-def describe(error: BaseException) -> HTTPError:
-    """Return the answer for an exception of the library; a bug is told without its text."""
+def describe(error: BaseException, field: str) -> HTTPError:
+    """Return the answer for an exception of the library; a bug is told without its text.
+
+    Args:
+        error: the exception.
+        field: of the body that has the texts.
+    """
     if isinstance(error, HTTPError):
         return error
     if isinstance(error, SequenceTooLongError):
         # The library's advice names an argument that requests do not have.
         what, _, advice = str(error).partition("; ")
         advice = "shorten them, or let them be truncated" if "on_truncate" in advice else advice
-        return HTTPError(400, f"{what}; {advice}", "too_long", param="input")
+        return HTTPError(400, f"{what}; {advice}", "too_long", param=field)
     if isinstance(error, InputError):
-        return HTTPError(400, str(error), param="input")
+        return HTTPError(400, str(error), param=field)
     if isinstance(error, ConfigError):
         return HTTPError(400, str(error))
     if isinstance(error, QueueFullError):

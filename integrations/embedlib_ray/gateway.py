@@ -127,7 +127,7 @@ class Gateway:
         except _PartRefusedError as refused:
             answer = refused.answer
         except Exception as raised:
-            error = describe(raised)
+            error = describe(raised, exchange.work.field)
             if error.kind == "internal":
                 logging.getLogger(__name__).exception("request %s", exchange.request_id)
             answer = (exchange.refuse or (route.dialect if route else OPENAI).respond)(error)

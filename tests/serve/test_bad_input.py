@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.routes import ROUTES
 from embedlib.testing import fake_embedder
-from tests.serve.conftest import Client, MakeClient
+from tests.serve.conftest import Client, MakeClient, fake_reranker
 
 POSTS = [route for route in ROUTES if route.method == "POST"]
 
@@ -92,6 +92,32 @@ def test_a_wrong_value_is_told_by_its_start(make_client: MakeClient, path: str, 
     _, error = client.refuse(path, body)
     assert "xxx" in message_of(error)
     assert len(json.dumps(error)) < 500
+
+
+LONG = "b" * 99
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "of_pair", "of_text"),
+    [
+        ("/v1/rerank", {"query": "q", "documents": [LONG]}, "documents", "documents"),
+        ("/v1/rerank", {"query": LONG, "documents": ["a"]}, "documents", "query"),
+        ("/score", {"text_1": "q", "text_2": LONG}, "text_2", "text_2"),
+        ("/score", {"queries": LONG, "items": "a"}, "items", "queries"),
+        ("/score", {"data_1": ["a", "b"], "data_2": ["a"] * 3}, "data_1", "data_1"),
+        ("/score", {"data_1": "a"}, "text_2", "text_2"),
+        ("/score", {"queries": "a", "items": []}, "items", "items"),
+    ],
+)
+def test_the_clients_own_field_is_named(
+    make_client: MakeClient, path: str, body: Any, of_pair: str, of_text: str
+) -> None:
+    """Of a pair that is too long the second text is; an embedder reads each for itself."""
+    for model, field in ((fake_reranker(), of_pair), (fake_embedder(), of_text)):
+        client = make_client({"model": model})
+        status, error = client.refuse(path, body | {"truncation": False})
+        assert (status, error["error"]["param"]) == (400, field)
+        assert field in error["error"]["message"] or "too long" in error["error"]["message"]
 
 
 def test_unknown_fields_are_ignored(client: Client) -> None:

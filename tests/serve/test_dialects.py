@@ -107,6 +107,10 @@ def test_dimensions_are_cut(client: Client) -> None:
     assert status == 400
     assert error["error"]["message"] == "dimensions = 7; embed has 6, ask for 1 to 6"
     assert error["error"]["param"] == "dimensions"
+    status, error = client.refuse("/v1/embeddings", {"input": "abc", "output_dimension": 7})
+    assert (status, error["error"]["param"]) == (400, "output_dimension")
+    status, error = client.refuse("/v2/embed", {"texts": ["abc"], "output_dimension": 7})
+    assert (status, error["message"]) == (400, "output_dimension = 7; embed has 6, ask for 1 to 6")
 
 
 def test_truncated_rows_are_told(client: Client) -> None:

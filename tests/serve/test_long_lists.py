@@ -20,7 +20,7 @@ MANY = ["a", "bc", "def"] * 10
     ("path", "body", "module", "name"),
     [
         ("/v1/embeddings", {"input": MANY, "encoding_format": "bytes"}, openai, "_respond_bytes"),
-        ("/v2/embed", {"texts": MANY, "embedding_types": ["binary"]}, cohere, "_converted"),
+        ("/v2/embed", {"texts": MANY, "embedding_types": ["binary"]}, cohere, "as_type"),
         (
             "/similarity",
             {"inputs": {"source_sentence": "a", "sentences": MANY}},

@@ -47,6 +47,7 @@ async def embed_texts(exchange: Exchange) -> Response:
         exchange.work,
         role=role_of(body.input_type),
         dimensions=body.output_dimension,
+        dimensions_field="output_dimension",
     )
     embeddings: dict[str, Any] = {}
     for kind in kinds:

@@ -103,6 +103,7 @@ async def embeddings(exchange: Exchange) -> Response:
         prompt_name=prompt_name,
         normalizes=normalizes,
         dimensions=dimensions,
+        dimensions_field="dimensions" if body.dimensions else "output_dimension",
     )
     if _is_quantized(body):
         rows = await exchange.make(partial(as_type, rows, kind, session), len(rows))

@@ -22,19 +22,22 @@ async def rank_scores(
     *,
     raw_scores: bool,
     instruction: str | None = None,
+    field: str = "documents",
 ) -> NDArray[np.float32]:
     """Return how well documents answer a query: float32[N], from 0 to 1 unless `raw_scores`.
 
-    By a reranker; by the cosine of vectors where a server has no reranker.
+    By a reranker; by the cosine of vectors where a server has no reranker. `field` of the body has
+    the documents.
 
     Raises:
         HTTPError: there is no such model, or it has no place.
     """
     model = exchange.find(name, "rerank", "embed")
     if model.task == "embed":
-        vectors = await embed_both(exchange, model, [query], documents)
+        vectors = await embed_both(exchange, model, [query], documents, ("query", field))
         return await exchange.make(lambda: similarity("cosine", *vectors)[0], len(documents))
     check_one_score(model)
+    exchange.work.field = field
     outputs = await score_pairs(
         model,
         [(query, document) for document in documents],
@@ -66,9 +69,15 @@ def check_one_score(model: ServedModel) -> None:
 
 
 async def embed_both(
-    exchange: Exchange, model: ServedModel, queries: list[str], documents: list[str]
+    exchange: Exchange,
+    model: ServedModel,
+    queries: list[str],
+    documents: list[str],
+    fields: tuple[str, str],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the vectors of queries, and those of documents."""
+    """Return the vectors of queries, and those of documents; the fields of the body have them."""
+    exchange.work.field = fields[0]
     first = await embed(model, queries, exchange.work, role="query")
+    exchange.work.field = fields[1]
     exchange.work.lane = None
     return first, await embed(model, documents, exchange.work, role="document")

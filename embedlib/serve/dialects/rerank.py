@@ -177,24 +177,27 @@ async def score(exchange: Exchange) -> Response:
     """Answer vLLM's `POST /score`: 1 to N, or N to N."""
     body = await exchange.read(ScoreBody)
     take_pooling_fields(exchange, body)
-    first = _first_of(body.text_1, body.queries, body.data_1)
-    second = _first_of(body.text_2, body.documents, body.items, body.data_2)
-    check_count(second, "text_2", exchange.shared.options.max_texts)
+    first_name, first = _first_of(body, "text_1", "queries", "data_1")
+    second_name, second = _first_of(body, "text_2", "documents", "items", "data_2")
+    check_count(second, second_name, exchange.shared.options.max_texts)
     if len(first) == 1:
         first = first * len(second)
     if len(first) != len(second):
         raise HTTPError(
             400,
-            f"text_1 has {len(first)} texts and text_2 {len(second)}; give one, or as many",
-            param="text_1",
+            f"{first_name} has {len(first)} texts and {second_name} {len(second)}; give one, or as "
+            "many",
+            param=first_name,
         )
     model = exchange.find(body.model, "rerank", "embed")
     if model.task == "embed":
-        vectors = await embed_both(exchange, model, first, second)
+        names = first_name, second_name
+        vectors = await embed_both(exchange, model, first, second, names)
         scores = await exchange.make(lambda: similarity_pairwise("cosine", *vectors), len(second))
     else:
         pairs = list(zip(first, second, strict=True))
         check_one_score(model)
+        exchange.work.field = second_name
         # By the model's own activation, as vLLM, which may have none; not from 0 to 1 then.
         is_raw = body.use_activation is False
         scores = (await score_pairs(model, pairs, exchange.work, raw_scores=is_raw))[:, 0]
@@ -214,11 +217,17 @@ async def score(exchange: Exchange) -> Response:
     return await exchange.answer(content, len(scores))
 
 
-def _first_of(*values: str | list[str] | None) -> list[str]:
-    for value in values:
+def _first_of(body: ScoreBody, *names: str) -> tuple[str, list[str]]:
+    """Return the field of these that the body has, and its texts.
+
+    Raises:
+        HTTPError: it has none of them.
+    """
+    for name in names:
+        value: str | list[str] | None = getattr(body, name)
         if value is not None:
-            return [value] if isinstance(value, str) else value
-    raise HTTPError(422, "text_1 or text_2 is missing; the body must have both", param="text_1")
+            return name, [value] if isinstance(value, str) else value
+    raise HTTPError(422, f"{names[0]} is missing; the body must have it", param=names[0])
 
 
 ROUTES = (

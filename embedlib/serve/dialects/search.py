@@ -80,6 +80,7 @@ async def search(exchange: Exchange) -> Response:
     second = destination.second_ranking(body.hybrid)
     reranker = _find_reranker(exchange, body.rerank) if body.rerank else None
     exchange.work.lane = exchange.work.lane or Lane.QUERY
+    exchange.work.field = "query"
     started = perf_counter()
     vectors = await embed(model, questions, exchange.work, role="query")
     asked = await _ask(exchange, destination, second, questions)

@@ -223,7 +223,12 @@ async def rerank_texts(exchange: Exchange) -> Response:
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
     check_not_negative(body.top_n, "top_n")
     scores = await rank_scores(
-        exchange, body.model, body.query, body.texts, raw_scores=bool(body.raw_scores)
+        exchange,
+        body.model,
+        body.query,
+        body.texts,
+        raw_scores=bool(body.raw_scores),
+        field="texts",
     )
 
     def content() -> list[dict[str, Any]]:
