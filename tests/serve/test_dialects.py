@@ -279,6 +279,21 @@ def test_cohere_embed(client: Client) -> None:
     assert "quantization_ranges" in error["message"]
 
 
+def test_cohere_embed_of_the_older_client(client: Client) -> None:
+    body = {"texts": TEXTS, "model": "embed", "input_type": "search_document"}
+    plain = client.post("/v1/embed", body)
+    assert plain["response_type"] == "embeddings_floats"
+    assert plain["embeddings"] == rows_of(TEXTS).tolist()
+    assert plain["texts"] == TEXTS
+    assert plain["meta"]["api_version"] == {"version": "1"}
+    typed = client.post("/v1/embed", {**body, "embedding_types": ["float", "binary"]})
+    newer = client.post("/v2/embed", {**body, "embedding_types": ["float", "binary"]})
+    assert typed["response_type"] == newer["response_type"] == "embeddings_by_type"
+    assert typed["embeddings"] == newer["embeddings"]
+    status, error = client.refuse("/v1/embed", {"texts": ["a" * 99], "truncate": "NONE"})
+    assert (status, list(error)) == (400, ["message"])
+
+
 def test_cohere_makes_each_type_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(

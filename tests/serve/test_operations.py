@@ -787,7 +787,8 @@ def test_every_route_of_the_description_is_there(make_client: MakeClient, tmp_pa
             re.findall(r"\{(\w+)\}", path)
         )
         answer = client.send(method.upper(), asked, b"{}" if method != "get" else None)
-        code = answer.json()["error"]["code"] if "/v1/" in path and answer.is_error else ""
+        is_openai = "/v1/" in path and path != "/v1/embed"  # which is Cohere's
+        code = answer.json()["error"]["code"] if is_openai and answer.is_error else ""
         assert code != "no_route", path
         assert answer.status_code != 405, path
         statuses = set(operation["responses"])

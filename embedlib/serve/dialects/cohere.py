@@ -1,4 +1,7 @@
-"""Cohere's `POST /v2/embed`. Source: cohere-python 7.3, `v2/raw_client.py`."""
+"""Cohere's `POST /v2/embed`, and `POST /v1/embed` of its older client.
+
+Source: cohere-python 7.3, `v2/raw_client.py`, `raw_base_client.py` and `types/embed_response.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,18 @@ from embedlib.serve.wire import check_count
 
 
 class EmbedBody(Common, kw_only=True):
-    """The body of `POST /v2/embed`."""
+    """The body of `POST /v2/embed` and `/v1/embed`."""
 
     texts: list[str]
     input_type: str | None = None
     output_dimension: int | None = None
     embedding_types: list[EmbeddingType] | None = None
+    """None: float alone; on `/v1/embed` its rows are the answer's, without a type."""
     truncate: Literal["NONE", "START", "END"] | None = None
 
 
-async def embed_texts(exchange: Exchange) -> Response:
-    """Answer `POST /v2/embed`."""
+async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Response:
+    """Answer `POST /v2/embed` or, in version 1 of the interface, `/v1/embed`."""
     body = await exchange.read(EmbedBody)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
     check_positive(body.output_dimension, "output_dimension")
@@ -55,26 +59,29 @@ async def embed_texts(exchange: Exchange) -> Response:
         converted = await exchange.make(partial(as_type, rows, kind, session), len(rows))
         embeddings[kind] = await exchange.encode_rows(converted, encode_row)
     num_tokens = exchange.work.usage.num_tokens
+    is_plain = version == "1" and not body.embedding_types
     content = {
         "id": new_id(),
-        "embeddings": embeddings,
+        "embeddings": embeddings["float"] if is_plain else embeddings,
         "texts": body.texts,
         "meta": {
-            "api_version": {"version": "2"},
+            "api_version": {"version": version},
             "billed_units": {"input_tokens": num_tokens, "image_tokens": 0},
         },
-        "response_type": "embeddings_by_type",
+        "response_type": "embeddings_floats" if is_plain else "embeddings_by_type",
     }
     return await exchange.answer(content, len(rows))
 
 
-ROUTES = (
+_VERSIONS: tuple[Literal["1", "2"], ...] = ("2", "1")
+ROUTES = tuple(
     Route(
         "POST",
-        "/v2/embed",
-        embed_texts,
+        f"/v{version}/embed",
+        partial(embed_texts, version=version),
         COHERE,
         "The vectors of texts, in several types.",
         EmbedBody,
-    ),
+    )
+    for version in _VERSIONS
 )
