@@ -373,6 +373,11 @@ def test_cohere(served: Served) -> None:
     ranked = client.rerank(model="rank", query="cat", documents=TEXTS, top_n=2)
     right = [entry["corpus_id"] for entry in served.reranker.rank("cat", TEXTS, top_k=2)]
     assert [entry.index for entry in ranked.results] == right
+    older = cohere.Client(base_url=served.url, api_key=KEY)
+    asked = {"model": "embed", "input_type": "search_document", "texts": TEXTS}
+    assert same(older.embed(**asked).embeddings, answer.embeddings.float_)
+    typed = older.embed(**asked, embedding_types=["float"])
+    assert same(typed.embeddings.float_, answer.embeddings.float_)
 
 
 def test_voyage(served: Served) -> None:
@@ -380,6 +385,10 @@ def test_voyage(served: Served) -> None:
     client = voyageai.Client(api_key=KEY, base_url=f"{served.url}/v1")
     answer = client.embed(TEXTS, model="embed", input_type="document")
     assert np.allclose(answer.embeddings, served.embedder.encode_document(TEXTS), atol=1e-6)
+    for kind in ("binary", "ubinary"):
+        packed = client.embed(TEXTS, model="embed", input_type="document", output_dtype=kind)
+        bits = served.embedder.encode_document(TEXTS, precision=kind)
+        assert np.array_equal(packed.embeddings, bits)
     ranked = client.rerank("cat", TEXTS, model="rank")
     right = [entry["corpus_id"] for entry in served.reranker.rank("cat", TEXTS)]
     assert [entry.index for entry in ranked.results] == right
