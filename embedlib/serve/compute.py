@@ -24,7 +24,7 @@ from embedlib.models.prompts import Role
 from embedlib.reranker import Reranker
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import count_chars
+from embedlib.serve.estimate import check_lengths, count_chars
 from embedlib.serve.sessions import (
     AnyModel,
     Asked,
@@ -132,6 +132,7 @@ async def embed_tokens(
     given = Lane.BULK if work.is_always_bulk else work.lane
     work.lane = lane = given or Lane.BULK
     num_chars = count_chars(texts)
+    check_lengths(texts, num_chars, work.field)
     load = model.estimate.load_of(texts, num_chars)
     await model.admission.take(lane, load)
     outputs: list[Any] = []
@@ -210,11 +211,12 @@ async def run(
     Cancelling the task drops what is not being computed yet.
 
     Raises:
-        HTTPError: the model has no place for it.
+        HTTPError: the model has no place for it, or a text is longer than any model reads.
         what `encode` raises.
     """
     work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or asked.lane
     num_chars = count_chars(asked.texts)
+    check_lengths(asked.texts, num_chars, work.field)
     load = model.estimate.load_of(asked.texts, num_chars)
     await model.admission.take(lane, load)
     try:

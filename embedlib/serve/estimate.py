@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from embedlib.serve.admission import Load
+from embedlib.serve.errors import HTTPError
+
+MAX_TEXT_CHARACTERS: Final = 1 << 20
+"""Of one text; a tokenizer takes some 150 bytes for each. Models read 32,768 tokens at most."""
 
 
 class TokenEstimate:
@@ -27,6 +31,31 @@ class TokenEstimate:
         if not isinstance(texts[0], list):
             self._num_chars += num_chars
             self._num_tokens += num_tokens
+
+
+def check_lengths(texts: Sequence[Any], num_chars: int, field: str) -> None:
+    """Check that no text is longer than any model reads.
+
+    Args:
+        texts: texts, pairs or token ids.
+        num_chars: of all, as `count_chars` counts them.
+        field: of the body, which has them.
+
+    Raises:
+        HTTPError: one is.
+    """
+    if num_chars <= MAX_TEXT_CHARACTERS:
+        return
+    for row, text in enumerate(texts):
+        longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
+        if longest > MAX_TEXT_CHARACTERS:
+            raise HTTPError(
+                413,
+                f"text {row} has {longest:,} characters; one may have {MAX_TEXT_CHARACTERS:,}, "
+                "more than any model reads: divide it",
+                "too_large",
+                param=field,
+            )
 
 
 def count_chars(texts: Sequence[Any]) -> int:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedlib.serve import estimate
 from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.routes import ROUTES
 from embedlib.testing import fake_embedder
@@ -92,6 +93,29 @@ def test_a_wrong_value_is_told_by_its_start(make_client: MakeClient, path: str, 
     _, error = client.refuse(path, body)
     assert "xxx" in message_of(error)
     assert len(json.dumps(error)) < 500
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/embeddings", {"input": ["a", "LONG"]}, "input"),
+        ("/embed", {"inputs": ["a", "LONG"]}, None),
+        ("/tokenize", {"inputs": ["a", "LONG"]}, None),
+        ("/v1/rerank", {"query": "q", "documents": ["a", "LONG"]}, "documents"),
+    ],
+)
+def test_a_text_that_no_model_reads_is_refused(
+    make_client: MakeClient, path: str, body: Any, field: str | None, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(estimate, "MAX_TEXT_CHARACTERS", 200)
+    client = make_client({"model": fake_reranker() if "rerank" in path else fake_embedder()})
+    for length, wanted in ((200, 200), (201, 413)):
+        sent = json.loads(json.dumps(body).replace("LONG", "b" * length))
+        answer = client.send("POST", path, sent)
+        assert answer.status_code == wanted
+    assert "text 1 has 201 characters; one may have 200" in message_of(answer.json())
+    if field is not None:
+        assert answer.json()["error"]["param"] == field
 
 
 LONG = "b" * 99

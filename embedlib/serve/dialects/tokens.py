@@ -13,6 +13,7 @@ from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.estimate import check_lengths, count_chars
 from embedlib.serve.exchange import Common, Exchange
 from embedlib.serve.sessions import AnyModel
 from embedlib.serve.wire import ids_of, texts_of
@@ -41,7 +42,9 @@ async def tokenize(exchange: Exchange) -> Response:
     given = body.prompt if body.inputs is None else body.inputs
     if given is None:
         raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
-    texts = texts_of(given, "inputs", exchange.shared.options)
+    name = "prompt" if body.inputs is None else "inputs"
+    texts = texts_of(given, name, exchange.shared.options)
+    check_lengths(texts, count_chars(texts), name)
     front = _prompt_of(session, body.prompt_name)
     adds = body.add_special_tokens is not False
     tokens = await exchange.in_thread(
