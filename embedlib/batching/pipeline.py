@@ -166,8 +166,8 @@ class Pipeline:
         for first_row in range(0, len(texts), self._micro_batch):
             if job.is_over:  # failed or cancelled: skip the rest
                 return
-            chunk = texts[first_row : first_row + self._micro_batch]
-            if not self._offer(job, first_row, chunk, tokenize, tell):
+            micro_batch = texts[first_row : first_row + self._micro_batch]
+            if not self._offer(job, first_row, micro_batch, tokenize, tell):
                 await may_go_on.wait()
                 may_go_on.clear()
 
@@ -180,9 +180,9 @@ class Pipeline:
         for first_row in range(0, len(texts), self._micro_batch):
             if job.is_over:  # failed or cancelled: skip the rest
                 return
-            chunk = texts[first_row : first_row + self._micro_batch]
+            micro_batch = texts[first_row : first_row + self._micro_batch]
             self._tokenizer_thread.put(
-                job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
+                job, first_row, micro_batch, tokenize, may_wait=not self._is_own_thread
             )
 
     @counted

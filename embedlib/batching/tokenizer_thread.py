@@ -19,8 +19,8 @@ Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Consecutive texts of a job in the queue."""
+class _MicroBatch:
+    """Consecutive texts of a job in the queue, which are tokenized together."""
 
     job: Job
     first_row: int
@@ -30,9 +30,9 @@ class _Chunk:
 
 @dataclass
 class _Offer:
-    """A chunk that waits for room, behind those that were offered before."""
+    """A micro-batch that waits for room, behind those that were offered before."""
 
-    chunk: _Chunk
+    micro_batch: _MicroBatch
     tell: Callable[[], object]
     """Called when it was taken, or never will be."""
     is_taken: bool = False
@@ -42,7 +42,7 @@ class TokenizerThread:
     """Tokenizes bulk texts in the background, in the order in which they were queued.
 
     While `max_queued_texts` are queued, producers wait, so that none can outrun the engine. They
-    get room in the order in which they came, and each for one chunk at a time.
+    get room in the order in which they came, and each for one micro-batch at a time.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TokenizerThread:
     ) -> None:
         self._send = send
         self._max_queued_texts = max_queued_texts
-        self._chunks: deque[_Chunk] = deque()
+        self._waiting: deque[_MicroBatch] = deque()
         self._num_queued = 0
         self._offers: deque[_Offer] = deque()
         """There is none while there is room."""
@@ -80,7 +80,7 @@ class TokenizerThread:
         """
         with self._changed:
             self._check_open()
-            offer = _Offer(_Chunk(job, first_row, texts, tokenize), lambda: None)
+            offer = _Offer(_MicroBatch(job, first_row, texts, tokenize), lambda: None)
             if not may_wait:
                 self._take(offer)
                 return
@@ -115,7 +115,7 @@ class TokenizerThread:
         """
         with self._changed:
             self._check_open()
-            offer = _Offer(_Chunk(job, first_row, texts, tokenize), tell)
+            offer = _Offer(_MicroBatch(job, first_row, texts, tokenize), tell)
             self._offer(offer)
             return offer.is_taken
 
@@ -131,9 +131,9 @@ class TokenizerThread:
 
     def _take(self, offer: _Offer) -> None:
         offer.is_taken = True
-        if not offer.chunk.job.is_over:
-            self._chunks.append(offer.chunk)
-            self._num_queued += len(offer.chunk.texts)
+        if not offer.micro_batch.job.is_over:
+            self._waiting.append(offer.micro_batch)
+            self._num_queued += len(offer.micro_batch.texts)
         self._changed.notify_all()
 
     def release_when_over(self, job: Job) -> None:
@@ -146,12 +146,12 @@ class TokenizerThread:
         with self._changed:
             self._is_closed = True
             offers = list(self._offers)
-            waiting = [*self._chunks, *(offer.chunk for offer in offers)]
-            self._chunks.clear()
+            waiting = [*self._waiting, *(offer.micro_batch for offer in offers)]
+            self._waiting.clear()
             self._offers.clear()
             self._changed.notify_all()
-        for chunk in waiting:
-            chunk.job.fail(ClosedError("the model was closed before this was computed"))
+        for micro_batch in waiting:
+            micro_batch.job.fail(ClosedError("the model was closed before this was computed"))
         for offer in offers:
             offer.tell()
 
@@ -167,18 +167,18 @@ class TokenizerThread:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._chunks)
+                self._changed.wait_for(lambda: self._is_closed or self._waiting)
                 if self._is_closed:
                     return
-                chunk = self._chunks.popleft()
-                self._num_queued -= len(chunk.texts)
+                micro_batch = self._waiting.popleft()
+                self._num_queued -= len(micro_batch.texts)
                 taken = self._take_offers()
                 self._changed.notify_all()
             for offer in taken:
                 offer.tell()
             taken.clear()
-            self._handle(chunk)
-            del chunk  # or the last job, and its vectors, would live until the next one
+            self._handle(micro_batch)
+            del micro_batch  # or the last job, and its vectors, would live until the next one
 
     def _take_offers(self) -> list[_Offer]:
         """Queue what waits, as far as there is room; return it, to be told without the lock."""
@@ -189,13 +189,15 @@ class TokenizerThread:
             taken.append(offer)
         return taken
 
-    def _handle(self, chunk: _Chunk) -> None:
-        if chunk.job.is_over:
+    def _handle(self, micro_batch: _MicroBatch) -> None:
+        if micro_batch.job.is_over:
             return
         try:
-            self._send(chunk.tokenize(chunk.job, chunk.first_row, chunk.texts))
+            self._send(
+                micro_batch.tokenize(micro_batch.job, micro_batch.first_row, micro_batch.texts)
+            )
         except BaseException as error:  # the thread continues; the caller gets the error
-            chunk.job.fail(error)
+            micro_batch.job.fail(error)
 
 
 def _wake(changed: SafeCondition, _: Outcome[Any]) -> None:
