@@ -9,7 +9,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.many import ManyEngines
-from embedlib.engines.precision import compiled_weights
+from embedlib.engines.precision import engine_directory
 from embedlib.models.reading.files import ModelFiles
 
 
@@ -21,7 +21,7 @@ def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         EngineBuildError: compiling failed.
     """
     if plan.precision.name not in plan.kind.computed_precisions:
-        folder = compiled_weights(plan.precision, files, config)
+        folder = engine_directory(plan.precision, files, config)
         plan = replace(plan, precision=replace(plan.precision, folder=folder))
     if plan.warning:
         logging.getLogger(__name__).warning("%s", plan.warning)

@@ -169,7 +169,7 @@ def _is_packed(chosen: ChosenPrecision) -> bool:
     return chosen.folder is not None and not chosen.folder.is_dir()
 
 
-def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
+def engine_directory(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
     """Return the engine directory of a chosen precision; compiles it if there is none.
 
     Raises:

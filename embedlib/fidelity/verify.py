@@ -8,7 +8,7 @@ from typing import cast
 
 from embedlib.config import Config, PrecisionName
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import compiled_weights
+from embedlib.engines.precision import engine_directory
 from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine
 from embedlib.engines.worthwhile import fastest_first
@@ -82,7 +82,7 @@ def verify(
     right = reference_vectors(measured, plan, texts, reference, machine)
     if plan.precision.name not in plan.kind.computed_precisions:
         watch(f"Compiling to {plan.precision.name}", "", Reading)
-        folder = compiled_weights(plan.precision, measured.files, config)
+        folder = engine_directory(plan.precision, measured.files, config)
         plan = replace(plan, precision=replace(plan.precision, folder=folder))
     comparison = compare_planned(measured, plan, texts, right, reference, machine)
     if comparison.report.num_texts >= MIN_TEXTS:

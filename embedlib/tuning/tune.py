@@ -14,7 +14,7 @@ from typing import Any, Final
 from embedlib.config import Config
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import compiled_weights
+from embedlib.engines.precision import engine_directory
 from embedlib.engines.profile import Profile, ProfileKey, check_writable, write_profile
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, EngineUnsupportedError
@@ -144,7 +144,7 @@ def _with_weights(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine
     """Return a plan whose weights are in the precision; they are compiled if need be."""
     if plan.precision.name in plan.kind.computed_precisions:
         return plan
-    folder = compiled_weights(plan.precision, files, config)
+    folder = engine_directory(plan.precision, files, config)
     return replace(plan, precision=replace(plan.precision, folder=folder))
 
 
