@@ -27,8 +27,8 @@ class Job:
     queries and the tokenizer thread for bulk; it receives the job through a locked queue. The
     *resolving* thread is the batch manager's, or the caller where it computes its own query; it
     receives the job's sequences through the batch manager's inbox, after all writes of the
-    tokenizing thread. The future's lock publishes all fields to the caller, which reads them after
-    the future is resolved. Only `num_done` is read earlier.
+    tokenizing thread. Settling the future, which takes no lock, publishes all fields to the caller,
+    which reads them after that. Only `num_done` is read earlier.
     """
 
     def __init__(

@@ -162,7 +162,8 @@ class CallerEngine(Engine, Protocol):
     def compute(self, batch: Batch) -> NDArray[np.float32]:
         """Compute a batch on the calling thread and return what `Pending.result` would.
 
-        At most one thread at a time calls this; another one may call `submit` meanwhile.
+        At most one thread at a time calls this, unless the engine `is_instant`; another one may
+        call `submit` meanwhile.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit; a smaller one may.

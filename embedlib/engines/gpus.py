@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, and whether a model fits into them; uses no GPU library."""
+"""The NVIDIA GPUs of this machine, and what they can compute; uses no GPU library."""
 
 from __future__ import annotations
 
