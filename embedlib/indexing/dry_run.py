@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 from embedlib.errors import EngineRunError, InputError
 from embedlib.indexing.embedders import TextEmbedder
@@ -13,6 +14,7 @@ from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.row_jobs import texts_to_embed
 from embedlib.indexing.rows import find_changes
 from embedlib.indexing.sinks.protocol import Sink
+from embedlib.indexing.sinks.thread import SinkThread
 
 _SAMPLE_ROWS = 255
 """Parts of 1, 2, 4 and so on up to 128 rows: each shows how long the next one will take, and the
@@ -29,6 +31,7 @@ class DryRun:
         self,
         embedder: TextEmbedder,
         sink: Sink,
+        thread: SinkThread,
         tally: Tally,
         *,
         has_rows: bool,
@@ -39,6 +42,7 @@ class DryRun:
         Args:
             embedder: embeds the sample.
             sink: the destination.
+            thread: makes the calls to it.
             tally: counts.
             has_rows: whether the destination holds rows to compare with.
             clock: returns seconds.
@@ -46,6 +50,7 @@ class DryRun:
         self._clock = clock
         self._embedder = embedder
         self._sink = sink
+        self._thread = thread
         self._tally = tally
         self._has_rows = has_rows
         self._sample: list[str] = []
@@ -53,8 +58,7 @@ class DryRun:
 
     def add(self, group: Group) -> None:
         """Compare and count a group of rows."""
-        stored = self._sink.digests([row.id for row in group.rows]) if self._has_rows else {}
-        changes = find_changes(group.rows, stored)
+        changes = find_changes(group.rows, self._stored(group) if self._has_rows else {})
         self._tally.add(changes, group.num_documents)
         texts = texts_to_embed(changes.to_embed)
         self._sample += texts[: _SAMPLE_ROWS - len(self._sample)]
@@ -62,6 +66,9 @@ class DryRun:
         encoded = self._embedder.tokenizer.encode_batch_fast(texts)
         self._num_tokens += sum(min(len(item), limit) for item in encoded)
         self._tally.done(len(changes.to_embed), len(changes.to_embed))
+
+    def _stored(self, group: Group) -> dict[UUID, bytes]:
+        return self._thread.submit(self._sink.digests, [row.id for row in group.rows]).result()
 
     def report(self, num_bad: int) -> IndexReport:
         """Return what the load would do."""

@@ -168,7 +168,7 @@ class Run:
 
     def count(self, reader: Reader) -> IndexReport:
         """Report what a load would do."""
-        dry_run = DryRun(self.embedder, self.sink, self.tally, has_rows=self.has_rows)
+        dry_run = DryRun(self.embedder, self.sink, self.thread, self.tally, has_rows=self.has_rows)
         for group in reader.groups(while_waiting=lambda: False):
             dry_run.add(group)
         return dry_run.report(self.bad_rows.num_rows)

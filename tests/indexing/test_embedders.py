@@ -18,6 +18,7 @@ from embedlib.indexing import Document, QueryEmbedder, Row, TextEmbedder, Vector
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import Tally
+from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.testing import FakeSink, FakeStore, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -130,8 +131,9 @@ def test_a_dry_run_measures_rows_for_about_a_second(seconds_per_text: float, num
     embedder = Slow()
     texts = documents(1000)
     tally = Tally(embedder, lambda _: None, None)
+    thread = SinkThread()
     dry_run = DryRun(
-        *(embedder, FakeSink(FakeStore()), tally),
+        *(embedder, FakeSink(FakeStore()), thread, tally),
         has_rows=False,
         clock=lambda: len(embedded) * seconds_per_text,
     )
@@ -148,6 +150,7 @@ def test_a_dry_run_measures_rows_for_about_a_second(seconds_per_text: float, num
     ]
     dry_run.add(Group(rows, len(rows)))
     report = dry_run.report(0)
+    thread.close(None)
     assert (report.num_sampled, len(embedded)) == (num_rows, 2 * num_rows - 1)
     assert report.num_tokens == sum(len(document.text) for document in texts)
     expected = 1000 * seconds_per_text

@@ -1167,6 +1167,22 @@ def test_a_dry_run_checks_the_destination(store: FakeStore, embedder: Embedder) 
         run(numbered(3), store, embedder, dry_run=True)
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_thread_of_the_destination_compares_rows(
+    store: FakeStore, embedder: Embedder, dry_run: bool
+) -> None:
+    run(numbered(3), store, embedder)
+    threads = []
+
+    class Watched(FakeSink):
+        def digests(self, ids: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return super().digests(ids)
+
+    index(documents(numbered(5)), Watched(store), embedder=embedder, dry_run=dry_run, chunk=False)
+    assert {*threads} == {"embedlib-sink"}
+
+
 def test_a_dry_run_leaves_the_estimate_out_where_the_sample_cannot_be_embedded(
     store: FakeStore,
 ) -> None:
