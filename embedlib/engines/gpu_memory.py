@@ -19,8 +19,9 @@ LIBRARY_BYTES: Final = 2 * GIB
 """Memory of torch, the kernels' code and the CUDA context, whatever the model; a safe estimate."""
 BYTES_PER_NUMBER: Final = 2
 """Activations, and weights that are not FP8, are bfloat16."""
-KEPT_TOKENS: Final = 1024
-"""Tokens of a prefix whose keys and values the engine cuda has room for, in causal models."""
+MAX_PREFIX_TOKENS: Final = 1024
+"""Tokens of a prefix whose keys and values the engine cuda has room for, in causal models: 128 MiB
+for a model of 7 billion numbers with 8 key heads."""
 
 
 def check_gpus(
@@ -118,5 +119,7 @@ def bytes_per_token(encoder: Encoder) -> int:
 def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
     """Return the bytes of a batch's activations and of a kept prefix."""
     keys = 2 * encoder.num_kv_heads * encoder.head_dim * BYTES_PER_NUMBER
-    kept = min(KEPT_TOKENS, batch_tokens) * keys * encoder.num_layers if encoder.is_causal else 0
+    kept = (
+        min(MAX_PREFIX_TOKENS, batch_tokens) * keys * encoder.num_layers if encoder.is_causal else 0
+    )
     return batch_tokens * bytes_per_token(encoder) + kept

@@ -10,13 +10,13 @@ be reused: a prompt's text does not show where its tokens end, since its last to
 the following text. So no other part of the library is involved, and kept keys are never used for
 other tokens.
 
-One prefix of at most `MAX_PREFIX_TOKENS` is kept at a time, in memory allocated at the start. A
-sequence uses as much of it as it shares. The prefix is found by a vote, separately in each lane: an
-earlier sequence is compared with later ones. A sequence that shares at least `MIN_PREFIX_TOKENS`
-votes for the shared tokens, any other sequence votes against. With a majority of `MIN_VOTES` the
-shared tokens are computed and kept, unless the kept prefix covers nearly as many of them. So texts
-that are similar by chance cost at most an eighth more time. A prefix is not replaced while batches
-in flight use it.
+One prefix of at most `gpu_memory.MAX_PREFIX_TOKENS` is kept at a time, in memory allocated at the
+start. A sequence uses as much of it as it shares. The prefix is found by a vote, separately in each
+lane: an earlier sequence is compared with later ones. A sequence that shares at least
+`MIN_PREFIX_TOKENS` votes for the shared tokens, any other sequence votes against. With a majority
+of `MIN_VOTES` the shared tokens are computed and kept, unless the kept prefix covers nearly as many
+of them. So texts that are similar by chance cost at most an eighth more time. A prefix is not
+replaced while batches in flight use it.
 
 This is pure policy on token ids, without a device. One thread calls `begin_use` and `propose`,
 other threads report what has ended.
@@ -36,8 +36,6 @@ from embedlib.engines.first_tokens import num_equal, num_shared
 
 MIN_PREFIX_TOKENS: Final = 64
 """A shorter prefix saves nothing: the time of a short query goes into reading the weights."""
-MAX_PREFIX_TOKENS: Final = 1024
-"""This takes 128 MiB for a model of 7 billion numbers with 8 key heads."""
 MIN_VOTES: Final = 8
 
 
