@@ -1,4 +1,7 @@
-"""Waits, with a time limit, until the threads that work for a model have ended."""
+"""The end of a model: waits, with a time limit, until the threads that work for it have ended.
+
+What its calls raise from then on is worded here, too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
 
-from embedlib.errors import CloseTimeoutError
+from embedlib.errors import ClosedError, CloseTimeoutError
 from embedlib.interrupts import SafeCondition
 from embedlib.starting import starting_threads
 
@@ -158,3 +161,13 @@ def timeout_error(
         f"{what} was not closed within {round(timeout or 0, 2):g} s: the thread {names} still "
         f"runs; {consequence}"
     )
+
+
+def closed_error() -> ClosedError:
+    """Return the error of a call that meets a closed model."""
+    return ClosedError("this model is closed; load it again")
+
+
+def closed_early_error() -> ClosedError:
+    """Return the error of what waited when its model was closed."""
+    return ClosedError("the model was closed before this was computed")

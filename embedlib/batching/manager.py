@@ -18,7 +18,13 @@ from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.batching.twins import Distinct
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
+from embedlib.closing import (
+    CLOSE_SECONDS,
+    WorkerThread,
+    check_ended,
+    closed_early_error,
+    closed_error,
+)
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
     ClosedError,
@@ -170,7 +176,7 @@ class BatchManager:
     def stop(self) -> None:
         """Reject new sequences, wake blocked producers and let the thread end; never blocks."""
         self._is_stopped = True
-        self._refuse(ClosedError("this model is closed; load it again"))  # wakes who waits for it
+        self._refuse(closed_error())  # wakes who waits for it
         self._inbox.put(_Stop())
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -219,7 +225,7 @@ class BatchManager:
             message = self._inbox.get()
             if isinstance(message, _Stop):
                 is_stopping = True
-                self._fail_waiting(_closed_early())
+                self._fail_waiting(closed_early_error())
                 self._cancel_unwanted()
             elif isinstance(message, _InFlight):
                 if message in self._inflight:  # an engine may call `on_done` twice
@@ -234,7 +240,7 @@ class BatchManager:
             if self._refusal is None:  # else it is closing and starts no batch
                 self._fill_engine()
             elif is_stopping:
-                self._fail_waiting(_closed_early())  # halves of a batch that ran out of memory
+                self._fail_waiting(closed_early_error())  # halves of a batch that ran out of memory
             self._publish(message if isinstance(message, list) else [])
             del message  # or the last job, and its vectors, would live until the next one
 
@@ -318,7 +324,3 @@ class BatchManager:
             self._scheduler.retry(sequences)
             return
         fail(sequences, error, self._meter)
-
-
-def _closed_early() -> ClosedError:
-    return ClosedError("the model was closed before this was computed")

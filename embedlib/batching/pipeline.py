@@ -24,7 +24,14 @@ from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
-from embedlib.closing import CLOSE_SECONDS, Deadline, join, program_has_ended, timeout_error
+from embedlib.closing import (
+    CLOSE_SECONDS,
+    Deadline,
+    closed_error,
+    join,
+    program_has_ended,
+    timeout_error,
+)
 from embedlib.engines.base import CallerEngine, Engine, Lane
 from embedlib.errors import ClosedError
 
@@ -252,7 +259,7 @@ class Pipeline:
                 "that needs it after loading it"
             )
         if self._is_closed:
-            raise ClosedError("this model is closed; load it again")
+            raise closed_error()
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Fail queued jobs, finish the batches in flight, free the engine, join the threads.

@@ -10,8 +10,13 @@ from typing import Any
 
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
-from embedlib.errors import ClosedError
+from embedlib.closing import (
+    CLOSE_SECONDS,
+    WorkerThread,
+    check_ended,
+    closed_early_error,
+    closed_error,
+)
 from embedlib.interrupts import SafeCondition
 
 Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
@@ -121,7 +126,7 @@ class TokenizerThread:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("this model is closed; load it again")
+            raise closed_error()
 
     def _offer(self, offer: _Offer) -> None:
         if self._offers or self._num_queued >= self._max_queued_texts:
@@ -151,7 +156,7 @@ class TokenizerThread:
             self._offers.clear()
             self._changed.notify_all()
         for micro_batch in waiting:
-            micro_batch.job.fail(ClosedError("the model was closed before this was computed"))
+            micro_batch.job.fail(closed_early_error())
         for offer in offers:
             offer.tell()
 

@@ -21,11 +21,10 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.closing import CLOSE_SECONDS, Deadline
+from embedlib.closing import CLOSE_SECONDS, Deadline, closed_error
 from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.errors import (
-    ClosedError,
     CloseTimeoutError,
     ConfigError,
     EngineRunError,
@@ -101,7 +100,7 @@ class TokenPipeline:
                         engine.close()
                         raise
             if self._is_closed or self._pipeline is None:
-                raise ClosedError("this model is closed; load it again")
+                raise closed_error()
             return self._pipeline
 
     def _start(self, engine: Engine) -> Pipeline:
