@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, models, pre_tokenizers, processors
 
-from embedlib.batching.pairs import Pair, PairTokenizer, longest_first
+from embedlib.batching.pair_forms import Pair, longest_first
+from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Side

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from embedlib.batching import token_ids
-from embedlib.batching.pairs import _encode_all
+from embedlib.batching.pair_forms import _encode_all
 from embedlib.batching.token_ids import (
     SHORT_CHARACTERS,
     TokenIds,
