@@ -23,13 +23,8 @@ from embedlib.errors import InputError, PromptWarning, shown
 from embedlib.models.prompts import Examples, Role
 from embedlib.session import arguments
 from embedlib.session.async_types import as_async_encode, as_submit_batch
-from embedlib.session.call import (
-    Call,
-    CallFactory,
-    EmbeddingCall,
-    PromptArguments,
-    VectorArguments,
-)
+from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
+from embedlib.session.call_factory import CallFactory
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
 from embedlib.session.late_interaction import check_can_calibrate, check_output

@@ -9,7 +9,7 @@ from typing import overload
 from embedlib.config import AnySimilarity, PrecisionName
 from embedlib.models.prompts import Role
 from embedlib.session.base import Session
-from embedlib.session.call import CallFactory
+from embedlib.session.call_factory import CallFactory
 from embedlib.session.checked import checked
 from embedlib.vectors.arrays import ArrayOrTensor, TensorT
 from embedlib.vectors.maxsim import maxsim, maxsim_pairwise

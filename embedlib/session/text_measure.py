@@ -12,7 +12,7 @@ from embedlib.batching.stats import Meter
 from embedlib.config import Config
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.session.call import CallFactory
+from embedlib.session.call_factory import CallFactory
 from embedlib.session.tokenizers import make_tokenizers
 
 
