@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 from embedlib.config import Config, PrecisionName
-from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
+from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import faithful_versions, known_versions, to_prepare
-from embedlib.engines.registry import find_kind
-from embedlib.engines.select import choose_engine, plan_engine
-from embedlib.errors import (
-    CloseTimeoutError,
-    EngineError,
-    EngineOutOfMemoryError,
-    EngineUnavailableError,
-    PassingBuildError,
-)
+from embedlib.engines.precision import faithful_versions
+from embedlib.engines.select import plan_engine
+from embedlib.errors import EngineError
+from embedlib.fidelity.known_here import Here
 from embedlib.fidelity.measure import (
     NOTHING_REMEMBERED,
     compare_planned,
@@ -43,25 +37,17 @@ from embedlib.fidelity.texts import (
     quick_texts,
 )
 from embedlib.fidelity.to_gate import compile_to_gate
-from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import (
-    CompiledPrecision,
-    compiled_folder,
-    file_hashes,
-    model_fingerprint,
-)
+from embedlib.models.compiled.engine_folder import CompiledPrecision, compiled_folder
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, write_report
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
-    give_up,
     has_given_up,
     model_place,
     remove_old_searches,
     report_place,
     search_place,
 )
-from embedlib.models.reading.files import ModelFiles
 from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.reranker import Reranker
 from embedlib.session.preparing import Task
@@ -74,68 +60,6 @@ MAX_PRODUCTS: Final = 8e12
 """Maximum number of multiplications and additions in linear layers for all texts, so that they take
 about a minute in float32 on two cores. BERT-base takes texts of all lengths, BERT-large those of
 256 tokens and fewer; longer ones are as near to float32 or nearer. Source: docs/fidelity.md."""
-
-
-_PASSING: Final = (
-    EngineUnavailableError,
-    EngineOutOfMemoryError,
-    PassingBuildError,
-    CloseTimeoutError,
-)
-
-
-@dataclass(frozen=True)
-class _Here:
-    """A model, this machine, and the engine that would run one on the other."""
-
-    measured: MeasuredModel
-    machine: Machine
-    float32: EnginePlan
-    """The plan of float32 as a load makes it; it does not say whether float32 fits."""
-
-    @classmethod
-    def find(cls, measured: MeasuredModel, machine: Machine) -> _Here:
-        """Choose the engine.
-
-        Raises:
-            EngineUnavailableError: none that the options allow can run here.
-        """
-        choice = choose_engine(replace(measured.config, precision="float32"), machine)
-        plan = EnginePlan(
-            kind=find_kind(choice.name, machine),
-            devices=choice.devices,
-            hardware=choice.hardware,
-            precision=ChosenPrecision(name="float32"),
-        )
-        return cls(measured, machine, plan)
-
-    @property
-    def kind(self) -> EngineKind:
-        """The engine."""
-        return self.float32.kind
-
-    def facts(self, precision: str) -> tuple[ModelFiles, str, str, str, Config]:
-        """Return what `report_cache` tells measurements apart by."""
-        plan = self.float32
-        return self.measured.files, precision, plan.engine, plan.hardware, self.measured.config
-
-    def known(self) -> list[Compiled]:
-        """Return what the cache has of the model."""
-        plan, measured = self.float32, self.measured
-        return known_versions(plan.kind, plan.hardware, measured.files, measured.config)
-
-    def give_up(self, precision: str, reason: str) -> None:
-        """Remember why a precision is not measured again; not of files that changed meanwhile."""
-        measured = self.measured
-        found = model_fingerprint(measured.files, file_hashes(measured.config))
-        if found == measured.fingerprint:
-            give_up(*self.facts(precision), reason)
-
-    def lacks(self, precision: str, versions: Sequence[Compiled], *, with_search: bool) -> bool:
-        """Return whether a load would have a precision measured that has only these versions."""
-        plan = replace(self.float32, tried=(precision, "float32"))
-        facts = (plan.kind, plan.hardware, self.measured.files, versions, plan)
-        return bool(to_prepare(*facts, lambda _: False, with_search=with_search))
 
 
 def prepare(task: Task, machine: Machine | None = None) -> str:
@@ -157,13 +81,13 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
         open_model(task.model, config),
         memory_share=1 if task.is_needed else SHARE_OF_MEMORY,
     )
-    here = _Here.find(measured, machine)
+    here = Here.find(measured, machine)
     place = model_place(measured.files, config)
     with place_lock(place):
         found, searched = _measure(here, task)
     if task.is_background:
         for precision in searched:
-            if not _is_open(here, precision):
+            if not here.is_open(precision):
                 continue
             with try_place_lock(place.with_name(f"{place.name}-search")) as is_mine:
                 if is_mine:
@@ -173,7 +97,7 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
     return "; ".join(found) or "all that can be measured is measured"
 
 
-def _measure(here: _Here, task: Task) -> tuple[list[str], list[str]]:
+def _measure(here: Here, task: Task) -> tuple[list[str], list[str]]:
     """Measure precisions until one passes.
 
     Returns:
@@ -195,7 +119,7 @@ def _measure(here: _Here, task: Task) -> tuple[list[str], list[str]]:
     for precision in task.precisions:
         if has_given_up(*here.facts(precision)):  # since the task was written
             continue
-        report = _known_report(here, precision)
+        report = here.known_report(precision)
         if report is None:
             try:
                 plan = _plan(measured, precision, machine)
@@ -207,7 +131,7 @@ def _measure(here: _Here, task: Task) -> tuple[list[str], list[str]]:
             except EngineError as error:
                 found.append(f"{precision}: {error}")
                 if not task.is_needed:  # without a precision the model could never be loaded
-                    _remember_error(here, precision, error)
+                    here.remember_error(precision, error)
                 continue
             found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
         if has_passed := report.passes(Gate()):
@@ -219,7 +143,7 @@ def _measure(here: _Here, task: Task) -> tuple[list[str], list[str]]:
     return found, searched
 
 
-def _to_search(here: _Here, failed: Sequence[str], made: Sequence[str]) -> list[str]:
+def _to_search(here: Here, failed: Sequence[str], made: Sequence[str]) -> list[str]:
     """Return for which failed precisions layers to keep are worth a search.
 
     A coarser form is given up where its closer form passes. Its weights are removed if they were
@@ -246,7 +170,7 @@ def _to_search(here: _Here, failed: Sequence[str], made: Sequence[str]) -> list[
     return searched
 
 
-def _remembered(here: _Here, task: Task) -> RememberedVectors:
+def _remembered(here: Here, task: Task) -> RememberedVectors:
     """Return the vectors that survive this process: for a search, or a load that cannot do without.
 
     What a load waits for otherwise takes seconds.
@@ -313,12 +237,6 @@ def _remove(folder: Path | None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remember_error(here: _Here, precision: str, error: EngineError) -> None:
-    """Remember an error that comes again at every load; not one of a shortage, or of a disk."""
-    if not isinstance(error, _PASSING) and not isinstance(error.__cause__, OSError):
-        here.give_up(precision, str(error))
-
-
 def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
     """Return the plan for a precision without kept layers.
 
@@ -336,23 +254,7 @@ def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePl
     return plan
 
 
-def _known_report(here: _Here, precision: str) -> FidelityReport | None:
-    """Return the report of a precision without kept layers that is valid here."""
-    for version in here.known():
-        is_whole = version.precision == precision and not version.excluded
-        if is_whole and not here.lacks(precision, [version], with_search=False):
-            return version.report
-    return None
-
-
-def _is_open(here: _Here, precision: str) -> bool:
-    """Return whether nobody has searched layers to keep in a precision here."""
-    return not has_given_up(*here.facts(precision)) and here.lacks(
-        precision, here.known(), with_search=True
-    )
-
-
-def _search(task: Task, here: _Here, precision: str) -> str:
+def _search(task: Task, here: Here, precision: str) -> str:
     """Search for the layers to keep, and remember it if there are none; return what was found."""
     measured, machine = here.measured, here.machine
     texts = texts_beside_work(measured)

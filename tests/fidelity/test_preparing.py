@@ -28,6 +28,7 @@ from embedlib.errors import (
     PassingBuildError,
 )
 from embedlib.fidelity import measure, preparing, preparing_process
+from embedlib.fidelity.known_here import Here
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import prepare, texts_beside_work
@@ -399,7 +400,7 @@ def test_what_is_remembered_belongs_to_the_prompts(
 
     def right_of(config: Config) -> Embedded:
         model = open_model(tiny_folder("bert"), config)
-        here = preparing._Here.find(model, Machine())
+        here = Here.find(model, Machine())
         remembered = measure.remembered_vectors(tmp_path, model, here.float32, here.machine)
 
         def compute() -> Embedded:
