@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from embedlib.engines.openvino import attention, block_sizes, graph
+from embedlib.engines.openvino import attention, attention_blocks, block_sizes, graph
 from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -36,9 +36,9 @@ def test_vectors_are_the_same_in_blocks(
     weights = weights_of(spec, dice)
     whole = OpenVINOEngine(spec, weights, Layout(threads=1))
     monkeypatch.setattr(graph, "is_in_blocks", lambda *_, **__: True)
-    monkeypatch.setattr(attention, "MAX_WHOLE_TOKENS", MAX_WHOLE)
-    monkeypatch.setattr(attention, "BLOCK_SCORES", 5 * MAX_TOKENS)
-    monkeypatch.setattr(attention, "MIN_BLOCK_QUERIES", 2)
+    monkeypatch.setattr(attention_blocks, "MAX_WHOLE_TOKENS", MAX_WHOLE)
+    monkeypatch.setattr(attention_blocks, "BLOCK_SCORES", 5 * MAX_TOKENS)
+    monkeypatch.setattr(attention_blocks, "MIN_BLOCK_QUERIES", 2)
     # The second comes from the cache; OpenVINO's has lost parts of a graph before.
     cache = ModelCache(tmp_path, "these weights")
     engines = [OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache) for _ in range(2)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.openvino import attention, graph, kept_prefixes, stages
+from embedlib.engines.openvino import attention_blocks, graph, kept_prefixes, stages
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
@@ -69,9 +69,9 @@ def engines(
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "in blocks":
             patched.setattr(graph, "is_in_blocks", lambda *_, **__: True)
-            patched.setattr(attention, "MAX_WHOLE_TOKENS", 2)
-            patched.setattr(attention, "BLOCK_SCORES", 3 * MAX_TOKENS)
-            patched.setattr(attention, "MIN_BLOCK_QUERIES", 2)
+            patched.setattr(attention_blocks, "MAX_WHOLE_TOKENS", 2)
+            patched.setattr(attention_blocks, "BLOCK_SCORES", 3 * MAX_TOKENS)
+            patched.setattr(attention_blocks, "MIN_BLOCK_QUERIES", 2)
         if request.param == "in stages":
             keeping = OpenVINOEngine(spec, weights, Layout(threads=1, shares_lanes=True))
         else:

@@ -1,4 +1,4 @@
-"""Where attention is computed in blocks, and how large they are; see `attention`."""
+"""Where attention is computed in blocks, and how large they are; see `attention_blocks`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from dataclasses import replace
 import numpy as np
 
 from embedlib.engines.first_tokens import can_keep_prefix
-from embedlib.engines.openvino.attention import Attention, Mask, Places
+from embedlib.engines.openvino.attention import Attention, Places
+from embedlib.engines.openvino.attention_parts import Mask
 from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedlib.engines.openvino.attention import Attention, Mask, masked
+from embedlib.engines.openvino.attention import Attention
+from embedlib.engines.openvino.attention_parts import Mask, masked
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
