@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from embedlib.engines.first_tokens import can_keep_prefix
 from embedlib.engines.openvino.attention import Attention, Places
 from embedlib.engines.openvino.attention_parts import Mask
@@ -26,6 +24,7 @@ from embedlib.engines.openvino.block_sizes import is_in_blocks
 from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
+from embedlib.engines.openvino.first_vectors import FirstVectors
 from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.layer_inputs import LayerInputs
@@ -94,10 +93,10 @@ class _GraphBuilder:
         self.encoder = spec.encoder
         self.weights = weights
         self.weighted = Weighted(weights, options.multiplier)
-        self.token_ids = int_input("token_ids", [-1, -1])
+        token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
         self.indices = int_input("indices", [-1])
-        self.inputs = [self.token_ids, self.seq_lens, self.indices]
+        self.inputs = [token_ids, self.seq_lens, self.indices]
         self.kept = None
         if can_keep_prefix(spec):
             self.kept = KeptTokens(self.seq_lens, is_bf16=options.is_bf16)
@@ -110,9 +109,7 @@ class _GraphBuilder:
             op.unsqueeze(self.seq_lens, int_constant(1)),
         )
         """bool[B, L]: False on padding."""
-        self.tokens = Tokens(
-            self.token_ids, self.seq_lens, self.indices, self.positions, self.is_token
-        )
+        self.tokens = Tokens(token_ids, self.seq_lens, self.indices, self.positions, self.is_token)
         seen = None if self.encoder.is_causal else self._seen()
         self.places = Places(self.positions, keys, seen)
 
@@ -196,7 +193,8 @@ class _GraphBuilder:
     def _encode(self, pooled: ov.Node | None) -> ov.Node:
         """Return the transformer's output: float32[B, L, H], or float32[B, 1, H] with `pooled`."""
         encoder = self.encoder
-        hidden = self._embed()
+        first = FirstVectors(self.spec, self.weights, self.weighted, self.tokens, self.inputs)
+        hidden = first.hidden()
         distances = None
         if encoder.relative_positions is not None:
             distances = Distances(encoder, self.weights, self.indices, is_bf16=self.options.is_bf16)
@@ -246,58 +244,6 @@ class _GraphBuilder:
         if encoder.norm_placement == "post":
             return hidden
         return self.weighted.norm(encoder.norm, hidden, "final_norm", encoder.norm_eps)
-
-    def _embed(self) -> ov.Node:
-        """Return the input of the first layer: float32[B, L, H]."""
-        encoder = self.encoder
-        hidden = op.gather(self.weighted.constant("tokens"), self.token_ids, int_constant(0))
-        if encoder.embedding_scale != 1:
-            hidden = op.multiply(hidden, float_constant(encoder.embedding_scale))
-        if encoder.has_position_table:
-            table = self.weighted.constant("positions")
-            if encoder.pad_token_id is None:
-                rows = op.gather(
-                    table,
-                    op.add(self.positions, int_constant(encoder.position_offset)),
-                    int_constant(0),
-                )
-            else:
-                rows = op.gather(
-                    table, self._positions_past_padding(encoder.pad_token_id), int_constant(0)
-                )
-            hidden = op.add(hidden, rows)
-        head = self.spec.head
-        if encoder.num_token_types > 1 and head is not None and head.has_token_types:
-            hidden = op.add(hidden, self._token_types())
-        elif encoder.num_token_types:
-            # One text is one segment: every token is of type 0.
-            hidden = op.add(
-                hidden, op.constant(np.ascontiguousarray(self.weights["token_types"][0]))
-            )
-        if encoder.norm_placement == "post" or encoder.norms_embeddings:
-            hidden = self.weighted.norm(encoder.norm, hidden, "embedding_norm", encoder.norm_eps)
-        return hidden
-
-    def _token_types(self) -> ov.Node:
-        """Return each token's type vector: float32[B, L, H]; a pair's second text has type 1."""
-        num_type0_tokens = int_input("num_type0_tokens", [-1])
-        self.inputs.append(num_type0_tokens)
-        is_second = op.greater_equal(
-            op.unsqueeze(self.positions, int_constant(0)),
-            op.unsqueeze(num_type0_tokens, int_constant(1)),
-        )
-        types = op.convert(is_second, "i32")
-        return op.gather(self.weighted.constant("token_types"), types, int_constant(0))
-
-    def _positions_past_padding(self, pad_token_id: int) -> ov.Node:
-        """Return position ids int32[B, L]: counted from pad_token_id + 1, skipping padding tokens.
-
-        This differs from plain counting only if a text contains the padding token. Source:
-        `create_position_ids_from_input_ids` in transformers, models/roberta.
-        """
-        counts = op.convert(op.not_equal(self.token_ids, int_constant(pad_token_id)), "i32")
-        counts = op.multiply(op.cumsum(counts, int_constant(1)), counts)
-        return op.add(counts, int_constant(pad_token_id))
 
     def _sight(self, window: int | None, rope: Rope | None, pooled: ov.Node | None = None) -> Sight:
         """Return a layer's mask and rotations, for all tokens or those at `pooled` int32[B, 1]."""
