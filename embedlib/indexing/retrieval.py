@@ -1,4 +1,7 @@
-"""`embedlib.Search`: questions to the rows of a destination that answer them."""
+"""`embedlib.Search`: questions to the rows of a destination that answer them.
+
+It is long because a class has one file; much of it is signatures and docstrings.
+"""
 
 from __future__ import annotations
 

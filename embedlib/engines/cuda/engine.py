@@ -1,4 +1,8 @@
-"""Runs batches of a model on an NVIDIA GPU; see the package's docstring for how."""
+"""Runs batches of a model on an NVIDIA GPU; see the package's docstring for how.
+
+It is long because its threads are one subject: they hand batches over and end together, under one
+lock.
+"""
 
 from __future__ import annotations
 
