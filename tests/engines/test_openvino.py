@@ -25,7 +25,7 @@ from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
-from embedlib.engines.openvino.inputs import infer, pad
+from embedlib.engines.openvino.inputs import infer_batch, pad
 from embedlib.engines.openvino.layout import Layout, spare_tokens
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.padding import Padding
@@ -106,11 +106,11 @@ def test_a_lone_query_has_the_length_of_the_one_before_if_that_is_little_longer(
     computed: list[tuple[int, ...]] = []
 
     def note(request: Any, batch: Batch, prefix: Any, min_rows: int, between: Any) -> Any:
-        found = infer(request, batch, prefix, min_rows, between)
+        found = infer_batch(request, batch, prefix, min_rows, between)
         computed.append(pad(batch, min_rows).shape)
         return found
 
-    monkeypatch.setattr(compiled_models, "infer", note)
+    monkeypatch.setattr(compiled_models, "infer_batch", note)
     files = read_model_files(tiny_folder("bert"))
     exact, padding = make(files), make(files, spare_tokens=4)
     for length, expected in ((9, 9), (7, 9), (5, 9), (4, 4), (8, 8), (4, 8), (3, 3)):

@@ -18,7 +18,7 @@ from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
-from embedlib.engines.openvino.inputs import infer
+from embedlib.engines.openvino.inputs import infer_batch
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
@@ -64,7 +64,7 @@ def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) ->
         pending = engine.submit(make_batch(IDS), done.set)
         assert waits.wait(WAIT_SECONDS)
         # The same compiled model computes a query meanwhile.
-        found = engine._models.infer(engine._models.request(0), make_batch(IDS, Lane.QUERY))
+        found = engine._models.compute(engine._models.request(0), make_batch(IDS, Lane.QUERY))
         assert not done.is_set()
     assert done.wait(WAIT_SECONDS)
     assert relative_errors(pending.result(), expected).max() < 2e-5
@@ -83,7 +83,7 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
     graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
-    infer(request, make_batch([IDS[0]] * num_texts), {})
+    infer_batch(request, make_batch([IDS[0]] * num_texts), {})
     assert len(released) == num_stages
     assert returned == ([num_stages] if num_stages else [])
     # A long batch leaves no memory of its size in what goes from stage to stage.
@@ -110,13 +110,13 @@ def test_a_batch_that_is_cancelled_before_its_first_stage_is_not_computed(
     """It is handed to a thread, which is about to pack it."""
     engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, shares_lanes=True))
     may_go_on, done = threading.Event(), threading.Event()
-    infer = engine._models.infer
+    compute = engine._models.compute
 
-    def infer_later(*arguments: Any) -> Any:
+    def compute_later(*arguments: Any) -> Any:
         assert may_go_on.wait(WAIT_SECONDS)
-        return infer(*arguments)
+        return compute(*arguments)
 
-    engine._models.infer = infer_later  # type: ignore[method-assign]
+    engine._models.compute = compute_later  # type: ignore[method-assign]
     pending = engine.submit(make_batch(IDS), done.set)
     while pending._request is None:
         pass

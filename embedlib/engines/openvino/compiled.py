@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch
 from embedlib.engines.first_tokens import without_first
 from embedlib.engines.openvino.compiling import Loaded
-from embedlib.engines.openvino.inputs import infer, is_token, last_line
+from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.pages import letting_go
@@ -97,7 +97,7 @@ class CompiledModels:
         """Return a request; only its user may hold it, and drops it before leaving."""
         return self._requests[number]
 
-    def infer(
+    def compute(
         self, request: Request, batch: Batch, between: Callable[[], object] = lambda: None
     ) -> NDArray[np.float32]:
         """Return float32[B, D], or float32[T, D] of every token.
@@ -116,7 +116,7 @@ class CompiledModels:
         min_rows = self._padding.rows(batch, use.num_before)
         try:
             with letting_go(self._files_to_pack(batch)):
-                output = infer(request, batch, use.arrays, min_rows, between)
+                output = infer_batch(request, batch, use.arrays, min_rows, between)
         except RuntimeError as error:
             if is_of_handler(error):
                 raise

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.machine import Machine
-from embedlib.engines.openvino.inputs import infer, last_line
+from embedlib.engines.openvino.inputs import infer_batch, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache, WeightsFile
@@ -296,7 +296,7 @@ def _try(stages: Stages, batch: Batch) -> NDArray[np.float32]:
     request = Request(stages)  # owns the memory of the vectors
     prefixes = KeptPrefixes.of(stages)
     use = prefixes.none() if prefixes else NO_PREFIX
-    return infer(request, batch, use.arrays, MIN_ROWS).copy()
+    return infer_batch(request, batch, use.arrays, MIN_ROWS).copy()
 
 
 def _agree(vectors: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:

@@ -120,7 +120,7 @@ class OpenVINOEngine:
     def compute(self, batch: Batch) -> NDArray[np.float32]:
         """Compute a batch of the query lane on the calling thread, with the help of all cores."""
         with self._lanes.query():
-            return self._models.infer(self._models.request(CALLERS_REQUEST), batch)
+            return self._models.compute(self._models.request(CALLERS_REQUEST), batch)
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight and free the compiled models and the weights.
@@ -234,9 +234,9 @@ def _compute(
     """Return the vectors of a batch; one of the bulk lane gives way to queries."""
     if batch.lane is Lane.QUERY:
         with lanes.query():
-            return models.infer(request, batch)
+            return models.compute(request, batch)
     with lanes.bulk():
-        return models.infer(request, batch, lanes.give_way)
+        return models.compute(request, batch, lanes.give_way)
 
 
 def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int) -> None:

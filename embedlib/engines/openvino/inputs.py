@@ -11,7 +11,7 @@ from embedlib.engines.base import Batch
 from embedlib.engines.openvino.stages import Request
 
 
-def infer(
+def infer_batch(
     request: Request,
     batch: Batch,
     prefix: Mapping[str, NDArray[np.generic]],

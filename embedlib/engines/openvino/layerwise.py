@@ -25,7 +25,7 @@ from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.engine import loaded_core
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
-from embedlib.engines.openvino.inputs import infer, is_token, last_line
+from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
@@ -185,7 +185,7 @@ class _Layers:
                 continue
             given = {} if job.output is None else {HIDDEN: job.output}
             try:
-                output = infer(request, job.batch, {**use.arrays, **given}).copy()
+                output = infer_batch(request, job.batch, {**use.arrays, **given}).copy()
             except RuntimeError as error:
                 job.error = run_error(error)
             else:
