@@ -6,9 +6,12 @@ Source: uvicorn 0.54, `protocols/http/httptools_impl.py`.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, ClassVar, cast
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from embedlib.serve.app import Application
@@ -46,6 +49,8 @@ class Connection(ReadLimitedProtocol):
     """What that head means; None: it was not repeated yet."""
     _is_resumed = False
     """Whether the head that is parsed now is `RequestParser`'s own."""
+    _running: RequestResponseCycle | None = None
+    """The request that is answered, or was last; `cycle` may be one that waits behind it."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         """Take what uvicorn gives its protocol."""
@@ -182,12 +187,37 @@ class Connection(ReadLimitedProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who answers that the client has left."""
         self._disarm()
         self._unset_keepalive_if_required()
         self._gone.set_result(None)
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True  # uvicorn tells the last request alone
+            self._running.message_event.set()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End with the server: an idle connection at once, another one with its answer."""
+        super().shutdown()
+        is_written = self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        if is_written and self.scheme == "https":
+            self._forgo_goodbye()
+
+    def _forgo_goodbye(self) -> None:
+        """Let TLS end without a word of the client.
+
+        One that keeps its connection for later says nothing, and uvloop would wait for 30 s. Reading
+        the end of the stream in its place closes the connection, as soon as all is written.
+        """
+        found = self.transport.get_extra_info("socket")
+        if found is not None:  # it may be closed in this turn
+            with suppress(OSError), found.dup() as same:
+                same.shutdown(socket.SHUT_RD)
 
     def _is_answered(self) -> bool:
         """Whether only the rest of a body can come, or the next head: uvicorn has no timer."""

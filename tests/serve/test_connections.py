@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.connection import MAX_HEAD_BYTES
 from embedlib.serve.server import _protocol
-from embedlib.testing import fake_embedder
+from embedlib.testing import FakeEngine, fake_embedder
 
 HEAD = b"Host: x\r\nX-Api-Key: right\r\n"
 REQUEST = b"GET /v1/models HTTP/1.1\r\n" + HEAD + b"\r\n"
@@ -24,7 +24,8 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r
 class Connection:
     """A connection whose client is the test."""
 
-    def __init__(self, kind: type[Any], config: uvicorn.Config) -> None:
+    def __init__(self, kind: type[Any], config: uvicorn.Config, engine: FakeEngine) -> None:
+        self.engine = engine
         self.transport = Mock()
         self.transport.get_extra_info.return_value = None
         self.transport.get_write_buffer_size.return_value = 0
@@ -60,13 +61,17 @@ def converse() -> Converse:
     def run(conversation: Callable[[Connection], Awaitable[None]]) -> None:
         async def all_of_it() -> None:
             options = ServeOptions(api_keys=("right",))
-            application = create_app({"fake": fake_embedder()}, options=options)
+            engine = FakeEngine()
+            application = create_app({"fake": fake_embedder(engine)}, options=options)
             await application.start()
             await application.loaded()
             config = uvicorn.Config(application, ws="none", log_config=None)
-            connection = Connection(_protocol(application), config)
+            connection = Connection(_protocol(application), config, engine)
             await asyncio.wait_for(conversation(connection), 30)
             connection.protocol.connection_lost(None)
+            while tasks := connection.protocol.tasks:
+                await asyncio.wait(tasks)
+            engine.release()
             await application.close()
 
         asyncio.run(all_of_it())
@@ -190,3 +195,18 @@ def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
         assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")
 
     converse(conversation)
+
+
+def test_a_client_that_leaves_several_requests_is_no_fault(
+    converse: Converse, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that is answered is not the last one that came."""
+
+    async def conversation(connection: Connection) -> None:
+        connection.engine.hold()
+        connection.protocol.data_received((b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH) * 3)
+        while not connection.engine.batches:
+            await asyncio.sleep(0)
+
+    converse(conversation)
+    assert caplog.messages == []

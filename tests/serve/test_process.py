@@ -467,6 +467,34 @@ def test_tls(make_certificate: MakeCertificate) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused)
 
 
+def test_an_idle_client_does_not_delay_the_end_of_tls(make_certificate: MakeCertificate) -> None:
+    certificate, key = make_certificate("cert")
+    application, port = create_app({"fake": fake_embedder()}), free_port()
+    trusted = ssl.create_default_context(cafile=certificate)
+    answers: list[bytes] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=f"https://localhost:{port}", verify=trusted) as http:
+            wait_ready(http, None)
+        connected = socket.create_connection(("localhost", port), SECONDS)
+        client = trusted.wrap_socket(connected, server_hostname="localhost")
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answers.append(client.recv(12))
+        assert application.end_server is not None
+        application.end_server()
+        while client.recv(65536):  # up to the goodbye of TLS, which is not answered
+            pass
+        with socket.socket(fileno=client.detach()) as plain:
+            plain.settimeout(15)  # uvloop would wait for 30
+            answers.append(plain.recv(1))
+
+    client = threading.Thread(target=ask)
+    client.start()
+    serve(application, Listen(port=port, certificate=certificate, private_key=key))
+    client.join(SECONDS)
+    assert answers == [b"HTTP/1.1 200", b""]
+
+
 def test_a_server_without_any_model_ends_and_says_why(tmp_path: Path) -> None:
     application = create_app({"a": str(tmp_path / "nowhere")})
     give_up = threading.Timer(SECONDS, lambda: application.end_server and application.end_server())
