@@ -211,7 +211,7 @@ class Connection(ReadLimitedProtocol):
     def _forgo_goodbye(self) -> None:
         """Let TLS end without a word of the client.
 
-        One that keeps its connection for later says nothing, and uvloop would wait for 30 s. Reading
+        One that keeps its connection for later says none, and uvloop would wait for 30 s. Reading
         the end of the stream in its place closes the connection, as soon as all is written.
         """
         found = self.transport.get_extra_info("socket")

@@ -195,14 +195,18 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _end(self, number: int) -> None:
-        """Begin to end; the second signal ends at once."""
-        now = asyncio.get_running_loop().time()
-        if self._first_signal is None:
-            self._first_signal = number, now
-        if self._application.is_draining:
+        """Begin to end; a second SIGTERM or SIGINT ends at once.
+
+        SIGHUP counts as none of the two: systemd may send it with SIGTERM, in any order.
+        """
+        if number != signal.SIGHUP:
+            now = asyncio.get_running_loop().time()
+            if self._first_signal is None:
+                self._first_signal = number, now
             first, at = self._first_signal
             if number != first or now - at > SAME_SIGNAL_SECONDS:
                 os._exit(1)
+        if self._application.is_draining:
             return
         self._application.drain()
         grace = self._application.options.grace_seconds

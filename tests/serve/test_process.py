@@ -187,6 +187,18 @@ def test_a_signal_that_comes_twice_at_once_is_one(start: Callable[..., Server]) 
     assert "ended in order" in output
 
 
+def test_a_hangup_beside_another_signal_is_no_second_one(start: Callable[..., Server]) -> None:
+    """systemd sends both with SendSIGHUP=yes."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        pytest.skip("this signal is ignored here, as below nohup, and the server keeps to that")
+    server = start()
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        server.process.send_signal(number)
+    code, output = server.end()
+    assert code == 0, output
+    assert "ended in order" in output
+
+
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [
