@@ -1,16 +1,29 @@
 """The `embedlib` command, also as `python -m embedlib`."""
 
+import os
 import sys
 
 
 def run() -> None:
     """Run the command; Ctrl-C ends it quietly from its first import on."""
     try:
+        _open_standard_descriptors()
         from embedlib.cli import main
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)
     main()
+
+
+def _open_standard_descriptors() -> None:
+    """Let 0, 1 and 2 lead nowhere where the caller has closed them.
+
+    A socket would take the number: native libraries would print into it, and libuv aborts when it
+    closes one.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest one that is free
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 if __name__ == "__main__":

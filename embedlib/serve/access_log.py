@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections import deque
+from functools import partial
 from time import time
 from typing import Final, TextIO
 
@@ -80,7 +81,8 @@ class AccessLog:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         """Take the stream; None: standard output. The first line starts the thread."""
-        self._stream = stream or sys.stdout
+        self._stream: TextIO | None = stream or sys.stdout
+        """None: the process was started with its standard output closed."""
         self._lines: deque[object] = deque()
         """One thread appends, the log's own takes: neither needs a lock."""
         self._has_lines = threading.Event()
@@ -91,6 +93,8 @@ class AccessLog:
 
     def write(self, facts: object) -> None:
         """Add a line, which the log's thread encodes; never blocks. One thread may call it."""
+        if self._stream is None:
+            return
         if len(self._lines) >= MAX_LINES:
             self._num_dropped += 1
             return
@@ -98,7 +102,7 @@ class AccessLog:
         if not self._has_lines.is_set():
             self._has_lines.set()
             if self._thread is None:
-                self._thread = WorkerThread(self._run, "embedlib-serve-log")
+                self._thread = WorkerThread(partial(self._run, self._stream), "embedlib-serve-log")
                 self._thread.start()
 
     def close(self, timeout: float = 2.0) -> None:
@@ -108,7 +112,7 @@ class AccessLog:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _run(self) -> None:
+    def _run(self, stream: TextIO) -> None:
         num_told = 0
         encode = msgspec.json.Encoder().encode_lines
         while True:
@@ -121,17 +125,16 @@ class AccessLog:
                 lines.append({"dropped_lines": dropped})
             try:
                 if lines:
-                    self._write(encode(lines).decode())
-                    self._stream.flush()
+                    _write(stream, encode(lines).decode())
+                    stream.flush()
             except (OSError, ValueError):  # the reader is gone: serve on without a log
                 return
             if is_closed:
                 return
 
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-        except UnicodeEncodeError:  # paths and agents have any letters, the stream fewer
-            self._stream.writelines(
-                json.dumps(json.loads(line)) + "\n" for line in text.split("\n") if line
-            )
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # paths and agents have any letters, the stream fewer
+        stream.writelines(json.dumps(json.loads(line)) + "\n" for line in text.split("\n") if line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -557,3 +558,31 @@ def test_the_command(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in output.splitlines()]
     assert [line["status"] for line in lines if line["route"] == "/embed"] == [401, 200]
     assert not path.exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_the_command_with_closed_streams(tmp_path: Path, closed: str) -> None:
+    """libuv aborts when it closes a socket with the number of one of them."""
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    port = free_port()
+    serving = [sys.executable, "-m", "embedlib", "serve", str(folder), "--port", str(port)]
+    process = subprocess.Popen(
+        f"exec {shlex.join(serving)} {closed}",
+        shell=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+            wait_ready(http, process)
+            assert http.post("/v1/models").status_code == 405
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, errors
+    assert ("/v1/models" in output) is (closed != ">&-")
+    assert "Traceback" not in errors
