@@ -176,6 +176,13 @@ class Connection(ReadLimitedProtocol):
         # Trailers are no headers: they would take the place of those that a proxy has set.
         self.headers = []
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and count it: the log would be its sender's to fill."""
+        metrics = self.application.metrics
+        metrics.failures["invalid"] += 1
+        metrics.statuses["4xx"] += 1
+        super().send_400_response(msg)
+
     def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:
         """Go on with a message whose head is parsed again; see `RequestParser`."""
         self._is_resumed, self.parser = True, parser

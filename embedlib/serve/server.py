@@ -24,6 +24,7 @@ import uvicorn
 from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
 from embedlib.serve.connection import Connection
+from embedlib.serve.fault_log import fault_log
 from embedlib.serve.tls import Renewable, new_context
 
 MAX_OPEN_FILES = 65_536
@@ -110,6 +111,7 @@ def serve(
         interface="asgi3",
         access_log=False,
         log_config=None,
+        log_level="error",  # below are lines about its own steps, and what clients send wrongly
         server_header=False,
         timeout_graceful_shutdown=round(options.drain_seconds) or None,
         timeout_keep_alive=75,
@@ -117,7 +119,7 @@ def serve(
     )
     config.load()
     server = _Server(config, application, listen, on_listening)
-    with _own_socket(listen.unix_socket) as sockets:
+    with fault_log(), _own_socket(listen.unix_socket) as sockets:
         try:
             server.run(sockets)
         except SystemExit as error:  # uvicorn has logged why

@@ -34,6 +34,7 @@ from embedlib.serve.dialects.dialect import OPENAI
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import TokenEstimate
+from embedlib.serve.fault_log import fault_log
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
 from embedlib.serve.routes import ROUTES
@@ -716,7 +717,7 @@ def test_a_stream_of_few_letters_gets_every_line() -> None:
 def test_lines_are_dropped_and_counted_while_their_reader_stalls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("embedlib.serve.access_log.MAX_LINES", 2)
+    monkeypatch.setattr("embedlib.serve.line_writer.MAX_LINES", 2)
     has_begun, may_go_on = threading.Event(), threading.Event()
 
     class Stalled(io.StringIO):
@@ -735,6 +736,31 @@ def test_lines_are_dropped_and_counted_while_their_reader_stalls(
     log.close(30)
     lines = stream.getvalue().splitlines()
     assert lines == ['{"n":0}', '{"n":1}', '{"n":2}', '{"dropped_lines":3}']
+
+
+def test_the_access_log_of_a_process_without_a_standard_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    log = AccessLog()
+    log.write({"n": 0})
+    log.close(30)
+
+
+def test_faults_are_written_with_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with fault_log():
+        logging.getLogger("embedlib").info("a step")
+        try:
+            raise KeyError("a bug")
+        except KeyError:
+            logging.getLogger("embedlib").exception("request %s", "r7")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "request r7"
+    assert lines[-1] == "KeyError: 'a bug'"
+    assert logging.getLogger().handlers == []
 
 
 def test_options_are_checked() -> None:

@@ -37,12 +37,15 @@ SERVE = """
 import gc, sys
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.access_log import AccessLog
+from embedlib.serve.catalog import ServedModel
 from embedlib.serve.server import Listen, serve
 from embedlib.testing import FakeEngine, fake_embedder
 
 engine = FakeEngine()
 if "held" in sys.argv:
     engine.hold()
+if "buggy" in sys.argv:
+    ServedModel.open = None
 seconds = {"head_seconds": 0.2, "body_seconds": 0.2, "answer_seconds": 0.2, "grace_seconds": 0.0}
 options = ServeOptions(data_dir=dict(enumerate(sys.argv)).get(3), **seconds)
 models, log = {"fake": fake_embedder(engine)}, AccessLog()
@@ -69,12 +72,12 @@ def can_connect(path: Path) -> bool:
 class Server:
     """A process that serves a fake engine."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, stderr: int = subprocess.STDOUT) -> None:
         self.port = free_port()
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, str(self.port), *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
         )
         self.url = f"http://127.0.0.1:{self.port}"
@@ -122,8 +125,8 @@ def server() -> Iterator[Server]:
 def start() -> Iterator[Callable[..., Server]]:
     started: list[Server] = []
 
-    def start(*arguments: str) -> Server:
-        server = Server(*arguments)
+    def start(*arguments: str, stderr: int = subprocess.STDOUT) -> Server:
+        server = Server(*arguments, stderr=stderr)
         started.append(server)
         return server
 
@@ -341,6 +344,28 @@ def test_a_client_that_is_killed_or_leaves_is_noticed_and_costs_nothing_more(
             while b"embedlib_inflight_requests 2" not in server.get("/metrics"):
                 pass
     await_gone(server, 6)
+
+
+def test_who_does_not_read_standard_error_stalls_nothing(start: Callable[..., Server]) -> None:
+    reader, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while os.write(full, bytes(1 << 16)):
+            pass
+    os.set_blocking(full, True)
+    server = start("buggy", stderr=full)
+    os.close(full)
+    for _ in range(20):
+        assert server.http.post("/embed", json={"inputs": "a"}).status_code == 500
+        with server.connect() as client:
+            client.sendall(b"no request\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 400"
+    assert b'failures_total{reason="invalid"} 20' in server.get("/metrics")
+    server.process.send_signal(signal.SIGTERM)
+    code, output = server.end()
+    os.close(reader)
+    assert code == 0
+    assert "ended in order" in output
 
 
 def test_a_port_in_use_is_one_line(server: Server) -> None:
