@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -119,6 +120,7 @@ def serve(
     named, destinations = _named(models or _set_model(), names), _searched(searched)
     if ray is not None:
         given = {
+            "--port 0": listen.port == 0,
             "--search": searched,
             "--otlp-endpoint": otlp_endpoint,
             "--uds": listen.unix_socket,
@@ -142,8 +144,12 @@ def serve(
             tracing.close()
         raise
     served = ", ".join(model.name for model in application.catalog)
-    line = f"Serving {served} on {listen}; Ctrl-C stops it"
-    run(application, listen, lambda: click.echo(line, err=True))
+
+    def tell(listens: Listen) -> None:
+        with suppress(OSError):  # nobody reads: no reason not to serve
+            click.echo(f"Serving {served} on {listens}; Ctrl-C stops it", err=True)
+
+    run(application, listen, tell)
 
 
 def _serve_on_ray(

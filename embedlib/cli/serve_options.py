@@ -108,8 +108,8 @@ def _listening() -> list[Decorator]:
             title=title,
             default=8080,
             show_default=True,
-            type=click.IntRange(1, 65535),
-            help="Port to listen on.",
+            type=click.IntRange(0, 65535),
+            help="Port to listen on; 0: a free one, which is told.",
         ),
         _option(
             title,

@@ -15,13 +15,14 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import uvicorn
 
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, EmbedlibError
+from embedlib.serve import catalog
 from embedlib.serve.app import Application
 from embedlib.serve.connection import Connection
 from embedlib.serve.fault_log import fault_log
@@ -78,7 +79,7 @@ class Listen:
 def serve(
     application: Application,
     listen: Listen,
-    on_listening: Callable[[], object] = lambda: None,
+    on_listening: Callable[[Listen], object] = lambda _: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; returns when every running request is answered.
 
@@ -87,11 +88,11 @@ def serve(
     Args:
         application: answers the requests.
         listen: where.
-        on_listening: called when connections are taken.
+        on_listening: called when connections are taken, with the port that they come by.
 
     Raises:
         ConfigError: the address cannot be listened on, or the certificate cannot be offered.
-        EmbedlibError: no model could be loaded.
+        EmbedlibError: no model could be loaded, or the application has a bug, which is logged.
         SinkError: a destination has rows of a model that is not served.
     """
     listen.check()
@@ -119,17 +120,33 @@ def serve(
     )
     config.load()
     server = _Server(config, application, listen, on_listening)
-    with fault_log(), _own_socket(listen.unix_socket) as sockets:
+    with fault_log(), _told_once(application), _own_socket(listen.unix_socket) as sockets:
         try:
             server.run(sockets)
         except SystemExit as error:  # uvicorn has logged why
+            if server.lifespan.should_exit:
+                raise EmbedlibError("the server could not start; its log has the reason") from error
             raise _not_listening(listen) from error
         except KeyboardInterrupt:
-            pass
+            if not server.started:
+                raise
     if application.failure is not None:
         raise application.failure
-    if not server.started:
-        raise _not_listening(listen)
+
+
+@contextmanager
+def _told_once(application: Application) -> Iterator[None]:
+    """Keep the failure of a lone model out of the log: `serve` raises it."""
+    logger = logging.getLogger(catalog.__name__)
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return len(list(application.catalog)) > 1 or record.exc_info is not None
+
+    logger.addFilter(is_told)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_told)
 
 
 class _Server(uvicorn.Server):
@@ -140,10 +157,11 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         application: Application,
         listen: Listen,
-        on_listening: Callable[[], object],
+        on_listening: Callable[[Listen], object],
     ) -> None:
         super().__init__(config)
         self._application = application
+        self._listen = listen
         self._on_listening = on_listening
         self._renewable: Renewable | None = None
         if listen.tls_files is not None and config.ssl is not None:
@@ -156,13 +174,15 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and keep the models' objects once they are loaded."""
         logger = logging.getLogger("uvicorn.error")
-        logger.disabled = True  # `serve` says in its own words why it cannot listen
+        logger.addFilter(_is_no_address)
         try:
             await super().startup(sockets)
         finally:
-            logger.disabled = False
-        if self.started:
-            self._on_listening()
+            logger.removeFilter(_is_no_address)
+        if self._listen.unix_socket is None:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            self._listen = replace(self._listen, port=port)
+        self._on_listening(self._listen)
         self._freezing = asyncio.create_task(self._freeze())
 
     async def _freeze(self) -> None:
@@ -216,6 +236,11 @@ class _Server(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _is_no_address(record: logging.LogRecord) -> bool:
+    """Return False for the line of an address that cannot be listened on: `serve` says why."""
+    return not isinstance(record.msg, OSError)
 
 
 def _not_listening(listen: Listen) -> ConfigError:

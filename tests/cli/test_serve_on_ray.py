@@ -11,6 +11,7 @@ from embedlib.cli import main
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (("--port", "0"), "--port 0 belongs to one server"),
         (("--search", "jsonl:x"), "--search belongs to one server"),
         (("--data-dir", "jobs"), "--data-dir belongs to one server"),
         (("--ray-replicas", "3:1"), "it must be MIN:MAX"),

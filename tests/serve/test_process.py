@@ -533,7 +533,36 @@ def test_an_idle_client_does_not_delay_the_end_of_tls(make_certificate: MakeCert
     assert answers == [b"HTTP/1.1 200", b""]
 
 
-def test_a_server_without_any_model_ends_and_says_why(tmp_path: Path) -> None:
+def test_the_port_that_was_free_is_told() -> None:
+    application = create_app({"fake": fake_embedder()})
+    ports: list[int] = []
+
+    def connect(listens: Listen) -> None:
+        socket.create_connection((listens.host, listens.port), SECONDS).close()
+        ports.append(listens.port)
+        assert application.end_server is not None
+        application.end_server()
+
+    serve(application, Listen(port=0), connect)
+    assert len(ports) == 1
+
+
+def test_a_bug_of_the_start_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    application = create_app({"fake": fake_embedder()})
+    monkeypatch.setattr(application, "start", fail)
+    with pytest.raises(EmbedlibError, match="could not start; its log has the reason"):
+        serve(application, Listen(port=0))
+    assert "KeyError: 'a bug'" in caplog.text
+
+
+def test_a_server_without_any_model_ends_and_says_why_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     application = create_app({"a": str(tmp_path / "nowhere")})
     give_up = threading.Timer(SECONDS, lambda: application.end_server and application.end_server())
     give_up.start()
@@ -544,6 +573,7 @@ def test_a_server_without_any_model_ends_and_says_why(tmp_path: Path) -> None:
             serve(application, Listen(port=0))
     finally:
         give_up.cancel()
+    assert caplog.messages == []
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from uvicorn.server import ServerState
 
 from embedlib.serve.app import Application
 from embedlib.serve.asgi import Receive, Request, Response, Send
+from embedlib.serve.catalog import Catalog
 from embedlib.serve.connection import Connection
+from embedlib.serve.metrics import Metrics
 from embedlib.serve.repeated import RepeatedHead
 
 BODY = b'{"input": "a"}'
@@ -109,6 +111,7 @@ class Echo(Application):
 
     def __init__(self) -> None:  # of an application only what a connection needs
         self.requests: list[Request] = []
+        self.metrics = Metrics(Catalog([]))
 
     async def answer(self, request: Request, receive: Receive, send: Send) -> None:
         assert request.direct is not None
