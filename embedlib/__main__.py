@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 
 
 def run() -> None:
@@ -21,9 +22,10 @@ def _open_standard_descriptors() -> None:
     A socket would take the number: native libraries would print into it, and libuv aborts when it
     closes one.
     """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest one that is free
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
+    with suppress(OSError):  # a small root folder may not have the device
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest one that is free
+            os.set_inheritable(descriptor, True)
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_what_is_missing_is_shown_by_an_example(
             "unexpected extra arguments (do I). A value with blanks needs quotes. For example: ",
         ),
         (["index", "a", "--to", "edge:x", "--limit", "x"], "'--limit': 'x'; give a whole number"),
-        (["serve", "m", "--port", "x"], "'--port': 'x'; give a whole number from 1 to 65535"),
+        (["serve", "m", "--port", "x"], "'--port': 'x'; give a whole number from 0 to 65535"),
         (["tune", "m", "--texts", "."], "File '.' is a directory; give a file"),
         (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),
         (["models", "x", "y"], 'needs quotes. For example: embedlib models "qwen3 apache"'),
