@@ -122,6 +122,12 @@ def graph_bytes(num_rows: int, table: Table, options: HnswOptions) -> int:
     return num_rows * row + RESERVED_BYTES
 
 
+def _is_of_shared_memory(error: psycopg.Error) -> bool:
+    """Return whether a disk that is full is /dev/shm, whose segments have this name."""
+    is_disk = isinstance(error, psycopg.errors.DiskFull)
+    return not is_disk or "/PostgreSQL." in str(error) or "shared memory" in str(error)
+
+
 class IndexBuild:
     """Builds the index of a table if it is missing; may be repeated after a failure."""
 
@@ -161,10 +167,10 @@ class IndexBuild:
             try:
                 self._build(connection, is_parallel)
                 return
-            except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory):
+            except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory) as error:
                 # A parallel build needs shared memory; a container often has only 64 MB of it.
                 # Source: https://github.com/pgvector/pgvector#index-build-time
-                if not is_parallel:
+                if not is_parallel or not _is_of_shared_memory(error):
                     raise
                 self._session.tell(
                     "too little shared memory to build the index with several processes; using one"

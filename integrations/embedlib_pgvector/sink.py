@@ -151,7 +151,7 @@ class PgvectorSink(TableReader):
 
     def _build(self, connection: Connection, table: Table) -> None:
         assert self._lock is not None, "begin comes first"
-        if not self._lock.take_alone(connection):
+        if not self._lock.take_last(connection):
             self._session.tell(
                 f"{self.name}: other shards are still being written; the last one to finish builds "
                 "the index"
@@ -217,6 +217,7 @@ class PgvectorSink(TableReader):
             " WHERE name = 'client_connection_check_interval' AND setting = '0'"
         )
         if self._lock is not None:
+            _allow_long_statements(connection)
             self._lock.take(connection)
             if self._table is not None:
                 create_stage(connection, self._table)
@@ -233,6 +234,7 @@ class PgvectorSink(TableReader):
         create_stage(connection, self._table)
 
     def _take_lock(self, connection: Connection, shard: str | None = None) -> None:
+        _allow_long_statements(connection)
         schema = resolve_schema(connection, self._destination)
         lock = WriterLock(schema, self._destination.owner, self.name, self._wait, shard)
         lock.take(connection)
@@ -277,3 +279,11 @@ class PgvectorSink(TableReader):
 
         self._session.run(work)
         self._is_changed = True
+
+
+def _allow_long_statements(connection: Connection) -> None:
+    """Let a load take its time: building an index exceeds what a role may have for a query."""
+    connection.execute(
+        "SELECT set_config(name, '0', false) FROM pg_settings"
+        " WHERE name IN ('statement_timeout', 'transaction_timeout')"
+    )

@@ -87,8 +87,14 @@ class Table:
 
 
 def find_vector_types(connection: Connection) -> None:
-    """Add the schema of pgvector to the search path if it is missing there."""
+    """Add the schema of pgvector to the search path if it is missing there.
+
+    What the user's path chooses for new tables is kept in a setting: with the addition it would be
+    that schema where no other of the path exists.
+    """
     connection.execute(
+        "SELECT set_config('embedlib.schema', coalesce(current_schema(), ''), false)"
+        " WHERE current_setting('embedlib.schema', true) IS NULL;"
         "SELECT set_config('search_path', concat_ws(', ',"
         " nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)"
         " FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
@@ -137,7 +143,8 @@ def resolve_schema(connection: Connection, destination: Destination) -> str:
     row = _one(
         connection,
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n"
-        " ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)), current_schema())",
+        " ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)),"
+        " nullif(current_setting('embedlib.schema', true), ''))",
         quoted,
     )
     if row is None or row[0] is None:
@@ -161,7 +168,8 @@ def find_table(connection: Connection, destination: Destination) -> Table | None
         " LEFT JOIN pg_attribute e ON e.attrelid = c.oid AND e.attname = 'embedding'"
         " LEFT JOIN pg_type t ON t.oid = e.atttypid"
         " LEFT JOIN pg_attribute d ON d.attrelid = c.oid AND d.attname = 'embedlib_digest'"
-        " WHERE n.nspname = %s AND c.relname = %s",
+        # As text: a parameter of type name would be cut to 63 bytes, to the name of another table.
+        " WHERE n.nspname = %s AND c.relname::text = %s",
         schema,
         destination.table,
     )

@@ -44,6 +44,7 @@ class WriterLock:
         self._name = name
         self._wait = wait
         self._backend: tuple[Any, ...] | None = None
+        self._shares_table = False
 
     def take(self, connection: Connection) -> None:
         """Take the locks until the connection ends.
@@ -88,6 +89,17 @@ class WriterLock:
             connection, "SELECT pg_try_advisory_lock(%s)", self._table_key
         )
 
+    def take_last(self, connection: Connection) -> bool:
+        """Lock the whole table if no other shard is being written, and else leave it to those.
+
+        This shard lets go of the table first: of shards that end together, the last to let go would
+        otherwise find the others' locks, as they find its own.
+        """
+        if self._shares_table:
+            connection.execute("SELECT pg_advisory_unlock_shared(%s)", (self._table_key,))
+            self._shares_table = False
+        return self.take_alone(connection)
+
     def share(self, connection: Connection) -> None:
         """Admit other shards again after `take_alone`."""
         if self._shard_key is not None:
@@ -103,6 +115,7 @@ class WriterLock:
         if not _is_true(connection, "SELECT pg_try_advisory_lock(%s)", self._shard_key):
             connection.execute("SELECT pg_advisory_unlock_shared(%s)", (self._table_key,))
             return self._shard_key
+        self._shares_table = True
         return None
 
     def _holder(self, connection: Connection, key: int) -> tuple[Any, ...] | None:

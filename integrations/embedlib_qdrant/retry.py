@@ -26,9 +26,17 @@ _RUN_AGAIN = "written rows are kept, run the same command again to continue"
 
 _TEMPORARY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 """Source: gRPC's status codes, and its mapping from HTTP: 429, 502, 503 and 504 are UNAVAILABLE."""
-_PASSING = ("RST_STREAM", "enough active replicas", "status: Unavailable")
+_PASSING = (
+    "RST_STREAM",
+    "enough active replicas",
+    "status: Unavailable",
+    "0 of 0 read operations failed",
+)
 """In the details of code INTERNAL: a proxy has closed the stream; nodes of a cluster have died, or
-have come back and are not ready, or do not reach each other."""
+have come back and are not ready, or do not reach each other; another process is creating the
+collection."""
+_NEVER_PASSES = "larger than rate limiter capacity"
+"""Of a rate limit in strict mode that is smaller than one request."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _KEY_HINT = "the API key is read from the environment variable QDRANT_API_KEY"
 _PORT_HINT = "6333 is usually the port of REST; give the one of gRPC, usually 6334"
@@ -112,7 +120,8 @@ def classify(error: Exception) -> Failure:
     grpc = import_extra("grpc", "qdrant")
     exceptions = import_extra("qdrant_client.common.client_exceptions", "qdrant")
     if isinstance(error, exceptions.ResourceExhaustedResponse):
-        return Failure(f"RESOURCE_EXHAUSTED {_shorten(str(error))}", True, error.retry_after_s)
+        passes = _NEVER_PASSES not in str(error)
+        return Failure(f"RESOURCE_EXHAUSTED {_shorten(str(error))}", passes, error.retry_after_s)
     if not isinstance(error, grpc.RpcError):
         return Failure(_shorten(f"{type(error).__name__}: {error}"), False)
     code, details = error.code().name, error.details() or ""
@@ -122,7 +131,8 @@ def classify(error: Exception) -> Failure:
         wrong = wrong and f"{wrong}; if it is the right port, {_KEY_HINT}"
         return Failure(f"{reason}; {_KEY_HINT}", False, wrong_address=wrong)
     passes = code == "INTERNAL" and any(part in details for part in _PASSING)
-    return Failure(reason, code in _TEMPORARY or passes, _read_wait(error), wrong)
+    passes |= code in _TEMPORARY and _NEVER_PASSES not in details
+    return Failure(reason, passes, _read_wait(error), wrong)
 
 
 def is_refused(error: Exception) -> bool:

@@ -49,6 +49,18 @@ def test_it_keeps_what_a_replaceable_sink_promises(pg: Any, table: str) -> None:
     check_replaceable(lambda: pg.sink(table, index=None))
 
 
+def test_a_name_without_room_for_old_rows_keeps_none(pg: Any, pg_table: str) -> None:
+    """Postgres cuts names to 63 bytes: that of the old rows would be the table's own."""
+    name = f"{pg_table}{'x' * 63}"[:63]
+    load(pg, name, "old")
+    assert pg.sink(name).old() is None
+    pg.sink(name).drop_old()
+    assert pg.sink(name).inspect().num_rows == NUM
+    with pytest.raises(SinkError, match="names have at most 63 bytes; rename the table first"):
+        load(pg, name, "new", replace=True)
+    pg.fetch("DROP TABLE {}", name)
+
+
 def test_the_words_are_indexed_again(pg: Any, table: str) -> None:
     load(pg, table, "old", hnsw=HnswOptions(), full_text="simple")
     told = load(pg, table, "new", hnsw=HnswOptions(), replace=True)

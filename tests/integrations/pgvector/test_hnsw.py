@@ -281,6 +281,22 @@ def test_without_shared_memory_one_process_builds(
     assert workers == ("0",)
 
 
+def test_a_full_disk_is_no_lack_of_shared_memory(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = pg.begun(pg_table)
+    tries = []
+
+    def build(self: IndexBuild, connection: Any, is_parallel: bool) -> None:
+        tries.append(is_parallel)
+        raise psycopg.errors.DiskFull('could not extend file "base/5/1": No space left on device')
+
+    monkeypatch.setattr(IndexBuild, "_build", build)
+    with pytest.raises(SinkError, match="could not extend file"):
+        sink.finish()
+    assert tries == [True]
+
+
 def test_the_estimate_is_what_the_server_needs(pg: Any, pg_table: str) -> None:
     """With the estimate the graph just fits; with a tenth less and no reserve it does not."""
     sink = pg.begun(pg_table, pg.target(dim=64))

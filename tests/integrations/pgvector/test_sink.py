@@ -231,6 +231,39 @@ def test_shards_are_written_side_by_side_and_the_last_one_builds_the_index(
     assert "hnsw" in pg.sink(pg_table).inspect().index
 
 
+def test_of_shards_that_end_together_one_builds_the_index(pg: Any, pg_table: str) -> None:
+    first, second = (pg.begun(pg_table, replace(pg.target(), shard=f"{n}/2")) for n in (1, 2))
+    first.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+    second.write(pg.rows(3, 6), pg.vectors(pg.rows(3, 6)))
+    first.finish()
+    second.finish()
+    first.close()
+    second.close()
+    assert "hnsw" in pg.sink(pg_table).inspect().index
+
+
+def test_a_load_has_no_time_limit_of_queries(pg: Any, pg_table: str) -> None:
+    def shown(sink: Any) -> str:
+        return str(sink._session.run(lambda c: c.execute("SHOW statement_timeout").fetchone())[0])
+
+    pg.fetch("ALTER ROLE CURRENT_USER SET statement_timeout = '1h'")
+    try:
+        sink = pg.begun(pg_table)
+        assert shown(sink) == "0"
+        assert shown(pg.sink(pg_table)) == "1h"  # searches have
+    finally:
+        pg.fetch("ALTER ROLE CURRENT_USER RESET statement_timeout")
+
+
+def test_the_schema_of_pgvector_is_no_place_for_tables(pg: Any, pg_table: str) -> None:
+    pg.fetch("ALTER ROLE CURRENT_USER SET search_path = nosuch")
+    try:
+        with pytest.raises(SinkError, match="no schema of the search path exists"):
+            pg.begun(pg_table)
+    finally:
+        pg.fetch("ALTER ROLE CURRENT_USER RESET search_path")
+
+
 def test_a_writer_that_just_ended_is_waited_for(pg: Any, pg_table: str) -> None:
     first = pg.begun(pg_table)
     pg.on_wait = first.close

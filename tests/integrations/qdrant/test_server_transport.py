@@ -315,6 +315,7 @@ def test_a_failure_that_does_not_pass_is_not_repeated(
     "details",
     [
         "Received RST_STREAM with error code 2",
+        "Service internal error: 0 of 0 read operations failed",
         "Service internal error: The replica set for shard 0 does not have enough active replicas",
         "Service internal error: Tonic status error: status: Unavailable, message: refused",
     ],
@@ -331,6 +332,18 @@ def test_a_stream_cut_by_a_proxy_or_a_node_that_died_is_repeated(
     rows = make_rows(2)
     sink.write(rows, make_vectors(rows))
     assert waits == [0.5]
+
+
+def test_a_request_that_exceeds_a_rate_limit_by_itself_is_not_repeated(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+) -> None:
+    sink = begin(make_sink)
+    details = "Rate limiting exceeded: request larger than rate limiter capacity, please split it"
+    stub.fail("Upsert", aborting("RESOURCE_EXHAUSTED", details))
+    rows = make_rows(2)
+    with pytest.raises(SinkError, match="larger than rate limiter capacity"):
+        sink.write(rows, make_vectors(rows))
+    assert waits == []
 
 
 def test_retries_end(
