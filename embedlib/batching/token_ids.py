@@ -107,6 +107,11 @@ class TokenIds:
         return [b"".join(map(ids_of, parts)) for parts in divided]
 
     def _of_parts(self, parts: list[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield parts and their ids, of `GROUP_CHARACTERS` at a time."""
+        for group in _groups(parts):
+            yield from self._of_group(group)
+
+    def _of_group(self, parts: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Yield parts and their ids; many are tokenized as one text, in a quarter of the time."""
         if len(parts) < PARTS_OF_A_TEXT:
             groups = [parts]

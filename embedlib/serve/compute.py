@@ -211,7 +211,7 @@ async def run(
     Cancelling the task drops what is not being computed yet.
 
     Raises:
-        HTTPError: the model has no place for it, or a text is longer than any model reads.
+        HTTPError: the model has no place for it, or a text is too long for its tokenizer.
         what `encode` raises.
     """
     work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or asked.lane

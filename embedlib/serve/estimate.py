@@ -9,7 +9,7 @@ from embedlib.serve.admission import Load
 from embedlib.serve.errors import HTTPError
 
 MAX_TEXT_CHARACTERS: Final = 1 << 20
-"""Of one text; a tokenizer takes some 150 bytes for each. Models read 32,768 tokens at most."""
+"""Of one text; a tokenizer takes some 150 bytes of memory for each."""
 
 
 class TokenEstimate:
@@ -34,17 +34,17 @@ class TokenEstimate:
 
 
 def check_lengths(texts: Sequence[Any], num_chars: int, field: str) -> None:
-    """Check that no text is longer than any model reads.
+    """Check that no text takes a tokenizer too much memory.
 
     Args:
-        texts: texts, pairs or token ids.
+        texts: texts, pairs or token ids, which have no tokenizer.
         num_chars: of all, as `count_chars` counts them.
         field: of the body, which has them.
 
     Raises:
         HTTPError: one is.
     """
-    if num_chars <= MAX_TEXT_CHARACTERS:
+    if num_chars <= MAX_TEXT_CHARACTERS or isinstance(texts[0], list):
         return
     for row, text in enumerate(texts):
         longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
@@ -52,7 +52,7 @@ def check_lengths(texts: Sequence[Any], num_chars: int, field: str) -> None:
             raise HTTPError(
                 413,
                 f"text {row} has {longest:,} characters; one may have {MAX_TEXT_CHARACTERS:,}, "
-                "more than any model reads: divide it",
+                "since all of it is tokenized at once: divide it",
                 "too_large",
                 param=field,
             )

@@ -39,7 +39,10 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record; `logging` lets one thread at a time call it."""
-        self._writer.write(self.format(record))
+        try:
+            self._writer.write(self.format(record))
+        except Exception:  # of a record with wrong arguments, or no thread can be started
+            self.handleError(record)
 
     def close(self) -> None:
         """Write what is left."""

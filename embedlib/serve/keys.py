@@ -23,7 +23,9 @@ class Keys:
 
     def __init__(self, keys: Iterable[str]) -> None:
         """Keep the keys."""
-        self._keys = tuple((sent, owner_of(key)) for key in keys for sent in _encodings(key))
+        self._keys = tuple(
+            (sent, owner_of(key)) for key in keys for sent in _encodings(key.strip(_SPACES))
+        )
 
     def check(self, headers: Mapping[str, str]) -> str:
         """Check the key of a request; return whose jobs it sees, as `owner_of`; empty: all.

@@ -56,8 +56,9 @@ class LineWriter(ABC):
         if not self._has_lines.is_set():
             self._has_lines.set()
             if self._thread is None:
-                self._thread = WorkerThread(partial(self._run, self._stream), self._thread_name)
-                self._thread.start()
+                thread = WorkerThread(partial(self._run, self._stream), self._thread_name)
+                thread.start()
+                self._thread = thread  # `close` joins no thread that could not be started
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what is left and end the thread, within some seconds."""

@@ -93,8 +93,9 @@ def find_vector_types(connection: Connection) -> None:
     that schema where no other of the path exists.
     """
     connection.execute(
-        "SELECT set_config('embedlib.schema', coalesce(current_schema(), ''), false)"
-        " WHERE current_setting('embedlib.schema', true) IS NULL;"
+        # A pooler resets a setting of ours to '' for its next client, and not to NULL.
+        "SELECT set_config('embedlib.schema', concat('=', current_schema()), false)"
+        " WHERE coalesce(current_setting('embedlib.schema', true), '') = '';"
         "SELECT set_config('search_path', concat_ws(', ',"
         " nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)"
         " FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
@@ -144,7 +145,7 @@ def resolve_schema(connection: Connection, destination: Destination) -> str:
         connection,
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n"
         " ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)),"
-        " nullif(current_setting('embedlib.schema', true), ''))",
+        " nullif(substr(current_setting('embedlib.schema', true), 2), ''))",
         quoted,
     )
     if row is None or row[0] is None:

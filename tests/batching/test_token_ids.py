@@ -189,3 +189,22 @@ def test_many_texts_are_tokenized_in_groups(most: int, monkeypatch: pytest.Monke
     watched: Any = Watched(tokenizer)
     assert Lists(watched)(texts, "", 0, add_special_tokens=False) == _whole(tokenizer, texts)
     assert sum(groups) == len(texts)
+
+
+@pytest.mark.parametrize("most", [1, 12, 10_000])
+def test_parts_are_tokenized_in_groups(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = _bert()
+    sent: list[int] = []
+
+    class Watched(HeldLock):
+        def encode(self, text: str, **options: Any) -> Any:
+            sent.append(len(text))
+            return self._tokenizer.encode(text, **options)
+
+    monkeypatch.setattr(token_ids, "GROUP_CHARACTERS", most)
+    encode = Lists(tokenizer, keeps_parts=True)
+    watched: Any = Watched(tokenizer)
+    encode._tokenizer = watched
+    texts = ["the city runs", "a small city", "over the river"]
+    assert encode(texts, "", 0) == _whole(tokenizer, texts)
+    assert (len(sent) > 1) == (most < 10_000)

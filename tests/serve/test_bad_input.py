@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedlib.serve import estimate
+from embedlib.serve.dialects import tokens
 from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.routes import ROUTES
 from embedlib.testing import fake_embedder
@@ -100,8 +101,12 @@ def test_a_wrong_value_is_told_by_its_start(make_client: MakeClient, path: str, 
     [
         ("/v1/embeddings", {"input": ["a", "LONG"]}, "input"),
         ("/embed", {"inputs": ["a", "LONG"]}, None),
-        ("/tokenize", {"inputs": ["a", "LONG"]}, None),
         ("/v1/rerank", {"query": "q", "documents": ["a", "LONG"]}, "documents"),
+        (
+            "/v1/rerank",
+            {"query": "q", "documents": ["a", "LONG"], "max_tokens_per_doc": 1},
+            "documents",
+        ),
     ],
 )
 def test_a_text_that_no_model_reads_is_refused(
@@ -116,6 +121,20 @@ def test_a_text_that_no_model_reads_is_refused(
     assert "text 1 has 201 characters; one may have 200" in message_of(answer.json())
     if field is not None:
         assert answer.json()["error"]["param"] == field
+
+
+def test_what_a_tokenizer_holds_is_bounded(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "MAX_TEXT_CHARACTERS", 200)
+    monkeypatch.setattr(tokens, "MAX_TEXT_CHARACTERS", 200)
+    client = make_client({"e": fake_embedder(), "r": fake_reranker()})
+    client.post("/tokenize", {"inputs": ["b" * 100] * 2, "model": "e"})
+    status, error = client.refuse("/tokenize", {"inputs": ["b" * 100, "b" * 101], "model": "e"})
+    assert status == 413
+    assert "inputs has 201 characters" in message_of(error)
+    status, error = client.refuse("/v1/rerank", {"query": "b" * 201, "documents": ["a"]})
+    assert (status, error["error"]["param"]) == (413, "query")
 
 
 LONG = "b" * 99

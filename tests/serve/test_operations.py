@@ -763,6 +763,17 @@ def test_faults_are_written_with_their_traceback(monkeypatch: pytest.MonkeyPatch
     assert logging.getLogger().handlers == []
 
 
+def test_a_fault_that_cannot_be_written_ends_no_request(
+    monkeypatch: pytest.MonkeyPatch, limit_threads: Callable[[int], list[str]]
+) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    limit_threads(0)
+    with fault_log():
+        logging.getLogger("embedlib").warning("%d", "no number")
+        logging.getLogger("embedlib").warning("no thread can be started for this")
+
+
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="max_texts = 0; it must be 1 or more"):
         ServeOptions(max_texts=0)

@@ -9,6 +9,7 @@ from embedlib.reranker import Reranker
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import embed, score_pairs
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.estimate import check_lengths
 from embedlib.serve.exchange import Exchange
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
@@ -37,6 +38,7 @@ async def rank_scores(
         vectors = await embed_both(exchange, model, [query], documents, ("query", field))
         return await exchange.make(lambda: similarity("cosine", *vectors)[0], len(documents))
     check_one_score(model)
+    check_lengths([query], len(query), "query")
     exchange.work.field = field
     outputs = await score_pairs(
         model,

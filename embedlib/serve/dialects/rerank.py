@@ -20,6 +20,7 @@ from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_sc
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.estimate import check_lengths, count_chars
 from embedlib.serve.exchange import Exchange, check_not_negative, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
@@ -78,6 +79,7 @@ async def rerank(exchange: Exchange) -> Response:
     check_not_negative(top_k, "top_k")
     take_pooling_fields(exchange, body)
     if body.instruction is not None:
+        check_lengths([body.instruction], len(body.instruction), "instruction")
         _check_takes_instruction(exchange.find(body.model, "rerank", "embed"), body.instruction)
     scores = await rank_scores(
         exchange,
@@ -164,6 +166,7 @@ async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> li
         )
     if not limit:
         return documents
+    check_lengths(documents, count_chars(documents), "documents")
     tokenizer = exchange.find(body.model, "rerank", "embed").open().tokenizer
 
     def cut(text: str) -> str:

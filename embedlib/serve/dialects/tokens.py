@@ -13,7 +13,7 @@ from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import check_lengths, count_chars
+from embedlib.serve.estimate import MAX_TEXT_CHARACTERS, count_chars
 from embedlib.serve.exchange import Common, Exchange
 from embedlib.serve.sessions import AnyModel
 from embedlib.serve.wire import ids_of, texts_of
@@ -44,7 +44,14 @@ async def tokenize(exchange: Exchange) -> Response:
         raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
     name = "prompt" if body.inputs is None else "inputs"
     texts = texts_of(given, name, exchange.shared.options)
-    check_lengths(texts, count_chars(texts), name)
+    if (num_chars := count_chars(texts)) > MAX_TEXT_CHARACTERS:
+        raise HTTPError(
+            413,
+            f"{name} has {num_chars:,} characters; the tokens of {MAX_TEXT_CHARACTERS:,} are told "
+            "at a time, send fewer or shorter texts",
+            "too_large",
+            param=name,
+        )
     front = _prompt_of(session, body.prompt_name)
     adds = body.add_special_tokens is not False
     tokens = await exchange.in_thread(

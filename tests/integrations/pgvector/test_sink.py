@@ -13,6 +13,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.sinks.protocol import SinkState
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
+from embedlib_pgvector.table import find_vector_types, resolve_schema
 
 
 def stored(pg: Any, table: str) -> list[tuple[Any, ...]]:
@@ -253,6 +254,18 @@ def test_a_load_has_no_time_limit_of_queries(pg: Any, pg_table: str) -> None:
         assert shown(pg.sink(pg_table)) == "1h"  # searches have
     finally:
         pg.fetch("ALTER ROLE CURRENT_USER RESET statement_timeout")
+
+
+def test_a_connection_that_a_pooler_has_reset_makes_tables_as_before(
+    pg: Any, pg_table: str
+) -> None:
+    def again(connection: Any) -> str:
+        for _ in range(2):
+            connection.execute("DISCARD ALL")
+            find_vector_types(connection)
+        return resolve_schema(connection, pg.sink(f"{pg_table}_new")._destination)
+
+    assert pg.sink(pg_table)._session.run(again) == "public"
 
 
 def test_the_schema_of_pgvector_is_no_place_for_tables(pg: Any, pg_table: str) -> None:
