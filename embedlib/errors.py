@@ -24,7 +24,8 @@
     TruncationWarning (UserWarning)          texts were truncated, with on_truncate="warn"
     PromptWarning (UserWarning)              `encode` cannot tell which of two prompts applies
 
-A message is one line: what happened, the value, what is allowed, what to do.
+A message is one line: what happened, the value, what is allowed, what to do. What messages are made
+of is here, too: values and counts as they show them, and the lines of other libraries' errors.
 """
 
 import copyreg

@@ -32,11 +32,11 @@ MAX_LETTERS: Final = 1 << 20
 LETTERS_OF_A_PART: Final = 16
 """What a part counts besides its own letters: it takes memory of its own."""
 SHORT_CHARACTERS: Final = 1024
-"""`Tokenizer.encode` holds the interpreter's lock, 0.3 ms for so many characters and 8 s for 8
+"""`Tokenizer.encode` holds the interpreter's lock, 0.3 ms for so many characters and 6 s for 8
 million, in which no other thread computes or answers. The thread pool, which holds none, is not
 worth waking for less. Measured with tokenizers 0.23 and MiniLM's tokenizer."""
 GROUP_CHARACTERS: Final = 1 << 20
-"""Of texts that are tokenized at a time, which takes the library some 150 bytes for each."""
+"""Of texts that are tokenized at a time, which takes the library 40 to 150 bytes for each."""
 PARTS_OF_A_TEXT: Final = 64
 """New parts that are tokenized as one text; a core takes one of these texts at a time."""
 

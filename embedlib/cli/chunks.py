@@ -15,7 +15,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
-from embedlib.errors import visible
+from embedlib.errors import count_of, visible
 from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
@@ -122,9 +122,8 @@ def _show(source_id: str, views: list[ChunkView], *, as_json: bool) -> None:
         for view in views:
             click.echo(json.dumps({"source_id": source_id, **asdict(view)}, ensure_ascii=False))
         return
-    noun = "chunk" if len(views) == 1 else "chunks"
     num_tokens = sum(view.num_tokens for view in views)
-    click.echo(visible(f"{source_id}: {len(views)} {noun}, {num_tokens:,} tokens"))
+    click.echo(visible(f"{source_id}: {count_of(len(views), 'chunk')}, {num_tokens:,} tokens"))
     for view in views:
         more = f" + {view.num_prefix_tokens}" if view.num_prefix_tokens else ""
         window = "" if view.window is None else f", window {view.window}"

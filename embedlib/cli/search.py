@@ -127,7 +127,7 @@ def search(
             question, k, where=where, min_score=min_score, num_candidates=candidates
         )
         if not hits:
-            progress.say(_nothing_found(where))
+            progress.say(_nothing_found(where, min_score))
     find = LineFinder() if show else None
     for hit in hits:
         lines = find(hit) if find else None
@@ -137,16 +137,19 @@ def search(
             click.echo(visible(f"{_place(hit, lines)}\n{_text(hit, lines, is_whole=show)}"))
 
 
-def _nothing_found(where: str | None) -> str:
+def _nothing_found(where: str | None, min_score: float | None) -> str:
     """Return what is told, so that no output is not taken for a failure."""
     from embedlib.indexing.filters.tokens import read_tokens
 
+    told = "no row was found"
+    if min_score is not None:
+        told += f" with a score of {min_score:g} or more"
     if where is None:
-        return "no row was found"
-    told = f"no row passes --where {shown(where)}"
+        return told
+    told += f" that passes --where {shown(where)}"
     typed = ("number", "true", "false")
     if any(token.kind in typed or token.text in typed for token in read_tokens(where, "--where")):
-        told += '; a value of another type does not: "2021" is not 2021'
+        told += '; a value of another type does not pass: "2021" is not 2021'
     return told
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
-from embedlib.errors import EngineRunError, SinkError, SourceError
+from embedlib.errors import EngineRunError, SinkError, SourceError, count_of
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.load import Load
@@ -96,8 +96,7 @@ class Run:
         else:
             if state is None or state.num_rows == 0:
                 return None
-            noun = "row" if state.num_rows == 1 else "rows"
-            what = f"the {state.num_rows:,} {noun} of {name}"
+            what = f"the {count_of(state.num_rows, 'row')} of {name}"
         if not reader.has_rows():
             raise SourceError(
                 f"the source has no documents, and recreate would drop {what}; nothing was "

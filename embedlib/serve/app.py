@@ -118,7 +118,7 @@ class Application:
             self._shared.jobs.start()
 
     async def _load(self) -> None:
-        await self.catalog.load()
+        await self.catalog.load(tells_failure=self.end_server is not None)
         await self.destinations.find_models(self.catalog)
         self.failure = self.catalog.failure or self.destinations.failure
         if self.failure is not None and self.end_server is not None:

@@ -225,15 +225,20 @@ class Catalog:
         errors = [f"{model.name} could not be loaded: {model.error}" for model in self]
         return EmbedlibError("; ".join(errors)) if errors else None
 
-    async def load(self) -> None:
-        """Load the models one after the other; one that fails leaves the others usable."""
+    async def load(self, *, tells_failure: bool) -> None:
+        """Load the models one after the other; one that fails leaves the others usable.
+
+        Args:
+            tells_failure: whether the caller tells `failure`, which is not logged then.
+        """
         loop = asyncio.get_running_loop()
         for model in self:
             try:
                 await loop.run_in_executor(self._loader, model.make)
             except (EmbedlibError, OSError, MemoryError) as error:
                 model.error = str(error) or type(error).__name__
-                logging.getLogger(__name__).error("%s: %s", model.name, model.error)
+                if self.failure is None or not tells_failure:
+                    logging.getLogger(__name__).error("%s: %s", model.name, model.error)
             except Exception as error:
                 model.error = f"{type(error).__name__}: {first_line(error)}"
                 logging.getLogger(__name__).exception("%s", model.name)

@@ -9,7 +9,7 @@ from embedlib.serve.admission import Load
 from embedlib.serve.errors import HTTPError
 
 MAX_TEXT_CHARACTERS: Final = 1 << 20
-"""Of one text; a tokenizer takes some 150 bytes of memory for each."""
+"""Of one text; a tokenizer takes up to 150 bytes of memory for each."""
 
 
 class TokenEstimate:

@@ -22,7 +22,6 @@ from pathlib import Path
 import uvicorn
 
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.serve import catalog
 from embedlib.serve.app import Application
 from embedlib.serve.connection import Connection
 from embedlib.serve.fault_log import fault_log
@@ -120,7 +119,7 @@ def serve(
     )
     config.load()
     server = _Server(config, application, listen, on_listening)
-    with fault_log(), _told_once(application), _own_socket(listen.unix_socket) as sockets:
+    with fault_log(), _own_socket(listen.unix_socket) as sockets:
         try:
             server.run(sockets)
         except SystemExit as error:  # uvicorn has logged why
@@ -132,21 +131,6 @@ def serve(
                 raise
     if application.failure is not None:
         raise application.failure
-
-
-@contextmanager
-def _told_once(application: Application) -> Iterator[None]:
-    """Keep the failure of a lone model out of the log: `serve` raises it."""
-    logger = logging.getLogger(catalog.__name__)
-
-    def is_told(record: logging.LogRecord) -> bool:
-        return len(list(application.catalog)) > 1 or record.exc_info is not None
-
-    logger.addFilter(is_told)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_told)
 
 
 class _Server(uvicorn.Server):

@@ -348,11 +348,13 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     none = run("search", "measure time", "--to", out, "--where", "source > 1")
     assert (none.exit_code, none.stdout) == (0, "")
     assert none.stderr.endswith(
-        "no row passes --where 'source > 1'; a value of another type does not: "
-        '"2021" is not 2021\n'
+        "no row was found that passes --where 'source > 1'; a value of another type does not "
+        'pass: "2021" is not 2021\n'
     )
     none = run("search", "measure time", "--to", out, "--where", 'source = "1" and year = "2"')
-    assert none.stderr.endswith(""" --where 'source = "1" and year = "2"'\n""")
+    assert none.stderr.endswith("""that passes --where 'source = "1" and year = "2"'\n""")
+    none = run("search", "measure time", "--to", out, "--min-score", "2")
+    assert none.stderr.endswith("no row was found with a score of 2 or more\n")
     assert not run("search", "x", "--to", out, "--where", "source > 1", "-q").output
 
 
