@@ -69,8 +69,8 @@ def _describe_unknown(option: str, known: tuple[str, ...]) -> str:
         return (
             "the URL has an option with @ in its name; write ? and @ in a password as %3F and %40"
         )
-    if "key" in option:
-        return f"has no option {option!r}; keys come from the environment, such as QDRANT_API_KEY"
+    if re.fullmatch("api[_-]?key", option, re.IGNORECASE):
+        return f"has no option {option!r}; a key comes from the environment (QDRANT_API_KEY)"
     near = get_close_matches(option, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
     if not known:

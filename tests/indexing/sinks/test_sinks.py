@@ -114,6 +114,10 @@ def test_the_home_folder_is_where_a_shell_has_it(monkeypatch: pytest.MonkeyPatch
         ),
         ("mongodb://h/db", "no destination begins with 'mongodb:'; known: .*jsonl:"),
         ("jsonl:a?flag", "has no option 'flag'"),
+        (
+            "qdrant://h/c?api_key=secret",
+            r"no option 'api_key'; a key comes from the environment \(QDRANT_API_KEY\)",
+        ),
     ],
 )
 def test_a_wrong_destination_is_refused(url: str, message: str) -> None:
