@@ -21,7 +21,7 @@ PACKAGE = ROOT / "embedlib"
 LOW = {
     *("version", "errors", "installing", "checks", "config", "starting", "closing"),
     *("interrupts", "imported", "lazy"),
-    *("memory", "progress"),
+    *("memory", "progress", "screens"),
     "settings",
 }
 MODELS = LOW | {"models", "vectors"}
@@ -41,7 +41,8 @@ MAY_IMPORT = {
     "lazy": set(),
     "settings": {"errors", "checks", "config"},
     "memory": set(),
-    "progress": {"errors"},
+    "progress": {"errors", "screens"},
+    "screens": set(),
     "models": LOW,
     "vectors": LOW | {"models"},
     "batching": MODELS | {"engines.base"},

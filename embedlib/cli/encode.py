@@ -24,7 +24,7 @@ from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
 from embedlib.cli.text_input import text_input_options
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError, count_of
-from embedlib.progress import Reading
+from embedlib.screens import Reading
 
 if TYPE_CHECKING:
     from embedlib.cli.records import Record

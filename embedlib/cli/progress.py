@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import click
 
-from embedlib.progress import SHOWN, Progress, Reading, open_screen, terminal_columns
+from embedlib.progress import SHOWN, Progress
+from embedlib.screens import Reading, open_screen, terminal_columns
 
 _QUIET = "embedlib.quiet"
 _INTERRUPTED = "embedlib.interrupted"

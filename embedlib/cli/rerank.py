@@ -18,7 +18,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
-from embedlib.progress import Reading
+from embedlib.screens import Reading
 
 
 @click.command(cls=GroupedCommand)

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from embedlib.batching.sequence import Job
 from embedlib.engines.base import Lane
-from embedlib.progress import Progress, Reading, open_screen, terminal_columns
+from embedlib.progress import Progress
+from embedlib.screens import Reading, open_screen, terminal_columns
 
 PROGRESS_DELAY_SECONDS = 2.0
 """An automatic bar appears only after this time."""

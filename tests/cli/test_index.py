@@ -13,8 +13,9 @@ import pytest
 from click.testing import Result
 
 from embedlib.embedder import Embedder
-from embedlib.progress import Look, Progress, Reading
+from embedlib.progress import Progress
 from embedlib.reranker import Reranker
+from embedlib.screens import Look, Reading
 from embedlib.testing.models.static import write_model2vec
 
 Run = Callable[..., Result]

@@ -6,7 +6,8 @@ import pytest
 
 from embedlib.cli.index_lines import Watch
 from embedlib.indexing import IndexProgress
-from embedlib.progress import Look, Progress, Reading
+from embedlib.progress import Progress
+from embedlib.screens import Look, Reading
 
 
 def read(told: IndexProgress) -> Reading:

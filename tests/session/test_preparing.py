@@ -89,13 +89,12 @@ def test_the_first_load_measures_and_the_next_one_knows(
         assert len(started) == len(later), "what was measured is not measured again"
 
 
-@pytest.mark.usefixtures("prepares", "patient")
+@pytest.mark.usefixtures("prepares", "patient", "terminal")
 def test_a_command_shows_it_on_its_own_screen(
     open_model: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("embedlib.progress.TICK_SECONDS", 0.01)
     monkeypatch.setattr(preparing, "START", "import time; time.sleep(0.1)")
-    monkeypatch.setattr("embedlib.progress.terminal_columns", lambda _: 80)
     with open_model() as embedder:
         line = f"Preparing {embedder.model_name} for this machine, once"
     assert line[:40] in capsys.readouterr().err

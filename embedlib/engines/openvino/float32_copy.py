@@ -48,7 +48,8 @@ from embedlib.models.weights.load import Weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
 from embedlib.models.weights.weight_files import weights_digest
-from embedlib.progress import Reading, telling
+from embedlib.progress import telling
+from embedlib.screens import Reading
 
 FORMAT: Final = 1
 """Of these files."""
