@@ -38,11 +38,11 @@ from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
 from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import (
     CONTENT_KEY,
-    METADATA_KEY,
     OWN_KEY,
     SPARSE_NAME,
     Mark,
-    own_line,
+    edge_metadata_payload,
+    edge_payload,
     read_digest,
     read_key,
 )
@@ -163,7 +163,7 @@ class EdgeSink(EdgeSearch):
         bad_rows = list[BadRow]()
         with self.one_line("cannot be written"):
             points = [
-                edge.Point(row.id, vector, {CONTENT_KEY: row.text, **_metadata_payload(row)})
+                edge.Point(row.id, vector, edge_payload(row))
                 for row, vector in zip(rows, vectors, strict=True)
                 if FOLDER_LIMITS.takes(row, bad_rows)
             ]
@@ -185,7 +185,8 @@ class EdgeSink(EdgeSearch):
             for row in rows:
                 # The engine raises an error for unknown ids.
                 if row.id in stored and FOLDER_LIMITS.takes(row, bad_rows):
-                    shard.update(edge.UpdateOperation.set_payload([row.id], _metadata_payload(row)))
+                    payload = edge_metadata_payload(row)
+                    shard.update(edge.UpdateOperation.set_payload([row.id], payload))
             shard.flush()
         if bad_rows:
             raise UnstorableRowsError(self.name, bad_rows)
@@ -349,7 +350,3 @@ def _describe_index(info: Any, mark: Mark) -> str:
     if num_indexed <= 0:
         return "none, exact scan"
     return f"hnsw, {num_indexed} of {info.points_count} points"
-
-
-def _metadata_payload(row: Row) -> dict[str, Any]:
-    return {METADATA_KEY: row.metadata, OWN_KEY: own_line(row)}

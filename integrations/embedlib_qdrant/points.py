@@ -146,9 +146,14 @@ def metadata_payload(row: Row) -> dict[str, Any]:
     return {METADATA_KEY: row.metadata, OWN_KEY: own}
 
 
-def own_line(row: Row) -> str:
-    """Return the string that Qdrant Edge stores in place of the object."""
-    return f"{row.digest.hex()} {row.chunk} {row.source_id}"
+def edge_payload(row: Row) -> dict[str, Any]:
+    """Return the whole payload of a row in Qdrant Edge."""
+    return {CONTENT_KEY: row.text, **edge_metadata_payload(row)}
+
+
+def edge_metadata_payload(row: Row) -> dict[str, Any]:
+    """Return the part of it that changes with the metadata."""
+    return {METADATA_KEY: row.metadata, OWN_KEY: f"{row.digest.hex()} {row.chunk} {row.source_id}"}
 
 
 def _read_own(payload: Mapping[str, Any] | None) -> tuple[str, int, str] | None:
