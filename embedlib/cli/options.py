@@ -227,7 +227,8 @@ def _take_setting(ctx: click.Context, option: ConfigOption) -> None:
 def _take_model(ctx: click.Context, argument: ModelArgument) -> None:
     """Put the setting in the place of a model that is missing.
 
-    A file that is no pack is no model: with a model set, one in its place is the first input.
+    A file that is no pack is no model: with a model set, one in its place is the first input. Of a
+    path that leads nowhere it cannot be told which of the two was meant.
     """
     given = ctx.params["model"]
     found = setting(ctx, "model")
@@ -242,6 +243,11 @@ def _take_model(ctx: click.Context, argument: ModelArgument) -> None:
     if is_input:
         ctx.params["inputs"] = (path, *ctx.params["inputs"])
         given = None
+    elif found is not None and "inputs" in ctx.params and given and _leads_nowhere(path):
+        raise ConfigError(
+            f"{given!r} is not there, neither a file of texts nor a model folder (working "
+            f"directory: {os.getcwd()!r}; {found.said} sets the model); check the spelling"
+        )
     if not given:
         if found is None:
             raise missing_model(ctx, str(argument.name))
@@ -262,6 +268,17 @@ def _is_no_pack(path: str) -> bool:
     from embedlib.models.reading.pack_file import is_pack
 
     return not is_pack(Path(path))
+
+
+def _leads_nowhere(path: str) -> bool:
+    """Return whether this can only be the path of a file or a folder, and there is none."""
+    from embedlib.indexing.sources.file_formats import FORMATS, suffix_of
+    from embedlib.models.hub import may_be_on_hub
+    from embedlib.models.python_packages import PACKAGE_PREFIX
+
+    if path.startswith(PACKAGE_PREFIX) or os.path.exists(path):
+        return False
+    return suffix_of(path) in FORMATS or not may_be_on_hub(path)
 
 
 class Decorator(Protocol):

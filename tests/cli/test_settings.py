@@ -126,7 +126,13 @@ def test_a_file_in_the_place_of_the_model_is_an_input(
     assert "more.txt': no such file" in run("encode", "./notes.txt", "more.txt").stderr
     assert "no model folder './model'" in run("encode", "notes.txt").stderr
     assert "no model folder './model'" in run("encode", "-", stdin="a").stderr
-    assert "no model folder './other'" in run("encode", "./other", "notes.txt").stderr
+    assert "is not there" not in run("encode", "package:other", "notes.txt").stderr
+    for name in ("./other", "other.txt", "../other"):
+        told = f"Error: {name!r} is not there, neither a file of texts nor a model folder (working "
+        for inputs in ([], ["notes.txt"]):
+            done = run("encode", name, *inputs)
+            assert done.stderr.startswith(told)
+            assert "EMBEDLIB_MODEL sets the model); check the spelling" in done.stderr
 
 
 def test_a_missing_model_says_how_to_set_it(run: Run) -> None:
