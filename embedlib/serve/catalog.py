@@ -220,16 +220,23 @@ class Catalog:
     @property
     def failure(self) -> EmbedlibError | None:
         """Why the server must not go on: none of its models could be loaded; None: it may."""
-        if any(model.state != "failed" for model in self):
+        if not self._models or any(model.state != "failed" for model in self):
             return None
-        errors = [f"{model.name} could not be loaded: {model.error}" for model in self]
-        return EmbedlibError("; ".join(errors)) if errors else None
+        if self._has_several:
+            return EmbedlibError("no model could be loaded; the log has the reason of each")
+        (model,) = self
+        return EmbedlibError(f"{model.name} could not be loaded: {model.error}")
+
+    @property
+    def _has_several(self) -> bool:
+        return len(self._models) > 1
 
     async def load(self, *, tells_failure: bool) -> None:
         """Load the models one after the other; one that fails leaves the others usable.
 
         Args:
-            tells_failure: whether the caller tells `failure`, which is not logged then.
+            tells_failure: whether the caller tells `failure`, which has the reason of a lone model:
+                it is not logged then.
         """
         loop = asyncio.get_running_loop()
         for model in self:
@@ -237,7 +244,7 @@ class Catalog:
                 await loop.run_in_executor(self._loader, model.make)
             except (EmbedlibError, OSError, MemoryError) as error:
                 model.error = str(error) or type(error).__name__
-                if self.failure is None or not tells_failure:
+                if self._has_several or not tells_failure:
                     logging.getLogger(__name__).error("%s: %s", model.name, model.error)
             except Exception as error:
                 model.error = f"{type(error).__name__}: {first_line(error)}"

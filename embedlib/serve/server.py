@@ -100,7 +100,7 @@ def serve(
     options = application.options
     config = uvicorn.Config(
         application,
-        host=listen.host,
+        host=_host_of(listen),
         port=listen.port,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.private_key,
@@ -220,6 +220,21 @@ class _Server(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _host_of(listen: Listen) -> str:
+    """Return the host to listen on: of a name that is given any free port its first address.
+
+    Each address would get a port of its own. A client that asks for the name tries them in the same
+    order.
+    """
+    if listen.port:
+        return listen.host
+    with suppress(OSError):  # told when it is listened on
+        places = socket.getaddrinfo(listen.host, 0, type=socket.SOCK_STREAM)
+        first, *others = dict.fromkeys(str(place[4][0]) for place in places)
+        return first if others else listen.host
+    return listen.host
 
 
 def _is_no_address(record: logging.LogRecord) -> bool:

@@ -547,6 +547,30 @@ def test_the_port_that_was_free_is_told() -> None:
     assert len(ports) == 1
 
 
+def test_a_name_with_several_addresses_gets_one_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    application = create_app({"fake": fake_embedder()})
+    addresses = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0))
+        for host in ("127.0.0.1", "127.0.0.2")
+    ]
+    real = socket.getaddrinfo
+
+    def find(host: Any, *arguments: Any, **options: Any) -> Any:
+        return addresses if host == "two.test" else real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    told: list[Listen] = []
+
+    def connect(listens: Listen) -> None:
+        socket.create_connection(("127.0.0.1", listens.port), SECONDS).close()
+        told.append(listens)
+        assert application.end_server is not None
+        application.end_server()
+
+    serve(application, Listen(host="two.test", port=0), connect)
+    assert [listens.host for listens in told] == ["two.test"]
+
+
 def test_a_bug_of_the_start_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -574,6 +598,22 @@ def test_a_server_without_any_model_ends_and_says_why_once(
     finally:
         give_up.cancel()
     assert caplog.messages == []
+
+
+def test_of_models_that_all_fail_each_reason_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    application = create_app({name: str(tmp_path / name) for name in "abc"})
+    give_up = threading.Timer(SECONDS, lambda: application.end_server and application.end_server())
+    give_up.start()
+    try:
+        with pytest.raises(EmbedlibError, match=r"^no model could be loaded; the log has the reas"):
+            serve(application, Listen(port=0))
+    finally:
+        give_up.cancel()
+    assert [message[:18] for message in caplog.messages] == [
+        f"{name}: no model folder"[:18] for name in "abc"
+    ]
 
 
 def test_the_command(tmp_path: Path) -> None:
