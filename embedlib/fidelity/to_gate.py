@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -37,17 +37,6 @@ SEARCH_STEP: Final = 4
 """The gain of a layer is measured on every fourth text, to save time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchSize:
-    """Limits of a search."""
-
-    min_texts: int = MIN_TEXTS
-    """Minimum number of texts; layers chosen on fewer would not suit other texts."""
-    max_units: int | None = None
-    """Maximum number of groups of layers, each measured alone, up to rounding; None: fewer of a
-    larger model, see `most_units`."""
-
-
 def compile_to_gate(
     model: str | PathLike[str],
     precision: SearchedPrecision,
@@ -58,7 +47,6 @@ def compile_to_gate(
     config: Config | None = None,
     out: Path | None = None,
     report: ReportProgress = lambda num_done, num_all: None,
-    size: SearchSize = SearchSize(),
     machine: Machine | None = None,
     keep_in: Path | None = None,
     memory_share: int = 1,
@@ -80,7 +68,6 @@ def compile_to_gate(
         config: the options, such as the cache folder, the engine and the device.
         out: the folder to write; None: one in the cache, where an Embedder finds it.
         report: called with the number of measurements done and their maximum number.
-        size: limits of the search.
         machine: reports hardware and packages; None: this machine.
         keep_in: folder of what a process that was ended has measured; removed when the search is
             over. None: nothing is kept.
@@ -108,10 +95,8 @@ def compile_to_gate(
     measured = replace(open_model(model, config), memory_share=memory_share)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
     num_rows = len(measured.row_texts(texts))
-    if num_rows < size.min_texts:
-        raise ConfigError(
-            f"texts has {num_rows} texts; choosing layers needs {size.min_texts} or more"
-        )
+    if num_rows < MIN_TEXTS:  # layers chosen on fewer would not suit other texts
+        raise ConfigError(f"texts has {num_rows} texts; choosing layers needs {MIN_TEXTS} or more")
     check_writable(measured.files, config, out=out)
     plan = plan_measurement(measured.files, config, machine)
     remembered = remembered_vectors(keep_in, measured, plan, machine)
@@ -119,7 +104,7 @@ def compile_to_gate(
         Target(some, reference_vectors(measured, plan, some, reference, machine, remembered))
         for some in (texts, texts.thinned(SEARCH_STEP))
     )
-    max_units = size.max_units or most_units(measured.files.spec.encoder)
+    max_units = most_units(measured.files.spec.encoder)
     choices = RememberedChoices(LayerChoices(measured, plan, max_units=max_units), remembered)
     try:
         kept = _find(choices, whole, few, gate or Gate(), report)

@@ -16,10 +16,16 @@ from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, ModelUnsupportedError
-from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, verify
+from embedlib.fidelity import (
+    FidelityTexts,
+    Gate,
+    built_in_texts,
+    compile_to_gate,
+    to_gate,
+    verify,
+)
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
-from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.engine_folder import open_engine_folder
 from embedlib.models.compiled.fidelity_report import write_report
@@ -216,16 +222,16 @@ def test_too_few_texts_to_measure_on(
 
 
 def test_layers_of_a_reranker_are_searched(
-    tiny_folder: Callable[[str], Path], config: Config
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="FP8 is emulated with torch")
+    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
     folder, comparison = compile_to_gate(
         tiny_folder("bert-reranker"),
         "fp8",
         gate=Gate(mean=0.9, p1=0),
         texts=TEXTS,
         config=config,
-        size=SearchSize(min_texts=1),
         machine=fake_machine(packages=CUDA),
     )
     assert comparison.report.num_texts == 6

@@ -22,7 +22,15 @@ from embedlib.engines.openvino import kind as cpu_kind
 from embedlib.engines.openvino.matrices import rounds_activations
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
-from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, measure, plans, verify
+from embedlib.fidelity import (
+    FidelityTexts,
+    Gate,
+    compile_to_gate,
+    measure,
+    plans,
+    to_gate,
+    verify,
+)
 from embedlib.fidelity.choices import (
     MAX_UNITS,
     MIN_UNITS,
@@ -35,7 +43,6 @@ from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit, max_measurements
-from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
@@ -54,15 +61,24 @@ needs_torch = pytest.mark.skipif(
 )
 
 
-SMALL = SearchSize(min_texts=1, max_units=6)
-"""Six kinds of layers, in two layers each: quicker."""
-ALL = SearchSize(min_texts=1)
 NO_GPU = fake_machine(packages=CUDA)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+
+
+@pytest.fixture
+def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let layers be chosen on a few texts."""
+    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
+
+
+@pytest.fixture
+def few_units(few_texts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search six kinds of layers, in two layers each, on a few texts: quicker."""
+    monkeypatch.setattr(to_gate, "most_units", lambda encoder: 6)
 
 
 def change(folder: Path, matrices: Mapping[str, Callable[[NDArray[np.float32]], Any]]) -> Path:
@@ -236,6 +252,7 @@ def spoiled(tmp_path: Path) -> Path:
     return change(write_tiny_model(tmp_path / "model", "bert"), {"layers.1.o": outlier})
 
 
+@pytest.mark.usefixtures("few_units")
 def test_the_layer_that_costs_int8_most_is_kept(
     spoiled: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +267,6 @@ def test_the_layer_that_costs_int8_most_is_kept(
         texts=FEW,
         config=config,
         report=lambda *numbers: seen.append(numbers),
-        size=SMALL,
     )
     assert open_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
     report = comparison.report
@@ -283,6 +299,7 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     assert np.abs(found[0][2:6] - found[0][-4:]).max() <= most
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_nothing_is_kept_that_need_not_be_and_the_reference_takes_its_share_of_the_memory(
     tiny_folder: Callable[[str], Path],
     config: Config,
@@ -303,7 +320,6 @@ def test_nothing_is_kept_that_need_not_be_and_the_reference_takes_its_share_of_t
         texts=FEW,
         config=config,
         out=tmp_path / "out",
-        size=ALL,
         memory_share=2,
     )
     assert folder == tmp_path / "out"
@@ -337,13 +353,14 @@ def one_layer(tmp_path: Path) -> Path:
 
 
 @needs_torch
+@pytest.mark.usefixtures("few_texts")
 def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(one_layer: Path, config: Config) -> None:
     gate = Gate(mean=0.99983, p1=0.99975)
     measured = replace(config, precision="fp8")
     plain = verify(one_layer, texts=FEW, config=measured, machine=NO_GPU).report
     assert not plain.passes(gate)
     folder, comparison = compile_to_gate(
-        one_layer, "fp8", gate=gate, texts=FEW, config=config, size=ALL, machine=NO_GPU
+        one_layer, "fp8", gate=gate, texts=FEW, config=config, machine=NO_GPU
     )
     report = comparison.report
     assert report.passes(gate)
@@ -397,12 +414,13 @@ def test_bf16_can_be_what_is_right(one_layer: Path, config: Config) -> None:
     assert compiled_folder(read_model_files(one_layer), "bf16", (), config) is not None
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_without_torch_and_without_a_gpu(
     tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
     with pytest.raises(EngineUnavailableError) as caught:
         compile_to_gate(
-            tiny_folder("bert"), "fp8", texts=FEW, config=config, size=ALL, machine=fake_machine()
+            tiny_folder("bert"), "fp8", texts=FEW, config=config, machine=fake_machine()
         )
     assert str(caught.value) == (
         "precision = 'fp8': no GPU that has it was found, and emulating it takes the package "
@@ -445,11 +463,12 @@ def test_where_fp8_is_emulated(
         assert (plan.engine, plan.devices, plan.precision.name) == ("cuda", ("cpu",), "fp8")
 
 
+@pytest.mark.usefixtures("few_units")
 def test_an_emulation_does_not_take_the_place_of_a_measurement(
     spoiled: Path, config: Config
 ) -> None:
     folder, comparison = compile_to_gate(
-        spoiled, "int8", gate=Gate(mean=0, p1=0), texts=FEW, config=config, size=SMALL
+        spoiled, "int8", gate=Gate(mean=0, p1=0), texts=FEW, config=config
     )
     emulated = replace(comparison.report, hardware="emulated on x86_64")
     write_report(folder, emulated)
@@ -466,11 +485,10 @@ def has_fp8() -> bool:
 
 
 @pytest.mark.skipif(not has_fp8(), reason="needs an NVIDIA GPU with FP8")
+@pytest.mark.usefixtures("few_texts")
 def test_on_a_gpu_it_is_a_measurement(one_layer: Path, config: Config) -> None:
     gate = Gate(mean=0.99983, p1=0.99975)
-    folder, comparison = compile_to_gate(
-        one_layer, "fp8", gate=gate, texts=FEW, config=config, size=ALL
-    )
+    folder, comparison = compile_to_gate(one_layer, "fp8", gate=gate, texts=FEW, config=config)
     assert open_engine_folder(folder).excluded == ("layers.1.down",)
     assert comparison.report.passes(gate)
     assert not plans.is_emulated(comparison.report.hardware)
