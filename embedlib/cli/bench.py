@@ -151,8 +151,8 @@ def bench(
     _check_json_path(json_path)
     if model is None and task == "encode":
         model = model_setting()
-    if model is None and task == "encode":
-        raise missing_model(click.get_current_context(), "model")
+        if model is None:
+            raise missing_model(click.get_current_context(), "model")
     if urls and not serves:
         raise click.UsageError("--vs-url is for --serve; leave it out")
     if serves and (task != "encode" or vs or pythons or text_tokens is not None):

@@ -34,6 +34,8 @@ SEARCHED_WEIGHTS: Final = 4_000_000_000
 """The weights of a model times the units of its layers that a search measures alone: some
 four minutes of two cores for BERT-large. Source: docs/fidelity.md, which layers are kept."""
 MIN_UNITS: Final = 12
+"""Chosen: the lower and the upper half of the layers, for each of the six kinds that most models
+have."""
 SearchedPrecision = Literal["int8", "int8-g128", "fp8"]
 
 

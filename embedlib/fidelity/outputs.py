@@ -20,6 +20,8 @@ from embedlib.fidelity.texts import FidelityTexts
 from embedlib.reranker import Reranker
 
 NUM_CANDIDATES: Final = 8
+"""Scores of a row. Chosen: enough for an order that can change, and few enough to compute for every
+query; it was not measured."""
 NUM_ROWS_PER_QUERY: Final = 2
 """With two, the built-in queries give more rows than the `MIN_TEXTS` of a report that counts."""
 
