@@ -174,6 +174,11 @@ def visible(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def visible_line(text: str) -> str:
+    """Return a text on one line: with escapes for control characters, line breaks among them."""
+    return visible(text.replace("\n", "\\n").replace("\t", "\\t"))
+
+
 def count_of(number: int, noun: str) -> str:
     """Return a number with its noun, "1 row" or "1,024 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

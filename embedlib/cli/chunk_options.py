@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from embedlib.cli.options import decorated
+from embedlib.cli.text_input import TEXT
 from embedlib.indexing.options import IndexOptions
 
 INDEX_DEFAULTS: Final = {field.name: field.default for field in fields(IndexOptions)}
@@ -33,6 +34,7 @@ chunk_options = decorated(
     ),
     click.option(
         "--prefix",
+        type=TEXT,
         metavar="TEMPLATE",
         help="Embed this in front of each chunk, with fields of the metadata in braces, such as "
         "'{title}: '; it is not stored.",

@@ -15,7 +15,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
-from embedlib.errors import count_of, visible
+from embedlib.errors import count_of, visible_line
 from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def chunks(
         for document in islice(source, limit):
             if isinstance(document, BadRow):
                 num_bad += 1
-                click.echo(f"skipped: {document.place}: {document.reason}", err=True)
+                click.echo(visible_line(f"skipped: {document.place}: {document.reason}"), err=True)
             else:
                 _show(document.id, viewer(document), as_json=as_json)
     if num_bad:
@@ -123,13 +123,13 @@ def _show(source_id: str, views: list[ChunkView], *, as_json: bool) -> None:
             click.echo(json.dumps({"source_id": source_id, **asdict(view)}, ensure_ascii=False))
         return
     num_tokens = sum(view.num_tokens for view in views)
-    click.echo(visible(f"{source_id}: {count_of(len(views), 'chunk')}, {num_tokens:,} tokens"))
+    click.echo(visible_line(f"{source_id}: {count_of(len(views), 'chunk')}, {num_tokens:,} tokens"))
     for view in views:
         more = f" + {view.num_prefix_tokens}" if view.num_prefix_tokens else ""
         window = "" if view.window is None else f", window {view.window}"
         path = f"  {' > '.join(view.headings)}" if view.headings else ""
         line = f"{view.chunk:>5}  {_lines(view)}, {view.num_tokens}{more} tokens{window}{path}"
-        click.echo(visible(line))
+        click.echo(visible_line(line))
         click.echo(f"       {one_line(view.text)}")
 
 

@@ -21,7 +21,7 @@ from embedlib.cli.options import (
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
-from embedlib.cli.text_input import text_input_options
+from embedlib.cli.text_input import TEXT, text_input_options
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError, count_of
 from embedlib.screens import Reading
@@ -57,11 +57,12 @@ _FORMATS = ("npy", "jsonl")
 @click.option("--document", is_flag=True, help="Use the model's prompt for documents.")
 @click.option(
     "--task",
+    type=TEXT,
     help="What the vectors are for: one of the model's tasks, or your own words if the model takes "
     "an instruction; `embedlib inspect` lists both.",
 )
 @click.option("--prompt-name", help="Use the model's prompt with this name.")
-@click.option("--prompt", help="Put this prompt in front of every text.")
+@click.option("--prompt", type=TEXT, help="Put this prompt in front of every text.")
 @click.option("--normalize", is_flag=True, help="Scale every vector to unit length.")
 @click.option(
     "--output-precision",

@@ -16,13 +16,13 @@ from embedlib.cli.options import (
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
-from embedlib.cli.text_input import one_line, text_input_options
+from embedlib.cli.text_input import TEXT, one_line, text_input_options
 from embedlib.config import Config
 from embedlib.screens import Reading
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("query")
+@click.argument("query", type=TEXT)
 @click.argument("inputs", nargs=-1, type=FilePath())
 @click.option("--model", "-m", required=True, help="Reranker: folder, hub name or package:NAME.")
 @click.option(
@@ -31,9 +31,10 @@ from embedlib.screens import Reading
 @text_input_options
 @click.option(
     "--instruction",
+    type=TEXT,
     help="What counts as a good answer, for a model whose template takes an instruction.",
 )
-@click.option("--prompt", help="Put this prompt in front of the query.")
+@click.option("--prompt", type=TEXT, help="Put this prompt in front of the query.")
 @click.option(
     "--raw-scores", is_flag=True, help="Print the model's raw scores, without sigmoid or softmax."
 )

@@ -10,9 +10,9 @@ import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
-from embedlib.cli.text_input import one_line
+from embedlib.cli.text_input import TEXT, one_line
 from embedlib.config import Config
-from embedlib.errors import shown, visible
+from embedlib.errors import shown, visible, visible_line
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("question")
+@click.argument("question", type=TEXT)
 @click.option(
     "--to", "sink", required=True, metavar="URL", help="Destination that `embedlib index` loaded."
 )
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to print.")
 @click.option(
     "--where",
+    type=TEXT,
     metavar="FILTER",
     help="Only rows whose metadata pass, such as 'year >= 2020 and lang = \"de\"'.",
 )
@@ -134,7 +135,8 @@ def search(
         if as_json:
             click.echo(_json(hit, lines, is_reranked=ranking is not None))
         else:
-            click.echo(visible(f"{_place(hit, lines)}\n{_text(hit, lines, is_whole=show)}"))
+            click.echo(visible_line(_place(hit, lines)))
+            click.echo(visible(_text(hit, lines, is_whole=show)))
 
 
 def _nothing_found(where: str | None, min_score: float | None) -> str:

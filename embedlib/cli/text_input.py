@@ -1,6 +1,9 @@
-"""Input options of the commands that read texts, and the short form in which they print one."""
+"""Texts as arguments and in files, and the short form in which commands print one."""
 
 from __future__ import annotations
+
+import sys
+from typing import Any
 
 import click
 
@@ -8,6 +11,29 @@ from embedlib.cli.options import decorated
 from embedlib.errors import visible
 
 _TEXT_CHARACTERS = 72
+
+
+class TextType(click.types.StringParamType):
+    """A text for a model. Unlike the name of a file it must be Unicode."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; fails for bytes that Python has no characters for."""
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            # Source: PEP 383, which adds 0xDC00 to each such byte.
+            byte, encoding = ord(text[error.start]) & 0xFF, sys.getfilesystemencoding()
+            self.fail(
+                f"its byte 0x{byte:02x}, behind {text[: error.start][-20:]!r}, is not {encoding}; "
+                f"convert the text first, for example with iconv -t {encoding}",
+                param,
+                ctx,
+            )
+        return text
+
+
+TEXT = TextType()
 
 text_input_options = decorated(
     click.option(

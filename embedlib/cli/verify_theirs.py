@@ -14,7 +14,7 @@ from embedlib.cli.options import Decorator, TitledOption, decorated
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
-from embedlib.cli.text_input import one_line
+from embedlib.cli.text_input import TEXT, one_line
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.fidelity_report import Gate
@@ -93,7 +93,7 @@ theirs_options = decorated(
     _option("--query", is_flag=True, help="Use the model's prompt for queries."),
     _option("--document", is_flag=True, help="Use the model's prompt for documents."),
     _option("--prompt-name", help="Use the model's prompt with this name."),
-    _option("--prompt", help="Put this prompt in front of every text."),
+    _option("--prompt", type=TEXT, help="Put this prompt in front of every text."),
     _option("--normalize", is_flag=True, help="Scale every vector to unit length."),
     _option(
         "--truncate-dim",

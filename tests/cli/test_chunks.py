@@ -119,5 +119,5 @@ def test_what_is_missing_is_named(
 
 def test_an_id_gives_a_terminal_no_orders(run: Run, model: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"id": "a\x1b[31m", "text": "a city"}))
-    assert run("chunks", path, "-m", model, "-q").stdout.startswith("a\\x1b[31m: 1 chunk")
+    path.write_text(json.dumps({"id": "a\x1b[31m\n", "text": "a city"}))
+    assert run("chunks", path, "-m", model, "-q").stdout.startswith("a\\x1b[31m\\n: 1 chunk")

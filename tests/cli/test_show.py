@@ -89,7 +89,7 @@ def test_a_terminal_obeys_no_stored_text(
 ) -> None:
     text = "one\x1b]0;owned\x07 two\x9b2J\b three"
     source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps({"id": "a\x1bc", "text": text}) + "\n", encoding="utf-8")
+    source.write_text(json.dumps({"id": "a\x1bc\nd\te", "text": text}) + "\n", encoding="utf-8")
     url = f"jsonl:{tmp_path / 'out.jsonl'}"
     model = str(tiny_folder("bert"))
     assert run("index", str(source), "--to", url, "--model", model, "-q").exit_code == 0
@@ -97,7 +97,7 @@ def test_a_terminal_obeys_no_stored_text(
     assert found.exit_code == 0
     assert not [letter for letter in found.stdout if ord(letter) < 32 and letter not in "\n\t"]
     assert "one\\x1b]0;owned\\x07 two\\x9b2J\\x08 three" in found.stdout
-    assert "a\\x1bc" in found.stdout
+    assert "  a\\x1bc\\nd\\te" in found.stdout
 
 
 def test_a_question_that_is_too_long_may_be_an_error(
