@@ -41,6 +41,12 @@ REMEDIES = {
 # libpq gives no code for a failed connection, only the server's message. One in another language is
 # treated as an outage, which costs nothing but the wait.
 SERVER_STARTS = ("starting up", "shutting down", "not yet accepting", "in recovery mode")
+TEMPORARY = "pg_temp"
+POOLED = (
+    "a temporary table of this session is gone, so the server process has changed: a pooler in "
+    "transaction mode is in between; connect to Postgres itself, or through a pooler in session "
+    "mode"
+)
 NO_HOST = "failed to resolve host"  # psycopg's own words
 NEEDS_PASSWORD = ("password authentication failed", "no password supplied")
 PERMANENT = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist")
@@ -183,6 +189,8 @@ class DatabaseSession:
         remedy = REMEDIES.get(error.sqlstate or "")
         if any(part in said for part in NEEDS_PASSWORD):
             remedy = "it is read from the URL, PGPASSWORD or ~/.pgpass"
+        if TEMPORARY in said:  # `stage` makes it with every connection
+            remedy = POOLED
         if NO_HOST in said:
             remedy = "check the host in the URL, and the network"
         line = " ".join(f"{said}{f'; {remedy}' if remedy else ''}".split())

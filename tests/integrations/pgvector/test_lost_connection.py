@@ -169,6 +169,22 @@ def test_what_waiting_does_not_cure_is_not_waited_for(pg: Any, pg_table: str) ->
     assert pg.waits == []
 
 
+@pytest.mark.parametrize("was_used", [False, True])
+def test_a_pooler_that_changes_the_server_process_is_named(
+    pg: Any, pg_table: str, was_used: bool
+) -> None:
+    sink = pg.begun(pg_table)
+    own = sink._session._connection
+    with sink._session.connect() as other:
+        if was_used:  # by a client with temporary tables of its own
+            other.execute("CREATE TEMPORARY TABLE anything ()")
+        sink._session._connection = other
+        with pytest.raises(SinkError, match=r"; a temporary table .* a pooler in session mode$"):
+            sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    own.close()
+    assert pg.waits == []
+
+
 @pytest.fixture
 def own_server(pg: Any, pg_copy: Any) -> Any:
     """A server that may be stopped and changed."""
