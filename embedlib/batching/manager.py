@@ -18,13 +18,7 @@ from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.batching.twins import Distinct
-from embedlib.closing import (
-    CLOSE_SECONDS,
-    WorkerThread,
-    check_ended,
-    closed_early_error,
-    closed_error,
-)
+from embedlib.closing import WorkerThread, closed_early_error, closed_error
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
     ClosedError,
@@ -174,21 +168,13 @@ class BatchManager:
         return self.thread is threading.current_thread()
 
     def stop(self) -> None:
-        """Reject new sequences, wake blocked producers and let the thread end; never blocks."""
+        """Reject new sequences, wake blocked producers and let the thread end; never blocks.
+
+        The thread fails queued jobs, and finishes the batches in flight that are still wanted.
+        """
         self._is_stopped = True
         self._refuse(closed_error())  # wakes who waits for it
         self._inbox.put(_Stop())
-
-    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Fail queued jobs, finish the batches in flight that are still wanted, join the thread.
-
-        Raises:
-            CloseTimeoutError: the thread still runs after `timeout` seconds.
-            Exception: what `at_end` raised.
-        """
-        self.stop()
-        check_ended("the batch manager", [self.thread], timeout, "the engine has not answered")
-        self.raise_end_error()
 
     def raise_end_error(self) -> None:
         """Raise the error that `at_end` raised, if any; only the first call raises it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -63,7 +63,6 @@ class Pipeline:
         self.callers = callers or Callers()
         self._engine = engine
         self._meter = meter
-        self._policy = policy
         self._pid = os.getpid()
         self._is_closed = False
         self._was_ending = False
@@ -77,8 +76,8 @@ class Pipeline:
         self._instant: InstantTexts | None = None
         if engine.limits.is_instant and isinstance(engine, CallerEngine):
             self._instant = InstantTexts(engine, meter)
-        self._micro_batch = policy.micro_batch(engine.limits)
-        """Bulk texts that are queued together."""
+        self._num_together = policy.micro_batch(engine.limits)
+        """Bulk texts of a micro-batch."""
         send = self._instant or self._manager.add_bulk
         try:
             self._tokenizer_thread = TokenizerThread(send, max_queued_texts=max_queued_texts)
@@ -170,10 +169,7 @@ class Pipeline:
                 loop.call_soon_threadsafe(may_go_on.set)
 
         job.future.add_done_callback(tell)  # failed or cancelled
-        for first_row in range(0, len(texts), self._micro_batch):
-            if job.is_over:  # failed or cancelled: skip the rest
-                return
-            micro_batch = texts[first_row : first_row + self._micro_batch]
+        for first_row, micro_batch in self._micro_batches(job, texts):
             if not self._offer(job, first_row, micro_batch, tokenize, tell):
                 await may_go_on.wait()
                 may_go_on.clear()
@@ -184,13 +180,16 @@ class Pipeline:
 
     def _feed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         self._tokenizer_thread.release_when_over(job)
-        for first_row in range(0, len(texts), self._micro_batch):
+        may_wait = not self._is_own_thread
+        for first_row, micro_batch in self._micro_batches(job, texts):
+            self._tokenizer_thread.put(job, first_row, micro_batch, tokenize, may_wait=may_wait)
+
+    def _micro_batches(self, job: Job, texts: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the bulk texts that are queued together, with the row of the first of them."""
+        for first_row in range(0, len(texts), self._num_together):
             if job.is_over:  # failed or cancelled: skip the rest
                 return
-            micro_batch = texts[first_row : first_row + self._micro_batch]
-            self._tokenizer_thread.put(
-                job, first_row, micro_batch, tokenize, may_wait=not self._is_own_thread
-            )
+            yield first_row, texts[first_row : first_row + self._num_together]
 
     @counted
     def feed_queries(

@@ -59,11 +59,7 @@ def resolve(
     meter.batch_answered(num_texts, num_tokens, num_computed)
     if distinct is not None:
         vectors = distinct.rows_for_all(vectors, is_per_token=limits.is_per_token)
-    resolve_jobs(
-        *(sequences, vectors, meter.clock()),
-        is_per_token=limits.is_per_token,
-        is_sparse=limits.is_sparse,
-    )
+    _resolve_jobs(sequences, vectors, limits, meter.clock())
 
 
 def resolve_packed(texts: PackedTexts, vectors: Vectors, meter: Meter) -> None:
@@ -89,23 +85,10 @@ def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter)
         job.fail(error if isinstance(error, EngineOutOfMemoryError) else described)
 
 
-def resolve_jobs(
-    sequences: Sequence[TokenizedText],
-    vectors: Vectors,
-    now: float = 0.0,
-    *,
-    is_per_token: bool = False,
-    is_sparse: bool = False,
+def _resolve_jobs(
+    sequences: Sequence[TokenizedText], vectors: Vectors, limits: EngineLimits, now: float
 ) -> None:
-    """Give each job its rows; a row that is not finite fails its job instead.
-
-    Args:
-        sequences: the B sequences of the batch.
-        vectors: float32[B, D], or float32[T, D] if `is_per_token`.
-        now: when the rows were returned, on the clock of the statistics.
-        is_per_token: whether the engine returns per-token vectors.
-        is_sparse: whether jobs get the numbers of a row that are not 0, by their place.
-    """
+    """Give each job its rows; a row that is not finite fails its job instead."""
     by_job: dict[Job, list[int]] = {}
     for index, sequence in enumerate(sequences):
         by_job.setdefault(sequence.job, []).append(index)
@@ -113,7 +96,7 @@ def resolve_jobs(
     if not np.isfinite(vectors).all():
         finite = np.isfinite(vectors).min(axis=1, initial=True)
     rows: NDArray[Any] = vectors
-    if is_per_token:
+    if limits.is_per_token:
         ends = list(accumulate(sequence.num_tokens for sequence in sequences))
         rows = _as_objects(
             [
@@ -123,7 +106,7 @@ def resolve_jobs(
         )
         if finite is not None:
             finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
-    elif is_sparse:
+    elif limits.is_sparse:
         rows = _as_objects([weights_of(row) for row in vectors])
     elif any(sequence.share != 1 for sequence in sequences):
         rows = vectors * np.array([[sequence.share] for sequence in sequences], np.float32)

@@ -10,13 +10,7 @@ from typing import Any
 
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.closing import (
-    CLOSE_SECONDS,
-    WorkerThread,
-    check_ended,
-    closed_early_error,
-    closed_error,
-)
+from embedlib.closing import WorkerThread, closed_early_error, closed_error
 from embedlib.interrupts import SafeCondition
 
 Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
@@ -159,15 +153,6 @@ class TokenizerThread:
             micro_batch.job.fail(closed_early_error())
         for offer in offers:
             offer.tell()
-
-    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Call `stop` and join the thread.
-
-        Raises:
-            CloseTimeoutError: the thread still runs after `timeout` seconds.
-        """
-        self.stop()
-        check_ended("the tokenizer", [self.thread], timeout, "a text is still being tokenized")
 
     def _run(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from embedlib.errors import (
 )
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
 from embedlib.vectors.arrays import Vectors
+from tests.ending import end
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -83,7 +84,7 @@ def test_every_job_gets_its_own_rows(jobs: list[tuple[Lane, list[list[int]]]]) -
     waiting = [(ids, add(manager, ids, lane)) for lane, ids in jobs]
     for ids, job in waiting:
         np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
-    manager.close()
+    end(manager)
 
 
 def test_two_bulk_batches_are_in_flight_and_a_query_still_finds_room() -> None:
@@ -102,7 +103,7 @@ def test_two_bulk_batches_are_in_flight_and_a_query_still_finds_room() -> None:
     for job in (*bulk, query):
         result(job)
     assert first_ids(engine) == [1, 2, 9, 3, 4]
-    manager.close()
+    end(manager)
 
 
 def test_queries_overtake_bulk_that_waits() -> None:
@@ -117,7 +118,7 @@ def test_queries_overtake_bulk_that_waits() -> None:
         result(job)
     assert first_ids(engine) == [1, 7, 8, 2, 3]
     assert [batch.lane for batch in engine.batches[1:3]] == [Lane.QUERY] * 2
-    manager.close()
+    end(manager)
 
 
 def test_few_tokens_of_bulk_are_computed_as_a_query_but_counted_as_bulk() -> None:
@@ -127,7 +128,7 @@ def test_few_tokens_of_bulk_are_computed_as_a_query_but_counted_as_bulk() -> Non
         assert (result(add(manager, [[1, 2]])) == [fake_vector([1, 2])]).all()
         assert [batch.lane for batch in engine.batches] == [Lane.QUERY] * num_jobs
     assert meter.read().num_query_batches == 0
-    manager.close()
+    end(manager)
 
 
 def test_a_failing_batch_fails_its_own_jobs_only() -> None:
@@ -151,7 +152,7 @@ def test_a_failing_batch_fails_its_own_jobs_only() -> None:
         assert str(error) == "a batch of 4 texts (4 tokens) failed: the chip is on fire"
         assert error.__cause__ is cause
     assert manager._meter.read().num_failed_batches == 1
-    manager.close()
+    end(manager)
 
 
 def test_out_of_memory_halves_until_it_fits() -> None:
@@ -162,7 +163,7 @@ def test_out_of_memory_halves_until_it_fits() -> None:
     np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
     assert [batch.num_seqs for batch in engine.batches] == [8, 4, 4, 2, 2, 2, 2]
     assert manager._meter.read().num_failed_batches == 0
-    manager.close()
+    end(manager)
 
 
 def test_out_of_memory_keeps_the_limits_of_the_engine() -> None:
@@ -179,7 +180,7 @@ def test_out_of_memory_keeps_the_limits_of_the_engine() -> None:
     engine.release()
     for job in (*jobs, query):
         result(job)
-    manager.close()
+    end(manager)
 
 
 def test_a_text_that_is_too_large_by_itself_fails_its_job_only() -> None:
@@ -191,7 +192,7 @@ def test_a_text_that_is_too_large_by_itself_fails_its_job_only() -> None:
     for job in jobs[:2]:
         assert isinstance(error_of(job), EngineOutOfMemoryError)
     assert result(jobs[2])[0, 0] == 4
-    manager.close()
+    end(manager)
 
 
 def test_a_row_that_is_not_a_number_fails_its_job_only_and_is_named() -> None:
@@ -204,7 +205,7 @@ def test_a_row_that_is_not_a_number_fails_its_job_only_and_is_named() -> None:
     assert result(good)[0, 0] == 4
     assert "row 1 (2 tokens) is not finite" in str(error_of(bad))
     assert len(engine.batches) == 1
-    manager.close()
+    end(manager)
 
 
 class OddEngine(FakeEngine):
@@ -262,7 +263,7 @@ def test_whatever_an_engine_raises_reaches_the_job_and_the_thread_lives_on(
     assert told.__cause__ is error
     assert result(add(manager, [[2]]))[0, 0] == 2
     assert manager._meter._num_inflight == 0
-    manager.close()
+    end(manager)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +279,7 @@ def test_an_answer_of_the_wrong_shape_fails_its_job_and_the_thread_lives_on(vect
     manager = start(OddEngine(oddity))
     assert isinstance(error_of(add(manager, [[1], [2]])), EngineRunError)
     assert result(add(manager, [[2]]))[0, 0] == 2
-    manager.close()
+    end(manager)
 
 
 def test_an_engine_that_says_done_twice_does_not_mix_up_rows() -> None:
@@ -292,7 +293,7 @@ def test_an_engine_that_says_done_twice_does_not_mix_up_rows() -> None:
     # Two batches: counted twice, the first would complete the job.
     job = add(manager, full(1) + full(2))
     assert result(job)[:, 0].tolist() == [5, 2]
-    manager.close()
+    end(manager)
 
 
 def test_a_full_bulk_queue_blocks_the_producer_until_there_is_room() -> None:
@@ -320,7 +321,7 @@ def test_a_full_bulk_queue_blocks_the_producer_until_there_is_room() -> None:
     producer.join()
     engine.release()
     assert [int(result(job)[0, 0]) for job in (*jobs, query)] == [1, 2, 3, 4, 5, 9]
-    manager.close()
+    end(manager)
 
 
 def test_a_full_query_queue_is_an_error_at_once() -> None:
@@ -339,7 +340,7 @@ def test_a_full_query_queue_is_an_error_at_once() -> None:
     for job in (*jobs, bulk):
         result(job)
     assert result(add(manager, [[7]], Lane.QUERY))[0, 0] == 7
-    manager.close()
+    end(manager)
 
 
 def wait_queued(manager: BatchManager, num_queries: int) -> None:
@@ -365,7 +366,7 @@ def test_a_query_that_was_cancelled_holds_no_place() -> None:
     more = [add(manager, [[token]], Lane.QUERY) for token in (4, 5)]
     engine.release()
     assert [int(result(job)[0, 0]) for job in (first, kept, *more)] == [1, 2, 4, 5]
-    manager.close()
+    end(manager)
 
 
 def test_queries_of_several_jobs_queued_at_once_are_cancelled_one_by_one() -> None:
@@ -382,7 +383,7 @@ def test_queries_of_several_jobs_queued_at_once_are_cancelled_one_by_one() -> No
     engine.release()
     jobs = (first, together[0].job, together[2].job)
     assert [int(result(job)[0, 0]) for job in jobs] == [1, 2, 4]
-    manager.close()
+    end(manager)
 
 
 def test_a_job_cancelled_before_compute_is_never_submitted() -> None:
@@ -398,7 +399,7 @@ def test_a_job_cancelled_before_compute_is_never_submitted() -> None:
     assert result(jobs[0])[0, 0] == 1
     assert result(jobs[3])[0, 0] == 4
     assert first_ids(engine) == [1, 2, 4]
-    manager.close()
+    end(manager)
 
 
 def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
@@ -418,7 +419,7 @@ def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
 
     producer = threading.Thread(target=produce)
     producer.start()
-    closer = threading.Thread(target=manager.close)
+    closer = threading.Thread(target=end, args=[manager])
     closer.start()
     producer.join(WAIT_SECONDS)  # let go although nothing has come back
     assert len(errors) == 1
@@ -453,7 +454,7 @@ def test_closing_cancels_what_is_computed_for_nobody() -> None:
     unwanted, wanted = add(manager, full(1)), add(manager, full(2))
     engine.wait_submitted(2)
     unwanted.future.cancel()
-    closer = threading.Thread(target=manager.close)
+    closer = threading.Thread(target=end, args=[manager])
     closer.start()
     engine.wait_submitted(2)
     while not cancelled:
@@ -469,8 +470,8 @@ def test_closing_cancels_what_is_computed_for_nobody() -> None:
 @pytest.mark.parametrize("lane", Lane)
 def test_closed_twice_and_used_after(lane: Lane) -> None:
     manager = start(FakeEngine())
-    manager.close()
-    manager.close()
+    end(manager)
+    end(manager)
     with pytest.raises(ClosedError, match="closed"):
         add(manager, [[1]], lane)
 
@@ -482,7 +483,7 @@ def test_out_of_memory_while_closing_fails_the_job() -> None:
     job = add(manager, [[1, 1], [2, 2]])
     engine.wait_submitted(1)
     manager.stop()
-    closer = threading.Thread(target=manager.close)
+    closer = threading.Thread(target=end, args=[manager])
     closer.start()
     engine.release()
     closer.join(WAIT_SECONDS)
@@ -509,7 +510,7 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.Mo
         add(manager, full(5))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     engine.release()
-    manager.close()
+    end(manager)
 
 
 def test_an_engine_of_tokens_gives_a_row_for_each() -> None:
@@ -521,7 +522,7 @@ def test_an_engine_of_tokens_gives_a_row_for_each() -> None:
         [fake_vector([5]).tolist(), fake_vector([5, 6]).tolist()],
         [fake_vector([7]).tolist()],
     ]
-    manager.close()
+    end(manager)
 
 
 def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
@@ -533,7 +534,7 @@ def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
     monkeypatch.setattr("embedlib.batching.manager.resolve", broken)
     manager = start(FakeEngine())
     assert isinstance(error_of(add(manager, [[1]])), ZeroDivisionError)
-    manager.close()
+    end(manager)
 
 
 def test_closing_from_the_callback_of_a_future() -> None:
@@ -542,7 +543,7 @@ def test_closing_from_the_callback_of_a_future() -> None:
     sequences = make([[1]])
 
     def close(_: object) -> None:
-        manager.close()
+        end(manager)
         closed.set()
 
     sequences[0].job.future.add_done_callback(close)
@@ -559,4 +560,4 @@ def test_padding_is_counted_where_the_engine_pads() -> None:
         stats = manager._meter.read()
         assert stats.padding_share == pytest.approx(share)
         assert (stats.num_texts, stats.num_tokens, stats.num_batches) == (3, 9, 1)
-        manager.close()
+        end(manager)

@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlib.batching.results import resolve_jobs
+from embedlib.batching.results import resolve
 from embedlib.batching.sequence import Job, TokenizedText, pack
+from embedlib.batching.stats import Meter
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError
+from embedlib.testing import FakeEngine
+from embedlib.vectors.arrays import Vectors
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=9))
@@ -35,6 +38,11 @@ def test_pack_lays_sequences_one_behind_the_other(ids: list[list[int]]) -> None:
 
 def sequences_of(job: Job, *rows: int) -> list[TokenizedText]:
     return [TokenizedText(job, row, [1]) for row in rows]
+
+
+def give(sequences: list[TokenizedText], vectors: Vectors, is_per_token: bool = False) -> None:
+    """Give the jobs of a batch its rows."""
+    resolve(sequences, vectors, FakeEngine(is_per_token=is_per_token).limits, Meter(lambda: 0.0))
 
 
 def test_rows_may_come_in_any_order_and_the_last_one_resolves() -> None:
@@ -88,7 +96,7 @@ def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None
     sequences.append(TokenizedText(third, 0, [5]))
     vectors = np.arange(8, dtype=np.float32).reshape(4, 2)
     vectors[1, 1] = bad
-    resolve_jobs(sequences, vectors)
+    give(sequences, vectors)
     assert first.future.result(0).tolist() == [[4, 5], [0, 1]]
     assert third.future.result(0).tolist() == [[6, 7]]
     with pytest.raises(EngineRunError, match=r"result of row 100 \(3 tokens\) is not finite"):
@@ -98,15 +106,15 @@ def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None
 def test_windows_of_a_text_are_added_and_counted_as_one_text() -> None:
     job = Job(3, 2, Lane.BULK)
     sequences = [TokenizedText(job, 0, [1])]
-    resolve_jobs(sequences, np.array([[1, 2]], np.float32))
+    give(sequences, np.array([[1, 2]], np.float32))
     windows = [
         TokenizedText(job, 1, [row], share=share, num_windows=2)
         for row, share in enumerate((0.75, 0.25))
     ]
-    resolve_jobs([windows[1], TokenizedText(job, 2, [3])], np.array([[4, 8], [5, 6]], np.float32))
+    give([windows[1], TokenizedText(job, 2, [3])], np.array([[4, 8], [5, 6]], np.float32))
     assert job.num_done == 2
     assert not job.is_over
-    resolve_jobs([windows[0]], np.array([[8, 4]], np.float32))
+    give([windows[0]], np.array([[8, 4]], np.float32))
     assert job.num_done == 3
     assert job.future.result(0).tolist() == [[1, 2], [7, 5], [5, 6]]
 
@@ -119,7 +127,7 @@ def test_an_engine_of_tokens_gives_every_text_an_array() -> None:
         TokenizedText(first, 0, [5]),
     ]
     vectors = np.arange(10, dtype=np.float32).reshape(5, 2)
-    resolve_jobs(sequences, vectors, is_per_token=True)
+    give(sequences, vectors, True)
     assert [rows.tolist() for rows in first.future.result(0)] == [[[8, 9]], [[0, 1], [2, 3]]]
     assert [rows.tolist() for rows in second.future.result(0)] == [[[4, 5], [6, 7]]]
 
@@ -128,9 +136,7 @@ def test_a_token_that_is_not_finite_fails_its_text() -> None:
     first, second = Job(1, None, Lane.BULK), Job(1, None, Lane.BULK)
     vectors = np.ones((3, 2), np.float32)
     vectors[1, 0] = np.nan
-    resolve_jobs(
-        [TokenizedText(first, 0, [1, 2]), TokenizedText(second, 0, [3])], vectors, is_per_token=True
-    )
+    give([TokenizedText(first, 0, [1, 2]), TokenizedText(second, 0, [3])], vectors, True)
     with pytest.raises(EngineRunError, match=r"row 0 \(2 tokens\) is not finite"):
         first.future.result(0)
     assert second.future.result(0)[0].tolist() == [[1, 1]]

@@ -27,6 +27,7 @@ from embedlib.models.prompts import Prompt, Prompts
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
+from tests.ending import end
 from tests.panics import PanickingTokenizer
 
 WAIT_SECONDS = 30
@@ -505,7 +506,7 @@ def test_the_queue_is_bounded_and_goes_on_when_there_is_room() -> None:
         with pytest.raises(ValueError, match="through"):
             job.future.result(WAIT_SECONDS)
     assert outlet.rows == [0, 1, 2, 3]
-    thread.close()
+    end(thread)
 
 
 def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
@@ -525,7 +526,7 @@ def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
 
     producer = threading.Thread(target=put)
     producer.start()
-    closer = threading.Thread(target=thread.close)
+    closer = threading.Thread(target=end, args=[thread])
     closer.start()
     producer.join(WAIT_SECONDS)
     assert len(errors) == 1
@@ -552,4 +553,4 @@ def test_a_bad_text_fails_its_job_and_the_thread_lives_on() -> None:
     with pytest.raises(ValueError, match="through"):
         good.future.result(WAIT_SECONDS)
     assert outlet.rows == [1]  # what nobody waits for was not even tokenized
-    thread.close()
+    end(thread)

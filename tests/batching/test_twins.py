@@ -17,6 +17,7 @@ from embedlib.batching.twins import Distinct
 from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
+from tests.ending import end
 
 WAIT_SECONDS = 30
 
@@ -52,7 +53,7 @@ def test_every_job_gets_its_own_rows(
     for ids, job in waiting:
         rows = job.future.result(WAIT_SECONDS)
         np.testing.assert_array_equal(rows, [fake_vector(item) for item in ids])
-    manager.close()
+    end(manager)
     stats = manager._meter.read()
     assert stats.num_tokens == sum(len(item) for ids, _ in waiting for item in ids)
     assert 0 <= stats.padding_share < 1
@@ -95,7 +96,7 @@ def test_a_cancelled_twin_takes_nothing_from_the_other(lane: Lane, is_computing:
     np.testing.assert_array_equal(second.future.result(WAIT_SECONDS)[0], fake_vector([5, 6]))
     for job in others:
         job.future.result(WAIT_SECONDS)
-    manager.close()
+    end(manager)
     assert [batch.token_ids.tolist() for batch in engine.batches[2:]] == [[5, 6]]
 
 
@@ -112,7 +113,7 @@ def test_a_failure_reaches_every_twin() -> None:
         error = sequence.job.future.exception(WAIT_SECONDS)
         assert isinstance(error, EngineRunError)
         assert "broken" in str(error)
-    manager.close()
+    end(manager)
     assert [batch.num_seqs for batch in engine.batches] == [1]
 
 
@@ -136,5 +137,5 @@ def test_twins_of_an_engine_of_tokens_get_rows_of_their_own() -> None:
         np.testing.assert_array_equal(row, expected)
     rows[0][:] = 0
     assert rows[2].any()
-    manager.close()
+    end(manager)
     assert [batch.num_seqs for batch in engine.batches] == [3]
