@@ -33,8 +33,8 @@ from embedlib.models.compiled.engine_folder import (
     file_hashes,
     is_compiled,
     load_manifest,
-    open_engine_folder,
     source_on_hub,
+    verify_engine_folder,
 )
 from embedlib.models.folders import read_folder
 from embedlib.models.hub import ModelFolder, find_model
@@ -191,7 +191,7 @@ class OpenedModel:
             EngineBuildError: it is damaged.
         """
         if self.manifest is not None:
-            open_engine_folder(self.folder)
+            verify_engine_folder(self.folder)
 
     def read_files(self, *, with_head: bool) -> ModelFiles:
         """Read the spec of the model and the places of its parts.

@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 
 from embedlib.config import Config
-from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
+from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
 from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.write import write_tiny_model
 
@@ -37,7 +37,7 @@ def test_into_the_cache(run: Run, folder: Path, tmp_path: Path) -> None:
     assert f"folder         {compiled}\n" in done.stdout
     assert "precision      fp8\n" in done.stdout
     assert re.search(r"^size           0\.\d MB, from 0\.\d MB$", done.stdout, re.M)
-    assert f"made from      {open_engine_folder(compiled).fingerprint}\n" in done.stdout
+    assert f"made from      {verify_engine_folder(compiled).fingerprint}\n" in done.stdout
     assert done.stderr == ""
     again = run("compile", folder, "--engine-cache-dir", cache)
     assert again.stdout == done.stdout
@@ -47,7 +47,7 @@ def test_out_and_precision(run: Run, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run("compile", folder, "--precision", "bf16", "--out", out)
     assert done.exit_code == 0, done.output
-    assert open_engine_folder(out).precision == "bf16"
+    assert verify_engine_folder(out).precision == "bf16"
     assert f"folder         {out}\n" in done.stdout
 
 

@@ -30,7 +30,7 @@ from embedlib.engines.tensorrt_llm.kind import KIND as TENSORRT_LLM_KIND
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
 from embedlib.installing import install_line
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import open_engine_folder
+from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import template_facts
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import Head, PairTemplate
@@ -559,7 +559,7 @@ def test_pooled_rows_are_for_one_engine(
 def test_pooled_rows_need_the_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     files = read_model_files(tiny_folder("mistral"))
     folder = compile_model(files, "fp8", ["pooled_rows"], Config(), out=tmp_path / "out")
-    manifest = open_engine_folder(folder)
+    manifest = verify_engine_folder(folder)
     assert manifest.excluded == ("pooled_rows",)
     with pytest.raises(ConfigError, match=r"was compiled with pooled_rows, .*give the model it wa"):
         plan_engine(read_model_files(folder, is_compiled=True), Config(), manifest)

@@ -38,7 +38,7 @@ from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import open_engine_folder
+from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
 from embedlib.models.compiled.report_cache import has_given_up, model_place, stored_reports
@@ -325,7 +325,7 @@ def test_weights_that_somebody_else_compiled_stay(
         preparing.FidelityReport, "passes", lambda self, _: self.precision != "int8-g128"
     )
     prepare(replace(task, precisions=("int8-g128", "int8")))
-    assert open_engine_folder(folder).precision == "int8-g128"
+    assert verify_engine_folder(folder).precision == "int8-g128"
 
 
 def test_the_closer_form_is_searched_where_nothing_helps_the_coarser_one(

@@ -27,7 +27,7 @@ from embedlib.fidelity import (
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
 from embedlib.models.compiled.cache import compiled_versions
-from embedlib.models.compiled.engine_folder import open_engine_folder
+from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
@@ -57,7 +57,7 @@ def test_a_reranker_in_int8(
 ) -> None:
     folder, out = tiny_folder(variant), tmp_path / "out"
     compile(folder, "--precision", "int8", "--out", out)
-    assert open_engine_folder(out).precision == "int8"
+    assert verify_engine_folder(out).precision == "int8"
     scores = {}
     for name, precision in ((folder, "float32"), (folder, "int8"), (out, "auto")):
         with Reranker(name, config=Config(engine_cache_dir=tmp_path, precision=precision)) as model:
@@ -236,4 +236,4 @@ def test_layers_of_a_reranker_are_searched(
     )
     assert comparison.report.num_texts == 6
     assert 0.9 < comparison.report.mean < 0.999999
-    assert open_engine_folder(folder).precision == "fp8"
+    assert verify_engine_folder(folder).precision == "fp8"

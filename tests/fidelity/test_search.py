@@ -45,7 +45,7 @@ from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit, max_measurements
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
+from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
 from embedlib.models.compiled.fidelity_report import read_report, read_reports, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
@@ -268,7 +268,7 @@ def test_the_layer_that_costs_int8_most_is_kept(
         config=config,
         report=lambda *numbers: seen.append(numbers),
     )
-    assert open_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
+    assert verify_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
     report = comparison.report
     assert report.passes(gate)
     assert report.excluded == ("layers.0.o", "layers.1.o")
@@ -364,7 +364,7 @@ def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(one_layer: Path, config:
     )
     report = comparison.report
     assert report.passes(gate)
-    assert report.excluded == open_engine_folder(folder).excluded == ("layers.1.down",)
+    assert report.excluded == verify_engine_folder(folder).excluded == ("layers.1.down",)
     assert (report.engine, report.precision) == ("cuda", "fp8")
     assert report.hardware.startswith("emulated on ")
     assert report.versions.keys() >= {"embedlib", "numpy", "torch"}
@@ -395,7 +395,7 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
             model.files.spec,
             open_weights(model.files, folder),
             precision="fp8",
-            excluded=open_engine_folder(folder).excluded,
+            excluded=verify_engine_folder(folder).excluded,
             device="cpu",
             bucket_tokens=(16,),
         )
@@ -489,7 +489,7 @@ def has_fp8() -> bool:
 def test_on_a_gpu_it_is_a_measurement(one_layer: Path, config: Config) -> None:
     gate = Gate(mean=0.99983, p1=0.99975)
     folder, comparison = compile_to_gate(one_layer, "fp8", gate=gate, texts=FEW, config=config)
-    assert open_engine_folder(folder).excluded == ("layers.1.down",)
+    assert verify_engine_folder(folder).excluded == ("layers.1.down",)
     assert comparison.report.passes(gate)
     assert not plans.is_emulated(comparison.report.hardware)
     emulated = verify(one_layer, texts=FEW, config=replace(config, precision="fp8", device="cpu"))

@@ -44,7 +44,7 @@ def open_weights(files: ModelFiles, folder: Path) -> DirectoryWeights:
 
     Args:
         files: the model it was compiled from, or the engine directory itself.
-        folder: the engine directory; it has passed `open_engine_folder`.
+        folder: the engine directory; it has passed `verify_engine_folder`.
 
     Raises:
         ModelWeightsError: a tensor is missing, or has a wrong type or shape.

@@ -34,8 +34,8 @@ from embedlib.models.compiled.engine_folder import (
     file_hashes,
     is_made_from,
     model_fingerprint,
-    open_engine_folder,
     spec_facts,
+    verify_engine_folder,
     written_files,
 )
 from embedlib.models.compiled.fidelity_report import is_report
@@ -306,7 +306,7 @@ def _is_done(
     if not (folder / MANIFEST_NAME).is_file():
         return False
     try:
-        manifest = open_engine_folder(folder, digest)
+        manifest = verify_engine_folder(folder, digest)
     except EngineBuildError:
         return False
     names = (manifest.hub_name, manifest.hub_revision)

@@ -70,7 +70,7 @@ def compiled_folder(
     """Return the engine directory of a model in the cache; None if there is none.
 
     The cache is keyed by the content of the model's files, not by their location. The sizes of the
-    directory's files are checked; `open_engine_folder` also checks their content.
+    directory's files are checked; `verify_engine_folder` also checks their content.
 
     Args:
         files: the model; its weights are read once in full, unless the hub's cache has their hash.
@@ -87,7 +87,7 @@ def compiled_folder(
     return folder if is_made_from(manifest, digest, precision, excluded) else None
 
 
-def open_engine_folder(folder: Path, fingerprint: str | None = None) -> Manifest:
+def verify_engine_folder(folder: Path, fingerprint: str | None = None) -> Manifest:
     """Check every byte of an engine directory and return its manifest.
 
     Args:

@@ -16,7 +16,7 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.models.compiled.cache import Compiled, compiled_versions
 from embedlib.models.compiled.compile import COPIED_PATTERNS
-from embedlib.models.compiled.engine_folder import MANIFEST_NAME, Manifest, open_engine_folder
+from embedlib.models.compiled.engine_folder import MANIFEST_NAME, Manifest, verify_engine_folder
 from embedlib.models.compiled.fidelity_report import (
     REPORT_NAME,
     Gate,
@@ -93,7 +93,7 @@ def find_content(files: ModelFiles, manifest: Manifest | None, config: Config) -
         EngineBuildError: an engine directory is damaged.
     """
     if manifest is not None:
-        open_engine_folder(files.folder)
+        verify_engine_folder(files.folder)
         paths = {name: files.folder / name for name in (*manifest.outputs, MANIFEST_NAME)}
         paths |= {path.name: path for path in report_paths(files.folder)}
         return PackContent(paths=paths)
@@ -115,7 +115,7 @@ def find_content(files: ModelFiles, manifest: Manifest | None, config: Config) -
         if f"{place}/{MANIFEST_NAME}" in paths:
             continue
         reports = (path.name for path in report_paths(version.folder))
-        names = (*open_engine_folder(version.folder).outputs, MANIFEST_NAME, *reports)
+        names = (*verify_engine_folder(version.folder).outputs, MANIFEST_NAME, *reports)
         paths |= {f"{place}/{name}": version.folder / name for name in names}
         compiled.append(version)
     stored = stored_reports(files, config)

@@ -36,9 +36,9 @@ from embedlib.models.compiled.engine_folder import (
     MANIFEST_NAME,
     compiled_folder,
     model_fingerprint,
-    open_engine_folder,
     read_manifest,
     source_on_hub,
+    verify_engine_folder,
 )
 from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import place_lock
@@ -80,7 +80,7 @@ def neighbours(folder: Path) -> list[str]:
 
 def cannot_be_opened(folder: Path, fingerprint: str | None = None) -> str:
     with pytest.raises(EngineBuildError) as caught:
-        open_engine_folder(folder, fingerprint)
+        verify_engine_folder(folder, fingerprint)
     message = str(caught.value)
     assert "\n" not in message
     assert str(folder) in message
@@ -118,7 +118,7 @@ def test_another_way_of_compiling_is_another_folder(folder: Path, config: Config
     assert len(set(folders)) == len(ways)
     for compiled, (precision, names) in zip(folders, ways, strict=True):
         assert compiled_folder(files, precision, names, config) == compiled
-        manifest = open_engine_folder(compiled)
+        manifest = verify_engine_folder(compiled)
         assert (manifest.precision, manifest.excluded) == (precision, tuple(sorted(names)))
     assert compiled_folder(files, "fp8", ("layers.0.down", "layers.1.down"), config) == folders[3]
 
@@ -139,7 +139,7 @@ def test_another_model_is_another_folder(file: str, folder: Path, config: Config
 def test_the_manifest(folder: Path, config: Config) -> None:
     files = read_model_files(folder)
     compiled = compile_fp8(folder, config)
-    manifest = open_engine_folder(compiled, model_fingerprint(files))
+    manifest = verify_engine_folder(compiled, model_fingerprint(files))
     assert manifest.fingerprint == model_fingerprint(files)
     assert manifest.spec["encoder"]["family"] == "qwen3"
     assert manifest.spec["modules"][0]["kind"] == "Pooling"
@@ -164,7 +164,7 @@ def test_threads_change_nothing(
         for threads in (1, 4)
     )
     assert contents(one) == contents(many)
-    assert open_engine_folder(many).inputs.keys() >= {WEIGHTS, "config.json"}
+    assert verify_engine_folder(many).inputs.keys() >= {WEIGHTS, "config.json"}
 
 
 # --- the name on the hub --------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_name_on_the_hub_is_kept(folder: Path, config: Config, tmp_path: Pat
     # As a caller of `resolve` gets them for a folder.
     local = dataclasses.replace(files, hub_name=str(folder), hub_revision=None)
     out = compile_model(local, "bf16", (), config, out=tmp_path / "local")
-    assert open_engine_folder(out).hub_name is None
+    assert verify_engine_folder(out).hub_name is None
     made = (out / MANIFEST_NAME).stat().st_mtime_ns
     compile_model(local, "bf16", (), config, out=out)
     assert (out / MANIFEST_NAME).stat().st_mtime_ns == made
@@ -220,7 +220,7 @@ def test_damage_is_named(folder: Path, config: Config) -> None:
     assert f"{WEIGHTS} is missing" in cannot_be_opened(compiled)
     assert compiled_folder(read_model_files(folder), "fp8", (), config) is None
     path.write_bytes(whole)
-    assert open_engine_folder(compiled)
+    assert verify_engine_folder(compiled)
     (compiled / "1_Pooling" / "config.json").unlink()
     assert "1_Pooling/config.json is missing" in cannot_be_opened(compiled)
 
@@ -275,7 +275,7 @@ def test_what_is_no_engine_directory(folder: Path, tmp_path: Path, config: Confi
 def test_out(folder: Path, config: Config, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "inside"
     assert compile_fp8(folder, config, out) == out
-    assert open_engine_folder(out)
+    assert verify_engine_folder(out)
     assert not config.engine_cache_path.exists()
     assert neighbours(out) == ["inside"]
     manifest = out / MANIFEST_NAME
@@ -295,7 +295,7 @@ def test_out_takes_the_place_of_another_compiled_model(
     (out / WEIGHTS).unlink()
     (out / "tokenizer.json").unlink()  # damaged
     compile_fp8(folder, config, out)
-    assert open_engine_folder(out).spec["encoder"]["family"] == "qwen3"
+    assert verify_engine_folder(out).spec["encoder"]["family"] == "qwen3"
     assert not list(out.glob("*-of-*"))
 
 
@@ -313,7 +313,7 @@ def test_out_takes_the_place_of_one_of_another_version(
     with pytest.raises(ConfigError, match=r"did not write \(mine\)"):
         compile_fp8(folder, config, out)
     (out / "mine").unlink()
-    assert open_engine_folder(compile_fp8(folder, config, out)).precision == "fp8"
+    assert verify_engine_folder(compile_fp8(folder, config, out)).precision == "fp8"
 
 
 def test_out_refuses_what_is_not_ours(folder: Path, config: Config, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_out_refuses_what_is_not_ours(folder: Path, config: Config, tmp_path: Pa
         compile_fp8(folder, config, file)
     (tmp_path / "empty").mkdir()
     assert compile_fp8(folder, config, tmp_path / "empty") == tmp_path / "empty"
-    assert open_engine_folder(tmp_path / "empty")
+    assert verify_engine_folder(tmp_path / "empty")
 
 
 def test_out_is_not_the_model(folder: Path, config: Config, tmp_path: Path) -> None:
@@ -335,14 +335,14 @@ def test_out_is_not_the_model(folder: Path, config: Config, tmp_path: Path) -> N
     model = compile_model(read_model_files(folder), "bf16", (), config, out=tmp_path / "bf16")
     with pytest.raises(ConfigError, match="is the model's own folder"):
         compile_fp8(model, config, model)
-    assert open_engine_folder(model).precision == "bf16"
+    assert verify_engine_folder(model).precision == "bf16"
 
 
 def test_out_through_a_link(folder: Path, config: Config, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert compile_fp8(folder, config, tmp_path / "link") == tmp_path / "real"
-    assert open_engine_folder(tmp_path / "link")
+    assert verify_engine_folder(tmp_path / "link")
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_two_at_once_make_it_once(
         thread.join(60)
     assert len(num_written) == 1
     assert found[0] == found[1]
-    assert open_engine_folder(found[0])
+    assert verify_engine_folder(found[0])
     assert neighbours(found[0]) == [found[0].name]
 
 
@@ -447,7 +447,7 @@ def test_a_part_in_use_is_left_alone(
 
     monkeypatch.setattr(compile_module, "write_checkpoint", write)
     compiled = compile_fp8(folder, config)
-    assert open_engine_folder(compiled)
+    assert verify_engine_folder(compiled)
     assert len(neighbours(compiled)) == 2
 
 
@@ -517,7 +517,7 @@ def test_a_checkpoint_saved_meanwhile(
     with pytest.raises(EngineBuildError, match="model was changed while it was compiled"):
         compile_model(files, "int8", (), config, out=out)
     compiled = compile_model(files, "int8", (), config, out=out)
-    assert open_engine_folder(compiled).fingerprint == model_fingerprint(files)
+    assert verify_engine_folder(compiled).fingerprint == model_fingerprint(files)
     assert neighbours(compiled) == neighbours(folder) if has_name else [compiled.name]
 
 
@@ -599,7 +599,7 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
         num_parts += len(list(cache.rglob("*.embedlib-part")))
         found = compiled_folder(files, "fp8", (), config)
         if found is not None:
-            open_engine_folder(found)
+            verify_engine_folder(found)
             shutil.rmtree(found)
         visible = [path for path in (cache / "compiled").iterdir() if path.name[0] != "."]
         assert visible == []
@@ -645,11 +645,11 @@ def test_killed_while_the_old_one_is_replaced(
     assert done.returncode == -signal.SIGKILL
     assert len(neighbours(out)) > 1
     if call == 1:
-        assert open_engine_folder(out).spec["encoder"]["family"] == "mistral"
+        assert verify_engine_folder(out).spec["encoder"]["family"] == "mistral"
     else:
         assert not out.exists()
     compile_fp8(folder, config, out)
-    assert open_engine_folder(out).spec["encoder"]["family"] == "qwen3"
+    assert verify_engine_folder(out).spec["encoder"]["family"] == "qwen3"
     assert neighbours(out) == ["out"]
 
 

@@ -30,7 +30,7 @@ from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.compiled import cache as cache_module
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import model_fingerprint, open_engine_folder
+from embedlib.models.compiled.engine_folder import model_fingerprint, verify_engine_folder
 from embedlib.models.compiled.fidelity_report import (
     OTHERS_PATTERN,
     REPORT_NAME,
@@ -289,7 +289,7 @@ def test_the_directory(tmp_path: Path, config: Config, monkeypatch: pytest.Monke
     files = read_model_files(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # ml_dtypes is not needed
     made = compile_int8(files, config)
-    manifest = open_engine_folder(made, model_fingerprint(files))
+    manifest = verify_engine_folder(made, model_fingerprint(files))
     assert (manifest.precision, manifest.excluded) == ("int8", ())
     assert manifest.versions.keys() == {"embedlib", "numpy"}
     assert f"0_Transformer/{WEIGHTS}" in manifest.inputs
@@ -305,7 +305,7 @@ def test_the_directory(tmp_path: Path, config: Config, monkeypatch: pytest.Monke
 def test_what_may_be_kept(tiny_folder: Callable[[str], Path], config: Config) -> None:
     files = read_model_files(tiny_folder("bert"))
     made = compile_int8(files, config, ("layers.1.v", "layers.0.k"))
-    assert open_engine_folder(made).excluded == ("layers.0.k", "layers.1.v")
+    assert verify_engine_folder(made).excluded == ("layers.0.k", "layers.1.v")
     assert made != compile_int8(files, config)
     with pytest.raises(ConfigError, match=r"'layers.9.v' is not a linear layer of this model"):
         compile_int8(files, config, ("layers.9.v",))
@@ -497,10 +497,10 @@ def test_the_report_is_no_file_of_the_directory(
     files = read_model_files(tiny_folder("bert"))
     out = compile_model(files, "int8", (), config, out=tmp_path / "out")
     write_report(out, report_of(files))
-    assert open_engine_folder(out).precision == "int8"
+    assert verify_engine_folder(out).precision == "int8"
     assert sorted(out.glob(".*")) == []
     compile_model(files, "int8", ("layers.0.q",), config, out=out)  # replaces it
-    assert open_engine_folder(out).excluded == ("layers.0.q",)
+    assert verify_engine_folder(out).excluded == ("layers.0.q",)
     assert not (out / REPORT_NAME).exists()
     with pytest.raises(EngineBuildError, match=f"cannot write .*{REPORT_NAME}"):
         write_report(tmp_path / "nowhere", report_of(files))
