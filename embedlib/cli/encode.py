@@ -113,7 +113,7 @@ def encode(
     from embedlib.cli.records import check_inputs, count_records, read_records
     from embedlib.embedder import Embedder
     from embedlib.indexing.sources.file_bytes import STDIN
-    from embedlib.indexing.sources.input_files import check_not_input
+    from embedlib.indexing.sources.overwriting import check_not_input
     from embedlib.session.late_interaction import check_one_vector
     from embedlib.vectors.files import STDOUT, open_writer
 

@@ -20,7 +20,7 @@ from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.rows import BadRow, CutDocuments, Document
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell, tell_nobody
-from embedlib.indexing.sources.input_files import check_not_input, is_same_file
+from embedlib.indexing.sources.overwriting import check_not_input, is_same_file
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import name_to_store, precision_to_store
 

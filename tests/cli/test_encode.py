@@ -25,7 +25,7 @@ from embedlib import Embedder
 from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError, SourceError
-from embedlib.indexing.sources.input_files import check_not_input
+from embedlib.indexing.sources.overwriting import check_not_input
 from embedlib.testing.models.sparse import write_sparse_model
 from embedlib.vectors.files import open_writer
 
