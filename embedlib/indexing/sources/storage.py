@@ -68,6 +68,7 @@ def is_folder(url: str) -> bool:
             return False
         if files.isdir(path):
             return True
+        files.info(path)  # to both, any error is a no; this one raises it
     except Exception as error:  # each kind of storage has errors of its own
         raise _failure(url, error) from error
     raise _failure(url, FileNotFoundError())
@@ -82,13 +83,43 @@ def list_folder(url: str) -> list[str]:
     files, root = _resolve(url)
     prefix = f"{root.rstrip('/')}/"
     try:
-        found = [name for name in files.find(root) if name.startswith(prefix)]
+        found = [name for name in _find(files, root) if name.startswith(prefix)]
     except Exception as error:  # each kind of storage has errors of its own
         raise _failure(url, error) from error
     if not found:
         raise _failure(url, FileNotFoundError())
     # A name that ends with / stands for the folder in programs that show folders.
     return sorted(name[len(prefix) :] for name in found if not name.endswith("/"))
+
+
+def _find(files: Any, root: str) -> Iterator[str]:
+    """Yield the names of all files below a folder.
+
+    Storage of objects lists them at once. Others have folders, of which fsspec's own walk leaves
+    out those that it cannot list, so that their files would be taken for removed ones.
+
+    Raises:
+        Exception: of the storage; a folder cannot be listed.
+    """
+    plain = import_extra("fsspec.spec", _EXTRA, SourceError).AbstractFileSystem
+    parallel = import_extra("fsspec.asyn", _EXTRA, SourceError).AsyncFileSystem
+    kind = type(files)
+    found = kind._find if issubclass(kind, parallel) else kind.find
+    if found not in (plain.find, parallel._find):
+        yield from files.find(root)
+        return
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            listed = files.ls(folder, detail=True)
+        except FileNotFoundError:
+            continue  # it was removed meanwhile
+        for entry in listed:
+            if entry["type"] != "directory":
+                yield entry["name"]
+            elif entry["name"].rstrip("/") != folder.rstrip("/"):
+                waiting.append(entry["name"])
 
 
 @contextmanager

@@ -169,6 +169,45 @@ def test_storage_that_fails_ends_the_load(
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_in_the_storage_that_cannot_be_listed_ends_the_load(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = pytest.importorskip("fsspec.spec")
+    listed = memory.MemoryFileSystem.ls
+    problem: OSError = PermissionError("Permission denied: sub")
+
+    def refuse(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith("/sub"):
+            raise problem
+        return listed(self, path, *arguments, **options)
+
+    # As of SFTP, FTP or SMB, which fsspec walks through folder by folder.
+    monkeypatch.setattr(memory.MemoryFileSystem, "find", spec.AbstractFileSystem.find)
+    assert len(read("memory://b/docs")) == 3
+    monkeypatch.setattr(memory.MemoryFileSystem, "ls", refuse)
+    with pytest.raises(SourceError, match=r"cannot read memory://b/docs/: Permission denied: sub"):
+        read("memory://b/docs")
+    problem = FileNotFoundError("removed meanwhile")
+    assert list(texts(read("memory://b/docs"))) == ["memory://b/docs/a.txt"]
+
+
+def test_what_the_storage_says_of_a_url_is_told(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("Forbidden: b/o\nmore")
+
+    spec = pytest.importorskip("fsspec.spec")
+    for method in ("isfile", "isdir"):  # to which any OSError is a no, as in gcsfs
+        monkeypatch.setattr(
+            memory.MemoryFileSystem, method, getattr(spec.AbstractFileSystem, method)
+        )
+    assert len(read("memory://b/docs")) == 3
+    monkeypatch.setattr(memory.MemoryFileSystem, "info", refuse)
+    with pytest.raises(SourceError, match=r"^cannot read memory://b/docs: Forbidden: b/o; if the"):
+        read("memory://b/docs")
+
+
 def test_storage_that_fails_while_it_is_read_ends_the_load(
     bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
