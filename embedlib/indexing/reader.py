@@ -38,6 +38,8 @@ GROUP_ROWS = 512
 
 _GROUP_DOCUMENTS = 128
 """Maximum documents chunked together: enough to use every core for tokenizing."""
+_GROUP_CHARS = 1 << 22
+"""So many are enough too, of one text even, and of rows: 128 books would fill the memory."""
 _QUEUE_GROUPS = 4
 _JOIN_SECONDS = 2.0
 MAX_REPORTED_BAD_ROWS = 10
@@ -225,23 +227,27 @@ class Reader:
 
     def _read(self) -> Iterator[Group]:
         group, waiting = Group(), list[Document]()
+        num_waiting = num_grouped = 0  # of their characters
         for document in chain(self._documents(), [None]):
             if document is not None:
                 waiting.append(document)
+                num_waiting += len(document.text)
+                is_small = len(waiting) < _GROUP_DOCUMENTS and num_waiting < _GROUP_CHARS
                 # No timer: as soon as the loader has nothing left, it gets what was read so far.
-                if len(waiting) < _GROUP_DOCUMENTS and not self._queue.empty():
+                if is_small and not self._queue.empty():
                     continue
             for rows in self._rows(waiting):
                 for row in rows:
-                    if len(group.rows) == GROUP_ROWS:
+                    if len(group.rows) == GROUP_ROWS or num_grouped >= _GROUP_CHARS:
                         yield group
-                        group = Group()
+                        group, num_grouped = Group(), 0
                     group.rows.append(row)
+                    num_grouped += len(row.text)
                 group.num_documents += bool(rows)  # a document without rows is a bad row
-            waiting = []
+            waiting, num_waiting = [], 0
             if group.num_documents and (document is None or self._queue.empty()):
                 yield group
-                group = Group()
+                group, num_grouped = Group(), 0
 
     def _documents(self) -> Iterator[Document]:
         num_documents = 0
@@ -315,7 +321,7 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
             raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters")
         check_text(item.id)
         id_ = item.id
-        if not isinstance(item.text, str) or not item.text.strip():
+        if not isinstance(item.text, str) or not item.text or item.text.isspace():
             raise BadValueError(f"has the text {shown(item.text)}, which must be a str with words")
         check_text(item.text)
         metadata = {} if item.metadata is None else item.metadata

@@ -4,7 +4,8 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from decimal import Decimal
@@ -26,13 +27,13 @@ from embedlib.errors import (
     SinkError,
     SourceError,
 )
-from embedlib.indexing.chunking import Chunker
+from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.load import Load
 from embedlib.indexing.options import IndexOptions, parse_shard
 from embedlib.indexing.pipeline import index
-from embedlib.indexing.reader import BadRows, Group
+from embedlib.indexing.reader import BadRows, Group, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
-from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.rows import BadRow, Chunk, Document
 from embedlib.indexing.searching import search
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import UnstorableRowsError
@@ -623,6 +624,10 @@ def test_a_search_with_a_wrong_argument_is_one_line(
             "the source gave 'a text', a str; it must give documents: embedlib.Document(id=..., te",
         ),
         (np.zeros((2, 2)), "ndarray; it must give documents: embedlib.Document(id=..., text=...,"),
+        (
+            Path("a.md"),
+            "gave PosixPath('a.md'), a pathlib.PosixPath; pass paths as a list, such as",
+        ),
     ],
 )
 def test_what_is_no_document_is_refused_with_the_way_to_make_one(
@@ -647,8 +652,10 @@ def test_a_text_among_paths_is_refused_with_the_way_to_pass_it(
     store: FakeStore, embedder: Embedder
 ) -> None:
     for source in ("hello world", ["hello world"]):
-        with pytest.raises(SourceError, match=r"a text is passed as embedlib.Document"):
+        with pytest.raises(SourceError, match=r"folder; a text is passed as embedlib.Document"):
             index(source, FakeSink(store), embedder=embedder)
+    with pytest.raises(SourceError, match=r"SourceOptions\(glob=\(\.\.\.\)\), and a text is"):
+        index("docs/*.md", FakeSink(store), embedder=embedder)
 
 
 # Bad rows.
@@ -1157,6 +1164,30 @@ def test_a_document_of_many_chunks_is_written_in_groups(
     report = index([Document(id="a", text=text)], Watching(store), embedder=embedder)
     assert (sum(asked), max(asked)) == (report.num_rows, 4)
     assert report.num_documents == 1
+
+
+def test_long_documents_do_not_wait_for_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedlib.indexing.reader._GROUP_CHARS", 1000)
+    is_ahead, sizes = threading.Event(), list[int]()
+
+    def long() -> Iterator[Document]:
+        for number in range(50):
+            if number == 8:
+                is_ahead.set()
+            yield Document(id=f"d{number}", text="x" * 400)
+
+    def cut(together: Sequence[Document]) -> list[list[Chunk]]:
+        sizes.append(len(together))
+        return cut_nothing(together)
+
+    with closing(Seen()) as seen:
+        reader = Reader(long(), cut, "model", seen, BadRows(None, print, stops=False))
+        assert is_ahead.wait(60)
+        groups = list(reader.groups(while_waiting=lambda: False))
+        reader.close()
+    assert sum(group.num_documents for group in groups) == sum(sizes) == 50
+    assert max(sizes) == 3
+    assert max(len(group.rows) for group in groups) <= 3
 
 
 def test_a_dry_run_checks_the_destination(store: FakeStore, embedder: Embedder) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from embedlib.errors import ConfigError, SourceError, shown
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
-from embedlib.indexing.sources.file_bytes import STDIN
+from embedlib.indexing.sources.file_bytes import STDIN, is_denied
 from embedlib.indexing.sources.files import open_source
 from embedlib.indexing.sources.in_memory import MemorySource
 from embedlib.indexing.sources.items import SourceItem
@@ -66,6 +66,10 @@ def open_documents(
 def no_document(item: Any) -> SourceError:
     """Return the error for what a source gave in place of a document; says how to make one."""
     kind = f"{type(item).__module__}.{type(item).__qualname__}".removeprefix("builtins.")
+    if isinstance(item, os.PathLike):
+        return SourceError(
+            f"the source gave {shown(item)}, a {kind}; pass paths as a list, such as sorted(paths)"
+        )
     way = "embedlib.Document(id=..., text=item) of each" if isinstance(item, str) else _WAY
     return SourceError(f"the source gave {shown(item)}, a {kind}; it must give documents: {way}")
 
@@ -76,9 +80,11 @@ def _open_paths(
     names = [_path(path) for path in paths]
     for name in names:
         is_url = "://" in name or name.startswith("sqlite:")
-        if name != STDIN and not is_url and not os.path.exists(name):
+        if name != STDIN and not is_url and not os.path.exists(name) and not is_denied(name):
+            pattern = "a pattern as source_options=embedlib.SourceOptions(glob=(...)), and "
             raise SourceError(
-                f"cannot read {shown(name)}: no such file or folder; a text is passed as "
+                f"cannot read {shown(name)}: no such file or folder; "
+                f"{pattern if '*' in name else ''}a text is passed as "
                 "embedlib.Document(id=..., text=...)"
             )
     return open_source(names, options, tell)
