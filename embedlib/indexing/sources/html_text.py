@@ -61,8 +61,17 @@ _HEAD_BYTES = 1024
 """Where the declaration of an encoding must be. Source:
 https://html.spec.whatwg.org/multipage/semantics.html#charset"""
 
-_AS_WINDOWS = frozenset(("ascii", "iso8859-1"))
-"""Names that mean windows-1252. Source: https://encoding.spec.whatwg.org/#names-and-labels"""
+_READ_AS = {
+    "ascii": "windows-1252",
+    "iso8859-1": "windows-1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
+"""What browsers take for an encoding that is declared: one with more characters, which pages use.
+Source: https://encoding.spec.whatwg.org/#names-and-labels"""
 
 
 def decode_html(data: bytes) -> str:
@@ -83,7 +92,7 @@ def decode_html(data: bytes) -> str:
             known = codecs.lookup(found[1].decode("ascii")).name
             # What was read as ASCII so far is not UTF-16, whatever it says.
             if not known.startswith("utf-16"):
-                name = "windows-1252" if known in _AS_WINDOWS else known
+                name = _READ_AS.get(known, known)
         except LookupError:
             pass
     try:

@@ -193,6 +193,12 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
         ("\ufeffä".encode("utf-16-le"), "ä"),
         ("\ufeffä".encode("utf-16-be"), "ä"),
         (b'<meta charset="latin1">\x80', '<meta charset="latin1">€'),
+        # Characters that only the encoding has which browsers take for the declared one.
+        ('<meta charset="gb2312">镕'.encode("gbk"), '<meta charset="gb2312">镕'),
+        ('<meta charset="gbk">㐀'.encode("gb18030"), '<meta charset="gbk">㐀'),
+        ('<meta charset="big5">恒'.encode("big5hkscs"), '<meta charset="big5">恒'),
+        ('<meta charset="shift_jis">①髙'.encode("cp932"), '<meta charset="shift_jis">①髙'),
+        ('<meta charset="euc-kr">똠'.encode("cp949"), '<meta charset="euc-kr">똠'),
         (
             b"<META content='text/html; charset=cp1251'>\xff",
             "<META content='text/html; charset=cp1251'>я",
