@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from embedlib.indexing.sinks.protocol import Hit
 from embedlib.indexing.sources.file_bytes import BrokenFileError
-from embedlib.indexing.sources.file_formats import read_text
-
-MAX_FILE_BYTES = 1 << 28
-"""Larger files are not read again to show a few of their lines."""
+from embedlib.indexing.sources.file_formats import MAX_TEXT_BYTES, read_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +66,7 @@ class LineFinder:
 
 def _read_small(path: str) -> str | None:
     try:
-        return None if os.path.getsize(path) > MAX_FILE_BYTES else read_text(path)
+        return None if os.path.getsize(path) > MAX_TEXT_BYTES else read_text(path)
     except (BrokenFileError, OSError):
         return None
 

@@ -31,6 +31,17 @@ def explaining() -> Iterator[None]:
         raise BrokenFileError(str(error)) from error
 
 
+def is_denied(path: str) -> bool:
+    """Whether a path leads through a folder that may not be searched: a file may be there."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):  # ValueError: no file can have that name
+        return False
+    return False
+
+
 def check_readable(path: str) -> None:
     """Open a file and close it.
 

@@ -54,6 +54,10 @@ WHOLE_FILE: Final = (*TEXTS, "html", "pdf", "docx")
 TABLES: Final = ("csv", "tsv", "parquet")
 """Formats in which all rows have the same fields."""
 
+MAX_TEXT_BYTES: Final = 1 << 28
+"""Of a file that is one text, which takes several times as much: a log or an export would fill the
+memory."""
+
 _MAX_LINE_BYTES: Final = 1 << 28
 """Longer than any text: a device such as /dev/zero, or a file of another kind, is one endless line,
 which would be read until the memory is full."""
@@ -83,9 +87,9 @@ def read_text(path: str) -> str:
     """Return the whole text of a file.
 
     Raises:
-        BrokenFileError: it cannot be read or is not UTF-8.
+        BrokenFileError: it cannot be read, is too large, or is not UTF-8.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, MAX_TEXT_BYTES)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -146,8 +150,8 @@ def _describe(error: UnicodeDecodeError, line_start: int = 0) -> str:
     return f"is not UTF-8 ({byte}); convert the input, for example with iconv"
 
 
-def _decode(raw: bytes, line: int) -> str:
-    return raw.decode("utf-8-sig" if line == 1 else "utf-8")
+def _decode(raw: bytes | memoryview, line: int) -> str:
+    return str(raw, "utf-8-sig" if line == 1 else "utf-8")
 
 
 def _line_place(path: str, line: int) -> str:
@@ -170,15 +174,17 @@ def _read_lines(stream: BinaryIO, path: str, keeps_blank: bool) -> Iterator[RawR
 def _read_jsonl(stream: BinaryIO, path: str) -> Iterator[RawRow]:
     """Rows numbered by their line, so that a repaired line changes no other row's number."""
     for number, raw in _numbered_lines(stream):
-        if not raw.strip():
+        if raw.isspace():
             continue
         fields, problem = _parse_json(raw, number)
         yield RawRow(number=number, place=_line_place(path, number), fields=fields, problem=problem)
 
 
 def _parse_json(raw: bytes, line: int) -> tuple[dict[str, Any], str | None]:
+    end = len(raw) - raw.endswith(b"\n") - raw.endswith(b"\r\n")
     try:
-        value = parse_json(_decode(raw, line))
+        # A view: a line may be so long that a copy of it counts.
+        value = parse_json(_decode(memoryview(raw)[:end], line))
     except UnicodeDecodeError as error:
         return {}, _describe(error)
     except BadValueError as error:
@@ -189,7 +195,7 @@ def _parse_json(raw: bytes, line: int) -> tuple[dict[str, Any], str | None]:
 
 
 def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
-    """Rows numbered without the header and empty lines."""
+    """Rows numbered without the header and empty lines; rows without any value are left out."""
     # The limit is global to the process: it is only raised, so that two readers do not break each
     # other.
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CSV_FIELD_CHARS))
@@ -209,6 +215,8 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             lines.problem = f"is not CSV: {error}"
             if "new-line character" in str(error):  # Python's advice is for who writes the code
                 lines.problem = r"has a CR without LF; convert it, for example by tr '\r' '\n'"
+            if lines.line > first_line:
+                lines.problem += f"; because of a quote it goes on to line {lines.line}"
         if not values and lines.problem is None:
             continue
         if not header:
@@ -216,6 +224,9 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             continue
         number += 1
         problem = lines.problem
+        # What spreadsheets write of a row without values: nothing but commas.
+        if problem is None and len(header) > 1 and not any(map(str.strip, values)):
+            continue
         if problem is None and len(values) != len(header):
             problem = f"has {len(values)} fields, and the header has {len(header)}"
         fields = {} if problem else dict(zip(header, values, strict=True))

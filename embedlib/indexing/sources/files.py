@@ -131,6 +131,9 @@ class FileSource:
         source = FileSource(files, self._options, self._tell)
         guesses: dict[str, list[str]] = {}
         for file in files:
+            if file.problem is not None:
+                source._refused[file.path] = file.problem
+                continue
             if unchanged is not None and file.path in unchanged:
                 source._copy(self, file.path)
                 continue
@@ -148,7 +151,23 @@ class FileSource:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             if guess:
                 self._tell(f"{names[0]}{more}: {guess}")
+        if all(file.input_format in (*WHOLE_FILE, "lines") for file in files):
+            self._tell_unused_fields()
         return source
+
+    def _tell_unused_fields(self) -> None:
+        """Tell which options are not used, because no file has fields."""
+        named = {
+            "id_field (--id-field)": self._options.id_field,
+            "text_field (--text-field)": self._options.text_field,
+            "metadata_fields (--metadata-field)": self._options.metadata_fields,
+        }
+        unused = [option for option, value in named.items() if value is not None]
+        if unused:
+            self._tell(
+                f"not used: {', '.join(unused)}; no file is a table or JSON Lines, so none has "
+                "fields, and ids are made of paths"
+            )
 
     def _copy(self, other: FileSource, path: str) -> None:
         """Take over what another source has found of a file."""

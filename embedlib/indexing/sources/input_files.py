@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
@@ -15,12 +15,14 @@ from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
 from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
-from embedlib.indexing.sources.file_bytes import STDIN
+from embedlib.indexing.sources.file_bytes import STDIN, is_denied
 from embedlib.indexing.sources.file_formats import FORMATS, TEXTS, place_of, suffix_of
 from embedlib.indexing.sources.file_ids import file_name, forms_of
 from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
 from embedlib.indexing.sources.storage import is_folder, is_storage, list_folder, normal_path
 
+_ANY_FOLDERS = re.compile(r"(?<![^/])\*\*/")
+"""In a pattern: any number of folders, also none."""
 _MAX_LISTED_SUFFIXES = 5
 """How many kinds of skipped files a message lists; the others are counted."""
 
@@ -36,6 +38,8 @@ class InputFile:
         path: to open it.
         input_format: never "auto".
         is_named: the user named the file itself, not a folder that contains it.
+        problem: set for a folder in a folder that may not be read, of which this stands for all
+            files: why. None: it is a file.
     """
 
     names: tuple[str, ...]
@@ -43,6 +47,7 @@ class InputFile:
     path: str
     input_format: InputFormat
     is_named: bool
+    problem: str | None = None
 
     @property
     def name(self) -> str:
@@ -87,38 +92,7 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
 def is_read(path: str | os.PathLike[str], folder: str, options: SourceOptions) -> bool:
     """Return whether a file is read that is put into a folder."""
     inner = PurePath(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
-    return not any(part.startswith(".") for part in inner.split("/")) and _is_wanted(inner, options)
-
-
-def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], option: str) -> None:
-    """Refuse an output file that is also an input, even under another name.
-
-    Args:
-        output: a file name; it need not exist.
-        inputs: files that will be read; "-" is standard input, which may come from a file too.
-        option: the option that names the output, for the message.
-
-    Raises:
-        SourceError: writing would destroy an input.
-    """
-    # A terminal can be input and output; only a regular file would be destroyed.
-    if not os.path.isfile(output):
-        return
-    written = os.stat(output)
-    for path in inputs:
-        read = _stat(path)
-        if read is not None and os.path.samestat(read, written):
-            raise SourceError(
-                f"{option} {os.fspath(output)!r} is also an input, which writing would destroy; "
-                "name another file"
-            )
-
-
-def is_same_file(first: str | os.PathLike[str], second: str) -> bool:
-    """Return whether two names are of one file, which need not exist."""
-    if os.path.isfile(first) and os.path.isfile(second):
-        return os.path.samefile(first, second)
-    return os.path.abspath(first) == os.path.abspath(second)
+    return not _is_hidden(inner) and _is_wanted(inner, options)
 
 
 def _named_file(path: str, options: SourceOptions) -> InputFile:
@@ -143,10 +117,14 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
 
 def _why_not(path: str) -> str:
     """Say why an input that is no file cannot be read."""
+    if is_denied(path):
+        return "Permission denied"
     if path.lower().startswith(("http://", "https://")):
         return "pages are not fetched; download it first"
     is_url = "://" in path or path.startswith("sqlite:")
     hint = "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
+    if "*" in path and not is_url:
+        hint = "a pattern is given as glob (--glob), beside its folder"
     return f"no such file or folder; {hint}"
 
 
@@ -174,7 +152,8 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
     skipped: Counter[str] = Counter()
     links: list[str] = []
     broken: list[str] = []
-    for path in _walk(folder, links):
+    denied: list[PermissionError] = []
+    for path in _walk(folder, links, denied):
         inner = os.path.relpath(path, folder)
         if _is_wanted(PurePath(inner).as_posix(), options):
             names = tuple(file_name(form, inner) for form in forms)
@@ -183,6 +162,10 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
             broken.append(path)
         else:
             skipped[suffix_of(path) or PurePath(path).name] += 1
+    for error in denied:
+        names = tuple(file_name(form, os.path.relpath(error.filename, folder)) for form in forms)
+        file = _inner_file(error.filename, folder, names, options)
+        files.append(replace(file, problem=f"the folder cannot be read: {error.strerror}"))
     _tell_choice(name, files, skipped, options, tell)
     if links:
         tell(
@@ -204,8 +187,11 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
     }
     for inner in inner_names:
         path = f"{url}/{inner}"
-        is_hidden = inner.startswith(".") or "/." in inner
-        if is_hidden or f"{FOLDER_SUFFIX}/" in inner or inner.removesuffix(ROWS_SUFFIX) in own:
+        if (
+            _is_hidden(inner)
+            or f"{FOLDER_SUFFIX}/" in inner
+            or inner.removesuffix(ROWS_SUFFIX) in own
+        ):
             continue
         if _is_wanted(inner, options):
             files.append(_inner_file(path, url, (path,), options))
@@ -251,16 +237,27 @@ def _tell_choice(
         tell(f"{name}: {notice}")
 
 
-def _walk(folder: str, links: list[str]) -> Iterator[str]:
+def _walk(folder: str, links: list[str], denied: list[PermissionError]) -> Iterator[str]:
     """Yield all files below a folder in the order of their paths.
 
     Leaves out hidden and special files, and files that embedlib wrote: a load into a file below
     its own source would otherwise read its own output.
+
+    Args:
+        folder: where to look.
+        links: gets links to folders, which are not followed.
+        denied: gets an error for each folder that may not be read.
+
+    Raises:
+        SourceError: a folder cannot be read for another reason, or `folder` itself may not.
     """
 
     def refuse(error: OSError) -> None:
         if isinstance(error, FileNotFoundError):
             return  # it was removed meanwhile
+        if isinstance(error, PermissionError) and error.filename != folder:
+            denied.append(error)
+            return
         raise SourceError(f"cannot read the folder {error.filename!r}: {error.strerror}") from error
 
     for parent, folders, files in os.walk(folder, onerror=refuse):
@@ -274,21 +271,33 @@ def _walk(folder: str, links: list[str]) -> Iterator[str]:
             # A dangling link is kept and becomes a bad row. A pipe is skipped: it would block.
             is_special = os.path.exists(path) and not os.path.isfile(path)
             is_export = name.removesuffix(ROWS_SUFFIX) in exports
-            if not name.startswith(".") and not is_special and not is_export:
+            if not _is_hidden(name) and not is_special and not is_export:
                 yield path
 
 
 def _is_wanted(inner: str, options: SourceOptions) -> bool:
     """Whether a file is read, by its path in its folder."""
     if options.glob:
-        return any(
-            fnmatchcase(inner if "/" in pattern else PurePath(inner).name, pattern)
-            for pattern in options.glob
-        )
+        name = PurePath(inner).name
+        return any(_fits(inner if "/" in pattern else name, pattern) for pattern in options.glob)
     found = FORMATS.get(suffix_of(inner))
     if options.input_format in ("auto", "text", "lines"):
         return found in TEXTS
     return found == options.input_format
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Whether a path fits a pattern, in which `**/` may be no folder at all."""
+    return fnmatchcase(path, pattern) or any(
+        _fits(path, pattern[: found.start()] + pattern[found.end() :])
+        for found in _ANY_FOLDERS.finditer(pattern)
+    )
+
+
+def _is_hidden(inner: str) -> bool:
+    """Whether a path in a folder is hidden, or what Word writes beside a file that it has open."""
+    *_, name = parts = inner.split("/")
+    return name.startswith("~$") or any(part.startswith(".") for part in parts)
 
 
 def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
@@ -315,13 +324,3 @@ def _describe_skipped(skipped: Counter[str]) -> str:
     num_files = skipped.total()
     were = "file of another kind was" if num_files == 1 else "files of other kinds were"
     return f"{num_files} {were} skipped: {kinds}; name them with glob (--glob)"
-
-
-def _stat(path: str) -> os.stat_result | None:
-    """Return the status of an input; None: there is no such file."""
-    try:
-        if path != STDIN:
-            return os.stat(path)
-        return None if sys.stdin is None else os.fstat(sys.stdin.fileno())  # None: it is closed
-    except OSError:
-        return None

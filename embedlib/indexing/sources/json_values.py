@@ -96,13 +96,13 @@ def json_value(value: Any) -> Any:
 
 
 def parse_json(line: str) -> Any:
-    """Parse a line of JSON Lines.
+    """Parse a line of JSON Lines, without its end.
 
     Raises:
         BadValueError: the line is not JSON, or nested too deeply.
     """
     try:
-        return json.loads(line.rstrip("\r\n"))
+        return json.loads(line)
     except json.JSONDecodeError as error:
         # error.msg only: str(error) adds a line number of its own, which is always 1.
         raise BadValueError(f"is not JSON: {error.msg} at character {error.pos + 1}") from error
@@ -122,6 +122,8 @@ def check_text(text: str) -> None:
         raise BadValueError(
             f"has NUL (U+0000) at character {text.index(chr(0))}, which databases do not store"
         )
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError as error:

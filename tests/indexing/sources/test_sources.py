@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -23,6 +24,7 @@ from embedlib.indexing.sources import file_formats
 from embedlib.indexing.sources.file_bytes import BrokenFileError
 from embedlib.indexing.sources.file_formats import read_rows, read_text
 from embedlib.indexing.sources.file_ids import forms_of
+from embedlib.indexing.sources.opening import open_documents
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
@@ -231,6 +233,55 @@ def test_a_glob_chooses_files(told: Told) -> None:
     assert "has no file that fits *.rs" in refusal("docs", glob=("*.rs",))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("**/*.md", "a.md sub.md sub/b.md sub/deep/c.md"),
+        ("**/**/*.md", "a.md sub.md sub/b.md sub/deep/c.md"),
+        ("sub/**/*.md", "sub/b.md sub/deep/c.md"),
+        ("sub/**/deep/**/c.md", "sub/deep/c.md"),
+        ("**/b.md", "sub/b.md"),
+        ("**/deep/*", "sub/deep/c.md"),
+        ("su**/b.md", "sub/b.md"),
+    ],
+)
+def test_two_stars_are_also_no_folder(pattern: str, chosen: str) -> None:
+    for name in ("a.md", "sub.md", "sub/b.md", "sub/deep/c.md"):
+        write(f"docs/{name}", name)
+    assert " ".join(row.text for row in documents("docs", glob=(pattern,))) == chosen
+
+
+def test_lock_files_of_word_are_hidden() -> None:
+    write("docs/a.docx", b"no Word file")
+    write("docs/sub/~$a.docx", b"user")
+    rows = read("docs", glob=("*.docx",), input_format="text")
+    assert [row.id for row in rows] == ["docs/a.docx"]
+
+
+def test_fields_that_no_file_has_are_told(told: Told) -> None:
+    write("docs/a.md", "text")
+    write("docs/b.csv", "key,text\n1,one\n")
+    documents("docs", told=told, id_field="key", text_field="text")
+    assert told[1] == (
+        "not used: id_field (--id-field), text_field (--text-field); no file is a table or JSON "
+        "Lines, so none has fields, and ids are made of paths"
+    )
+    told.clear()
+    documents("docs", told=told, glob=("*.md", "*.csv"), id_field="key", text_field="text")
+    documents("docs", told=told, glob=("*.md",))
+    assert told == []
+
+
+def test_a_text_file_that_is_too_large_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("docs/a.txt", "x" * (1 << 20))
+    write("docs/b.txt.gz", "y" * (1 << 21))
+    monkeypatch.setattr(file_formats, "MAX_TEXT_BYTES", 1 << 20)
+    good, bad = read("docs")
+    assert (good.id, type(good)) == ("docs/a.txt", Document)
+    assert isinstance(bad, BadRow)
+    assert (bad.id, bad.reason) == ("docs/b.txt.gz", "has more than 1 MiB; divide it")
+
+
 def test_rows_of_files_in_a_folder(told: Told) -> None:
     for name in ("a", "b", "c"):
         write(f"data/{name}.jsonl", json.dumps({"id": name, "text": "t"}))
@@ -341,6 +392,42 @@ def test_a_file_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal("docs/a.md") == "cannot read 'docs/a.md': Permission denied"
 
 
+def test_a_folder_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> Any:
+        if os.path.basename(path) in refused:
+            raise OSError(*refused[os.path.basename(path)], path)
+        return listed(path)
+
+    listed = os.scandir
+    write("docs/a.md", "text")
+    write("docs/sub/b.md", "text")
+    monkeypatch.setattr(os, "scandir", refuse)
+    refused = {"sub": (errno.EACCES, "Permission denied")}
+    good, bad = read("docs")
+    assert good.id == "docs/a.md"
+    # Without an id: any stored row may be of the folder.
+    assert bad == BadRow(
+        place="'docs/sub'", reason="the folder cannot be read: Permission denied", id=None
+    )
+    refused = {"docs": (errno.EACCES, "Permission denied")}
+    assert refusal("docs") == "cannot read the folder 'docs': Permission denied"
+    refused = {"sub": (errno.EIO, "Input/output error")}
+    assert refusal("docs") == "cannot read the folder 'docs/sub': Input/output error"
+
+
+def test_an_input_in_a_folder_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if path == "secret/a.md":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return looked_at(path, **options)
+
+    looked_at = os.stat
+    monkeypatch.setattr(os, "stat", refuse)
+    assert refusal("secret/a.md") == "cannot read 'secret/a.md': Permission denied"
+    with pytest.raises(SourceError, match=r"^cannot read 'secret/a\.md': Permission denied$"):
+        open_documents("secret/a.md", SourceOptions(), [].append)
+
+
 def test_a_broken_table_in_a_folder_is_a_bad_row() -> None:
     write("data/a.jsonl", '{"id": 1, "text": "a"}')
     Path("data/b.jsonl.gz").write_bytes(b"no gzip")
@@ -361,6 +448,7 @@ def test_a_broken_table_in_a_folder_is_a_bad_row() -> None:
 def test_inputs_that_do_not_exist_are_refused() -> None:
     write("a.txt", "text")
     assert "cannot read 'b.txt': no such file" in refusal("a.txt", "b.txt")
+    assert "no such file or folder; a pattern is given as glob (--glob)" in refusal("docs/*.md")
     assert "no input was given" in refusal()
 
 
@@ -501,7 +589,17 @@ def test_csv_with_the_line_ends_of_an_old_mac() -> None:
 
 def test_a_quote_that_is_never_closed() -> None:
     write("a.csv", 'id,text\n1,a\n2,"b\n3,c\n')
-    assert summary(read("a.csv")) == [("1", "a"), (None, "is not CSV: unexpected end of data")]
+    assert summary(read("a.csv")) == [
+        ("1", "a"),
+        (None, "is not CSV: unexpected end of data; because of a quote it goes on to line 4"),
+    ]
+
+
+def test_rows_of_csv_without_values_are_left_out() -> None:
+    write("a.csv", "text,x\none,1\n,\n  ,\ntwo,2\n,,\n")
+    assert summary(read("a.csv")) == [("a.csv#1", "one"), ("a.csv#4", "two")]
+    write("b.csv", 'text\none\n""\n')
+    assert summary(read("b.csv"))[1][1] == "the text in the field 'text' is empty"
 
 
 def test_a_field_of_csv_may_be_long() -> None:
