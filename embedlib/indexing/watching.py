@@ -89,9 +89,14 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
                         break
         except (OSError, RuntimeError) as error:
             if not (missed and isinstance(error, FileNotFoundError)):
+                way = (
+                    "every folder in them must be readable: change that, or name others"
+                    if isinstance(error, PermissionError)
+                    else "on Linux a user may watch fs.inotify.max_user_watches folders, which "
+                    "sysctl raises"
+                )
                 raise SourceError(
-                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; on Linux "
-                    "a user may watch fs.inotify.max_user_watches folders, which sysctl raises"
+                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; {way}"
                 ) from error
         missed = _ANY
         while None in map(_place, folders):

@@ -381,7 +381,17 @@ def test_a_folder_that_is_gone_is_waited_for(docs: Path, loads: Loads) -> None:
     assert any("docs: the folder is gone; waiting" in line for line in loads.told)
 
 
-def test_a_folder_that_cannot_be_watched_is_an_error(docs: Path) -> None:
-    pytest.importorskip("watchfiles", reason="the extra watch is not installed")
+def test_a_folder_that_cannot_be_watched_is_an_error(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchfiles = pytest.importorskip("watchfiles", reason="the extra watch is not installed")
     with pytest.raises(SourceError, match="cannot watch 'absent': "):
         next(folder_changes(["absent"]))
+
+    def refuse(*_: object, **__: object) -> Iterator[None]:
+        raise PermissionError('Permission denied (os error 13) about ["/docs/sub"]')
+        yield
+
+    monkeypatch.setattr(watchfiles, "watch", refuse)
+    with pytest.raises(SourceError, match=r"about \[.*\]; every folder in them must be readable"):
+        next(folder_changes(["docs"]))

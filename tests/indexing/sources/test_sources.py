@@ -749,6 +749,17 @@ def test_jsonl(told: Told) -> None:
     ]
 
 
+def test_a_long_line_of_json_is_hardly_copied() -> None:
+    size = 4 << 20
+    write("a.jsonl", json.dumps({"id": 1, "text": "word " * (size // 5)}) + "\r\n")
+    tracemalloc.start()
+    try:
+        assert [row.id for row in read("a.jsonl")] == ["1"]
+        assert tracemalloc.get_traced_memory()[1] < 3.5 * size  # the line, its text and the value
+    finally:
+        tracemalloc.stop()
+
+
 def test_the_guess_looks_at_types_and_at_many_rows() -> None:
     write("a.ndjson", '{"content": {"a": 1}, "q": "one"}\nbroken\n{"q": "two", "k": "v"}\n')
     assert "hold strings" in refusal("a.ndjson")
