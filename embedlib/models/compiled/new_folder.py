@@ -26,6 +26,7 @@ def place_lock(target: Path) -> Iterator[int]:
 
     Yields its descriptor: a process that inherits it keeps the lock until it ends. What killed
     processes left beside `target` is removed: part folders, and part files that had such a lock.
+    What another user writes or has left there stays.
 
     Raises:
         OSError: the parent folder or the lock file cannot be written.
@@ -36,7 +37,8 @@ def place_lock(target: Path) -> Iterator[int]:
         is_folder = part.is_dir()
         if not (is_folder or lock.exists()):
             continue  # a file whose writer takes no lock
-        with suppress(BlockingIOError), _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        # Locked by its writer, or of another user: it is not in the way of this target.
+        with suppress(OSError), _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if is_folder:
                 shutil.rmtree(part, ignore_errors=True)
             else:

@@ -44,3 +44,11 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
         left = {path.name for path in tmp_path.glob(".*part")}
     # That of a writer without a lock may be written right now.
     assert left == {".running.embedlib-part", ".other.embedlib-part"}
+
+
+def test_what_another_user_writes_beside_a_target_is_not_in_its_way(tmp_path: Path) -> None:
+    (tmp_path / ".theirs.embedlib-part").touch()
+    (tmp_path / ".theirs.embedlib-lock").mkdir()  # cannot be opened, by root neither
+    with place_lock(tmp_path / "target"):
+        assert (tmp_path / ".target.embedlib-lock").exists()
+    assert (tmp_path / ".theirs.embedlib-part").exists()
