@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -45,11 +47,6 @@ def completion(shell: str, install: bool) -> None:
         return
     try:
         _install(shell, script)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {error.filename}: {error.strerror}; `embedlib completion {shell}` "
-            "prints the completion instead"
-        ) from error
     except RuntimeError:  # of Path.home
         raise ConfigError(
             f"this user has no home folder; set HOME, or let `embedlib completion {shell}` print "
@@ -58,16 +55,34 @@ def completion(shell: str, install: bool) -> None:
 
 
 def _install(shell: str, script: str) -> None:
+    from embedlib.models.new_file import new_file
+
     if shell == "fish":
         file = _folder("XDG_CONFIG_HOME", ".config") / "fish" / "completions" / "embedlib.fish"
     else:
         file = _folder("XDG_DATA_HOME", ".local/share") / "embedlib" / f"completion.{shell}"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{script}\n", encoding="utf-8")
+    with _explaining(file, shell):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(file) as part:  # every new shell reads it: it must never be half of one
+            part.write_text(f"{script}\n", encoding="utf-8")
     click.echo(f"Wrote {file}")
     if shell != "fish":  # which reads all files of that folder
-        _read_at_start(_startup_file(shell), f'source "{file}"')
+        startup = _startup_file(shell)
+        with _explaining(startup, shell):
+            _read_at_start(startup, f'source "{file}"')
     click.echo(f"New shells complete `embedlib`; start one with: exec {shell}")
+
+
+@contextmanager
+def _explaining(file: Path, shell: str) -> Iterator[None]:
+    """Say which file cannot be written; an error of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {file}: {error.strerror}; `embedlib completion {shell}` prints the "
+            "completion instead"
+        ) from error
 
 
 def _startup_file(shell: str) -> Path:

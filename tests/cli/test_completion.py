@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,24 @@ def test_a_completion_that_cannot_be_written_is_one_line(folder: Path, run: Run)
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: cannot write ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_leaves_the_completion_that_is_there(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(self: Path, content: str, encoding: str | None = None) -> int:
+        self.write_bytes(content[:9].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")  # such an error names no file
+
+    assert run("completion", "bash", "--install").exit_code == 0
+    written = folder.parent / "home/.local/share/embedlib/completion.bash"
+    before = written.read_text()
+    monkeypatch.setattr(Path, "write_text", write_text)
+    done = run("completion", "bash", "--install")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: cannot write {written}: No space left on device; ")
+    assert written.read_text() == before
+    assert [*written.parent.iterdir()] == [written]
 
 
 def test_completing_reads_no_settings(
