@@ -18,7 +18,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import ConfigError, SourceError, first_line
+from embedlib.errors import ConfigError, SourceError, first_line, shown
 from embedlib.matching.theirs import as_vector
 from embedlib.version import __version__
 
@@ -82,6 +82,9 @@ class Server:
         """The address for messages: without user, password and query, which may hold secrets."""
         scheme, _, rest = self.url.partition("://")
         host, slash, path = rest.partition("/")
+        host, _, query = host.partition("?")
+        if "@" in query:  # of a password with a question mark, or of a query
+            host = ""
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -99,6 +102,12 @@ class Server:
             vectors += [as_vector(row, f"{self.place}: a vector") for row in found]
         if len({len(vector) for vector in vectors}) != 1:
             raise SourceError(f"{self.place} made vectors of several lengths")
+        for text, vector in zip(texts, vectors, strict=True):
+            if not np.isfinite(vector).all():
+                raise SourceError(
+                    f"{self.place} made a vector with NaN or infinity of {shown(text)}; leave that "
+                    "text out of --texts"
+                )
         return np.stack(vectors)
 
     @property

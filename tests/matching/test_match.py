@@ -346,6 +346,10 @@ def test_protocols() -> None:
         ((200, {"data": "no"}), "does not answer as OpenAI's embeddings"),
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
         ((200, {"data": []}), "made 0 vectors of 1 texts"),
+        (
+            (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'),
+            "with NaN or infinity of 'a'; leave",
+        ),
     ],
 )
 def test_other_answers(answer: tuple[int, Any], message: str) -> None:
@@ -372,6 +376,9 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://", "is no address"),
         ("http://host:port/", "is no address"),
         ("https://me:pass@host/v1?key=pass", "https://host/v1: leave out user and password"),
+        ("https://me:pass@host?key=pass", "https://host: leave out user and password"),
+        ("https://host:port?key=pass", "https://host:port: is no address"),
+        ("https://me:x?key=pass@host/v1", "https:///v1: is no address"),
     ],
 )
 def test_addresses(url: str, message: str) -> None:
