@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError
+from embedlib.errors import ConfigError, EngineBuildError, PassingBuildError
 from embedlib.models.compiled.cache import Compiled, compiled_versions
 from embedlib.models.compiled.compile import COPIED_PATTERNS
 from embedlib.models.compiled.engine_folder import MANIFEST_NAME, Manifest, verify_engine_folder
@@ -45,7 +45,7 @@ from embedlib.models.reading.pack_file import (
     TYPE_NAME,
     is_pack,
 )
-from embedlib.models.weights.file_hashes import READ_BYTES
+from embedlib.models.weights.file_hashes import READ_BYTES, file_state
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.weight_files import weight_paths
 from embedlib.version import __version__
@@ -148,6 +148,7 @@ def pack_model(
 
     Raises:
         ConfigError: `out` is there and is no pack.
+        PassingBuildError: the model's files were changed meanwhile.
         EngineBuildError: it cannot be written.
     """
     if os.path.lexists(out) and not is_pack(out):
@@ -156,7 +157,13 @@ def pack_model(
     try:
         with place_lock(out):
             try:
+                before = _states(content)
                 digest = _write(files, content, part, report)
+                if _states(content) != before:  # it would be partly of one model, partly of another
+                    raise PassingBuildError(
+                        f"{files.folder} was changed while it was packed; try again when nothing "
+                        "writes to it"
+                    )
                 sync(part)
                 part.replace(out)
             finally:
@@ -164,8 +171,14 @@ def pack_model(
             with suppress(OSError):  # some file systems cannot
                 sync(out.parent)
     except OSError as error:
-        raise EngineBuildError(f"cannot write {out}: {error.strerror or error}") from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise EngineBuildError(f"cannot write {out}: {error.strerror or error}{where}") from error
     return digest
+
+
+def _states(content: PackContent) -> set[tuple[object, ...]]:
+    """Return what stays the same while the files to pack are unchanged."""
+    return {file_state(place_of(path).path) for path in content.paths.values()}
 
 
 def _write(files: ModelFiles, content: PackContent, part: Path, report: ReportProgress) -> str:

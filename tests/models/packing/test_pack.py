@@ -183,6 +183,30 @@ def test_the_same_model_makes_the_same_bytes(
     assert again.read_bytes() == first.read_bytes()
 
 
+@pytest.mark.parametrize("change", ["the same size", "longer", "gone"])
+def test_a_model_that_changes_while_it_is_packed_is_refused(
+    change: str, tmp_path: Path, config: Config
+) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    pack = packed(folder, tmp_path / "model.embedlib", config)
+    before = pack.read_bytes()
+    files = read_model_files(folder)
+    settings = folder / "config.json"
+    content = find_content(files, None, config)
+
+    def save_anew(num_done: int, num_bytes: int) -> None:
+        if num_done == num_bytes and change == "gone":
+            settings.unlink()
+        elif num_done == num_bytes:  # a training that writes its next checkpoint
+            settings.write_bytes(settings.read_bytes() + b" " * (change == "longer"))
+
+    told = "No such file" if change == "gone" else f"^{folder} was changed while it was packed; try"
+    with pytest.raises(EngineBuildError, match=told):
+        pack_model(files, content, pack, save_anew)
+    assert pack.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == sorted([folder, pack])
+
+
 @pytest.mark.usefixtures("takes_int8")
 def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
