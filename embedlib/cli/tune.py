@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, config_options
+from embedlib.cli.options import (
+    MODEL_OPTIONS,
+    PATIENT_SECONDS,
+    GroupedCommand,
+    ModelArgument,
+    config_options,
+)
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
@@ -32,8 +38,8 @@ if TYPE_CHECKING:
     "--texts",
     "texts_path",
     type=FilePath(path_type=Path, dir_okay=False, exists=True),
-    help="File with one text per line, as long as those you embed.  [default: docstrings of "
-    "Python's standard library]",
+    help="File with one text per line, 32 or more, as long as those you embed.  [default: "
+    "docstrings of Python's standard library]",
 )
 @click.option(
     "--text-tokens",
@@ -42,7 +48,11 @@ if TYPE_CHECKING:
     "they are]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-@config_options("engine", "precision", "threads", "engine_cache_dir", *MODEL_OPTIONS)
+@config_options(
+    *("engine", "precision", "prepare", "prepare_seconds", "threads", "engine_cache_dir"),
+    *MODEL_OPTIONS,
+    prepare_seconds=PATIENT_SECONDS,
+)
 def tune(
     model: str,
     minutes: float,
@@ -57,8 +67,9 @@ def tune(
     own, the library that multiplies, and the tokens of a batch. Each variation takes turns with the
     best so far; it wins if it embeds texts faster and queries do not take longer. What wins is kept
     as a profile, and from then on every model of these layers runs so on this machine, in this
-    precision and with as many threads. Vectors stay the same, up to rounding. Options that you pass
-    to a model win over its profile. Run it while nothing else runs.
+    precision and with as many threads. With --precision auto it is the one that loads take. Vectors
+    stay the same, up to rounding. Options that you pass to a model win over its profile. Run it
+    while nothing else runs.
 
     \b
     Examples:

@@ -17,11 +17,12 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.precision import engine_directory
 from embedlib.engines.profile import Profile, ProfileKey, check_writable, write_profile
 from embedlib.engines.select import plan_engine
-from embedlib.errors import ConfigError, EngineUnsupportedError
+from embedlib.errors import ConfigError, EngineUnsupportedError, count_of
 from embedlib.measuring.texts import docstrings, read_lines, texts_of_about
 from embedlib.models.opening import OpenedModel, check_has_precisions
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.session.preparing import prepare_now
 from embedlib.tuning.runners import EmbeddingRunners, Planned
 from embedlib.tuning.search import BETTER, Row, race, search
 from embedlib.tuning.steps import other_libraries, steps
@@ -94,6 +95,9 @@ def tune(
 ) -> Tuned:
     """Find how a model of this shape runs fastest on this machine, and keep it for later loads.
 
+    With the precision "auto" it is tuned in the one that a load would take: what was not measured
+    yet is measured first, as a load does.
+
     Args:
         model: a folder, a hub name or `package:NAME`; an embedding model.
         options: how long, with which texts, and how the model is loaded.
@@ -101,7 +105,7 @@ def tune(
         machine: what the machine has; None: this machine.
 
     Raises:
-        ConfigError: the model has a head, or an option is out of range.
+        ConfigError: the model has a head, an option is out of range, or there are too few texts.
         ModelUnsupportedError: a model of this kind has float32 alone.
         EngineUnsupportedError: the engine has nothing to vary.
         EngineBuildError: the profile cannot be written.
@@ -120,15 +124,18 @@ def tune(
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
     plan = plan_engine(files, config, opened.manifest, machine=machine)
+    if prepare_now(opened, files, plan):  # a profile is of the precision that loads take
+        plan = plan_engine(files, config, opened.manifest, machine=machine)
     kind = plan.kind
     if kind.profile_key is None or kind.choose_profile is None:
         raise EngineUnsupportedError(
             f"engine {kind.name} has nothing to tune; engine='openvino' has profiles"
         )
-    key = kind.profile_key(plan, files, config, machine)
-    check_writable(key, config)
-    default = kind.choose_profile(plan, files, config, None)
+    check_writable(kind.profile_key(plan, files, config, machine), config)
     plan = _with_weights(plan, files, config)
+    # The key says how weights are stored: those of a load, which finds them compiled.
+    key = kind.profile_key(plan, files, config, machine)
+    default = kind.choose_profile(plan, files, config, None)
     with tempfile.TemporaryDirectory(prefix="embedlib-tune-") as scratch:
         planned = Planned(
             files=files,
@@ -226,10 +233,21 @@ class _Tuning:
     def _texts(self, count: int) -> list[str]:
         options = self._options
         if options.texts_path is not None:
-            return read_lines(options.texts_path, count)
+            return self._lines(options.texts_path, count)
         if options.text_tokens is not None:
             return self._pieces(options.text_tokens, count)
         return docstrings(count)
+
+    def _lines(self, path: Path, count: int) -> list[str]:
+        """Return the first texts of a file; refuses one that has too few for a pass."""
+        made = read_lines(path, max(count, MIN_TEXTS))
+        num_different = len(set(made))  # an Embedder computes the others once
+        if num_different < MIN_TEXTS:
+            raise ConfigError(
+                f"{path} has {count_of(num_different, 'different text')}, and a pass has at least "
+                f"{MIN_TEXTS}; give more, or leave out texts_path"
+            )
+        return made[:count]
 
     def _pieces(self, num_tokens: int, count: int) -> list[str]:
         """Return texts of a mean length; refuses one that leaves too few texts for a pass."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,25 @@ from click.testing import CliRunner
 from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
+from embedlib.engines.kind import EnginePlan
 from embedlib.errors import ConfigError, EngineBuildError
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import model_fingerprint
+from embedlib.models.compiled.fidelity_report import write_report
+from embedlib.models.opening import OpenedModel
+from embedlib.models.reading.files import ModelFiles
 from embedlib.tuning import TuneOptions, tune
+from tests.fidelity_reports import make_report
+
+
+def many(number: int) -> str:
+    """Lines that all differ."""
+    return "".join(f"a text {'x' * place}\n" for place in range(number))
 
 
 def test_a_profile_is_written_and_used(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder, texts = tiny_folder("bert"), tmp_path / "texts.txt"
-    texts.write_text("a b c\nd e f g h\na\n", encoding="utf-8")
+    texts.write_text(many(40), encoding="utf-8")
     options = ["--minutes", "0.001", "--texts", str(texts), "--threads", "2"]
     options += ["--engine-cache-dir", str(tmp_path), "--precision", "float32"]
     result = CliRunner().invoke(main, ["tune", str(folder), *options])
@@ -26,11 +39,53 @@ def test_a_profile_is_written_and_used(tiny_folder: Callable[[str], Path], tmp_p
     assert "From now on: tuned: 512 tokens" in result.output
     (path,) = (tmp_path / "profiles").iterdir()
     assert str(path) in result.output
-    assert json.loads(path.read_text(encoding="utf-8"))["measured"]["num_texts"] == 3
+    assert json.loads(path.read_text(encoding="utf-8"))["measured"]["num_texts"] == 32
     assert {entry.name for entry in tmp_path.iterdir()} == {"profiles", "texts.txt"}
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
     with Embedder(folder, config=config) as embedder:
         assert embedder.stats().profile.startswith("tuned: ")
+
+
+def test_what_is_compiled_only_now_has_its_profile_at_the_next_load(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # Its matrices are stored in 16 bits, those of its engine directory are not.
+    folder = tiny_folder("mistral")
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="int8", engine="openvino")
+    tune(folder, TuneOptions(minutes=0.001, config=config))
+    with Embedder(folder, config=config) as embedder:
+        assert embedder.stats().profile.startswith("tuned: ")
+
+
+def test_auto_is_tuned_in_the_precision_that_loads_take(
+    takes_int8: None,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config(threads=2, engine_cache_dir=tmp_path, engine="openvino")
+
+    def prepare(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> bool:
+        assert plan.precision.name == "float32"
+        made = compile_model(files, "int8", (), opened.config)
+        write_report(made, make_report(fingerprint=model_fingerprint(files)))
+        return True
+
+    monkeypatch.setattr(import_module("embedlib.tuning.tune"), "prepare_now", prepare)
+    assert tune(tiny_folder("bert"), TuneOptions(minutes=0.001, config=config)).precision == "int8"
+    with Embedder(tiny_folder("bert"), config=config) as embedder:
+        assert embedder.stats().profile.startswith("tuned: ")
+
+
+def test_a_file_with_too_few_texts_is_refused(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text(many(31) + "a text x\n" * 9)
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
+    with pytest.raises(ConfigError, match=r"has 31 different texts, and a pass has at least 32;"):
+        tune(tiny_folder("bert"), TuneOptions(texts_path=texts, config=config))
+    assert not list((tmp_path / "profiles").iterdir())
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_measuring(
