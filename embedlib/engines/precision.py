@@ -289,7 +289,7 @@ def _other_use(
         return "it was measured with another template, or its vectors were and not its scores"
     if (report.engine, report.hardware) != (kind.name, hardware):
         return f"it was measured on {report.engine}, {report.hardware}"
-    if report.reference not in (REFERENCE, kind.precisions[-1]):
+    if not decides(kind, report.reference):
         return f"it was compared with {report.reference}"
     # What fails on shorter texts is not tried on longer ones.
     if report.max_seq_tokens < files.spec.max_seq_tokens and report.passes(Gate()):
@@ -297,6 +297,11 @@ def _other_use(
     if report.num_texts < MIN_TEXTS:
         return f"it was measured on {report.num_texts} texts"
     return None
+
+
+def decides(kind: EngineKind, reference: str) -> bool:
+    """Return whether `auto` goes by what was compared with a precision on an engine."""
+    return reference in (REFERENCE, kind.precisions[-1])
 
 
 def _figures(version: Compiled) -> str:

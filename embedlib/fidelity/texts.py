@@ -94,6 +94,8 @@ def quick_texts(max_tokens: int, *, are_pairs: bool) -> FidelityTexts:
 def read_texts(path: Path) -> FidelityTexts:
     """Return the texts of a file, one per line: every fourth a query, the others documents.
 
+    Each counts once: a hundred times the same text would decide as a hundred texts do.
+
     Raises:
         SourceError: the file cannot be read or contains no text.
     """
@@ -103,6 +105,7 @@ def read_texts(path: Path) -> FidelityTexts:
             lines = [line.removesuffix("\n").removesuffix("\r") for line in file if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    lines = list(dict.fromkeys(lines))
     if not lines:
         raise SourceError(f"{path}: has no text in it; give a file with one text per line")
     queries = lines[QUERY_EVERY - 1 :: QUERY_EVERY]

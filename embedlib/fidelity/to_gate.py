@@ -10,6 +10,7 @@ from typing import Final
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
+from embedlib.engines.precision import REFERENCE, decides
 from embedlib.errors import ConfigError
 from embedlib.fidelity.choices import LayerChoices, SearchedPrecision, most_units, searching_kinds
 from embedlib.fidelity.compare import Comparison
@@ -74,7 +75,8 @@ def compile_to_gate(
         memory_share: the reference takes at most one of so many parts of the free memory.
 
     Raises:
-        ConfigError: there are too few texts, or the precision or engine has no search.
+        ConfigError: there are too few texts, the precision or engine has no search, or `auto` would
+            not go by the reference.
         EngineUnavailableError: the engine that measures cannot run on this machine.
         EngineBuildError: the gate does not pass even with half of the weights kept.
         what `verify` and `compile_model` raise.
@@ -90,6 +92,11 @@ def compile_to_gate(
         raise ConfigError(
             f"engine = {config.engine!r}: for {precision}, layers are searched on the engine "
             f"{engine}; leave engine out"
+        )
+    if not decides(kinds[precision], reference):
+        raise ConfigError(
+            f"reference = {reference!r}: the engine {engine} has {REFERENCE}, and auto goes by "
+            "what was compared with that; leave out reference (--against)"
         )
     config = replace(config, engine=engine, precision=precision)
     measured = replace(open_model(model, config), memory_share=memory_share)

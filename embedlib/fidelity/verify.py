@@ -8,7 +8,7 @@ from typing import cast
 
 from embedlib.config import Config, PrecisionName
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import engine_directory
+from embedlib.engines.precision import decides, engine_directory
 from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine
 from embedlib.engines.worthwhile import fastest_first
@@ -44,7 +44,8 @@ def verify(
     Stores a report on at least `MIN_TEXTS` texts in that directory, or in the cache for a precision
     computed from the model's own files and for a pack, in place of an older one, unless both pass
     and that one is of longer texts; an Embedder with the precision "auto" then decides by it. The
-    report of an emulation says so in its `hardware`, and "auto" ignores it.
+    report of an emulation says so in its `hardware`, and "auto" ignores it. One against bf16 is
+    stored only for an engine that has nothing higher: it would take the place of one that decides.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
@@ -86,7 +87,7 @@ def verify(
         folder = engine_directory(plan.precision, measured.files, config)
         plan = replace(plan, precision=replace(plan.precision, folder=folder))
     comparison = compare_planned(measured, plan, texts, right, reference, machine)
-    if comparison.report.num_texts >= MIN_TEXTS:
+    if comparison.report.num_texts >= MIN_TEXTS and decides(plan.kind, reference):
         place = plan.precision.folder
         if place is None or not place.is_dir():  # computed from the model's own files, or in a pack
             place = report_place(measured.files, comparison.report, config)

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.fidelity import FidelityReport
 from embedlib.installing import install_line
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.reading.files import read_model_files
+from tests.fidelity_reports import make_report
 
 Run = Callable[..., Result]
 
@@ -31,7 +33,7 @@ def texts(tmp_path: Path) -> Path:
 def hundred(tmp_path: Path) -> Path:
     """As many as a report needs to count; short ones, which are quick."""
     path = tmp_path / "hundred.txt"
-    path.write_text("two dogs ran\n" + "a cat\n" * 99)
+    path.write_text("".join(f"a cat {'a' * number}\n" for number in range(100)))
     return path
 
 
@@ -53,7 +55,7 @@ def test_it_passes_and_is_remembered(
     assert "kept           no layer\n" in done.stdout
     assert "texts          100, truncated to 20 tokens\n" in done.stdout
     assert "gate           passed: mean 0.9, p1 0.9\n" in done.stdout
-    assert "'a cat'" in done.stdout
+    assert "'a cat " in done.stdout
     [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert version.report is not None
     assert (version.report.num_texts, version.report.max_seq_tokens) == (100, 20)
@@ -196,6 +198,14 @@ def test_what_cannot_be_written_is_told_before_anything_is_computed(
     refused = run(*arguments, folder, "--texts", hundred)
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"Error: {message.format(tmp_path)}")
+
+
+def test_it_says_what_auto_does_not_go_by() -> None:
+    rows = dict(fidelity_rows(make_report(reference="bf16")))
+    told = "int8 on openvino, against bf16; auto goes by float32 there: not stored"
+    assert rows["measured"] == told
+    rows = dict(fidelity_rows(make_report(engine="cuda", precision="fp8", reference="bf16")))
+    assert rows["measured"] == "fp8 on cuda, against bf16"
 
 
 def test_compile_to_a_fidelity(

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,12 @@ from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded, embed
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import model_fingerprint
+from embedlib.models.compiled.fidelity_report import read_report, write_report
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
+from tests.fidelity_reports import make_report
 from tests.machines import fake_machine, with_cpu
 from tests.reference_engine import reference_engine
 
@@ -217,6 +222,8 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
     path.write_text("one\n\ntwo\nthree\nvier für\nfive\n", encoding="utf-8")
     assert read_texts(path) == FidelityTexts(("vier für",), ("one", "two", "three", "five"))
     assert read_texts(path).thinned(3) == FidelityTexts(("vier für",), ("one", "five"))
+    path.write_text("one\n" * 99 + "two\none\nthree\nfour\n")
+    assert read_texts(path) == FidelityTexts(("four",), ("one", "two", "three")), "each once"
     path.write_bytes("a\fb\r\nc\u2028d\re".encode())
     assert read_texts(path).documents == ("a\fb", "c\u2028d\re"), "only line feeds divide texts"
     path.write_text("\n \n")
@@ -225,6 +232,30 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     with pytest.raises(SourceError, match="cannot be read as UTF-8"):
         read_texts(path)
+
+
+def test_a_report_that_does_not_decide_replaces_none_that_does(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    made = compile_model(files, "int8", (), config)
+    stored = make_report(fingerprint=model_fingerprint(files))
+    write_report(made, stored)
+    measuring = import_module("embedlib.fidelity.verify")
+    monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
+
+    def report_after(reference: Any) -> FidelityReport | None:
+        found = SimpleNamespace(report=replace(stored, p1=0.5, reference=reference))
+        monkeypatch.setattr(measuring, "compare_planned", lambda *_: found)
+        verify(
+            tiny_folder("bert"),
+            reference=reference,
+            config=replace(config, engine="openvino", precision="int8"),
+        )
+        return read_report(made)
+
+    assert report_after("bf16") == stored  # an engine that has float32 goes by float32
+    assert report_after("float32") == replace(stored, p1=0.5)
 
 
 # --- the real model -------------------------------------------------------------------------------

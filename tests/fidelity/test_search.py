@@ -339,6 +339,8 @@ def test_what_has_no_search_is_refused(tiny_folder: Callable[[str], Path], confi
         compile_to_gate(folder, "fp8", config=wrong)
     with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers needs 100 or more"):
         compile_to_gate(folder, "int8", texts=FEW, config=config)
+    with pytest.raises(ConfigError, match=r"^reference = 'bf16': the engine openvino has float32"):
+        compile_to_gate(folder, "int8", reference="bf16", config=config)
 
 
 # --- FP8 ------------------------------------------------------------------------------------------
