@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from embedlib.config import Config
 from embedlib.errors import OTHER_CACHE, EngineBuildError, ModelUnsupportedError
 from embedlib.models.new_file import new_file
-from embedlib.models.reading.model_file import load_json
+from embedlib.models.reading.model_file import file_bytes, load_json
 
 PROFILE_VERSION: Final = 1
 
@@ -142,7 +142,7 @@ def read_profile(key: ProfileKey, config: Config) -> Profile | None:
     A file that is damaged, or of another machine or version, is ignored with a line in the log.
     """
     path = key.path(config)
-    if not path.exists():
+    if file_bytes(path) is None:  # also in a folder of another user
         return None
     try:
         return _checked(load_json(path, path.parent), key)

@@ -82,7 +82,7 @@ def measured_versions(
     """
     packed = files.folder / REPORTS_PLACE
     cached = model_place(files, config)
-    if not precisions or not (any(cached.glob(f"*/{REPORT_NAME}")) or list_directories(packed)):
+    if not precisions or not (_has(cached, f"*/{REPORT_NAME}") or list_directories(packed)):
         return []
     digest = model_fingerprint(files, file_hashes(config))
     found = []
@@ -113,7 +113,7 @@ def cached_report(
     packed = files.folder / REPORTS_PLACE
     cached = model_place(files, config)
     pattern = f"{version.precision}-*/{REPORT_NAME}"
-    if not (any(cached.glob(pattern)) or list_directories(packed)):
+    if not (_has(cached, pattern) or list_directories(packed)):
         return None
     digest = model_fingerprint(files, file_hashes(config))
     name = _name(files, digest, version.precision, engine, hardware)
@@ -164,7 +164,7 @@ def has_given_up(
     Weights are hashed only where a model of the same files and sizes was given up.
     """
     name = _search_name(files, precision, engine, hardware)
-    if not any(model_place(files, config).glob(f"{name}-*{_GIVEN_UP}")):
+    if not _has(model_place(files, config), f"{name}-*{_GIVEN_UP}"):
         return False
     place = search_place(files, precision, engine, hardware, config)
     return place.with_suffix(_GIVEN_UP).is_file()
@@ -211,6 +211,17 @@ def model_place(files: ModelFiles, config: Config) -> Path:
         elif num_bytes is not None:
             facts.append([path.relative_to(files.folder).as_posix(), num_bytes])
     return config.engine_cache_path / "fidelity" / _digest(facts)
+
+
+def _has(place: Path, pattern: str) -> bool:
+    """Return whether a folder of the cache has something like a pattern.
+
+    False also if it may not be read, as one of another user in a cache that several share.
+    """
+    try:
+        return any(place.glob(pattern))
+    except OSError:
+        return False
 
 
 def _place(

@@ -114,9 +114,12 @@ def list_files(directory: Path, pattern: str = "*") -> list[Path]:
 
 
 def list_directories(directory: Path) -> list[Path]:
-    """Return the directories directly in a directory, sorted; empty if there is none."""
-    if directory.is_dir():
-        return sorted(path for path in directory.iterdir() if path.is_dir())
+    """Return the directories directly in a directory, sorted; empty if there is none to be read."""
+    if os.path.isdir(directory):  # a method of Path raises below a folder of another user
+        try:
+            return sorted(path for path in directory.iterdir() if path.is_dir())
+        except OSError:
+            return []
     depth = len(directory.parts)
     return sorted(
         {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.kind import KIND
@@ -29,6 +31,7 @@ from embedlib.models.compiled.report_cache import (
     remove_old_searches,
     report_place,
     search_place,
+    stored_reports,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from tests.fidelity_reports import make_report
@@ -184,3 +187,24 @@ def test_what_was_given_up_of_another_fine_tune(
     give_up(other, *facts, "out of reach, too")
     assert has_given_up(files, *facts)
     assert has_given_up(other, *facts)
+
+
+@pytest.mark.usefixtures("takes_int8")
+@pytest.mark.parametrize("name", ["fidelity", "profiles"])
+def test_a_folder_of_the_cache_that_another_user_alone_may_enter_costs_no_load(
+    name: str, files: ModelFiles, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = config.engine_cache_path / name
+    stat = Path.stat
+
+    def refuse(self: Path, **options: Any) -> os.stat_result:
+        if closed in self.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return stat(self, **options)
+
+    closed.mkdir(parents=True)
+    monkeypatch.setattr(Path, "stat", refuse)
+    with Embedder(files.folder, config=replace(config, engine="openvino")) as embedder:
+        assert embedder.precision == "float32"
+    assert not has_given_up(files, "int8", KIND.name, HERE, config)
+    assert stored_reports(files, config) == {}
