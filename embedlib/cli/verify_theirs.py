@@ -66,7 +66,11 @@ class TheirsOptions:
     @property
     def given(self) -> list[str]:
         """The flags of those that are given."""
-        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value]
+        return [
+            f"--{name.replace('_', '-')}"
+            for name, value in vars(self).items()
+            if value not in (None, False)
+        ]
 
     def chosen_prompt(self) -> Prompt:
         """Return what `encode` is told of the prompt.

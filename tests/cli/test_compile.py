@@ -51,6 +51,17 @@ def test_out_and_precision(run: Run, folder: Path, tmp_path: Path) -> None:
     assert f"folder         {out}\n" in done.stdout
 
 
+def test_the_current_folder_is_not_replaced(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    refused = run("compile", folder, "--precision", "int8", "--out", ".")
+    assert refused.exit_code == 1
+    told = f"Error: out = '{tmp_path}/here' is the current folder, which cannot be replaced; give"
+    assert refused.stderr.startswith(told)
+
+
 def test_errors_are_one_line(run: Run, folder: Path, tmp_path: Path) -> None:
     refused = run("compile", folder, "--out", tmp_path)
     assert refused.exit_code == 1

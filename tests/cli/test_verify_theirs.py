@@ -75,6 +75,7 @@ def test_a_server(run: Run, folder: Path, texts: Path, monkeypatch: pytest.Monke
     [
         (["--against", "nowhere.jsonl"], "neither float32, bf16 nor a URL, and no such file"),
         (["--query"], "--query is for --against a file or a URL"),
+        (["--prompt", ""], "--prompt is for --against a file or a URL"),
         (["--against", "http://h", "--query", "--prompt", "x"], "give one of --query"),
         (["--against", "http://h", "--field", "x"], "--field is for a file"),
         (["--against", "http://h", "--plot", "x.png"], "--plot is for a precision"),

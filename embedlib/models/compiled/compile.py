@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -315,13 +316,18 @@ def _is_done(
 
 
 def _check_replaceable(out: Path, files: ModelFiles) -> None:
-    """Reject an `out` that is neither an engine directory nor an empty folder."""
+    """Reject the current folder, and what is neither an engine directory nor an empty folder."""
     if out == files.folder.resolve():
         raise ConfigError(f"out = {str(out)!r} is the model's own folder; give a new one")
     if not out.exists():
         return
     if not out.is_dir():
         raise ConfigError(f"out = {str(out)!r} is a file; give a new folder")
+    if os.path.samefile(out, os.curdir):  # whoever stands in it would go on in the one removed
+        raise ConfigError(
+            f"out = {str(out)!r} is the current folder, which cannot be replaced; give "
+            "another one, or compile from outside of it"
+        )
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     if MANIFEST_NAME in names:
         written = {MANIFEST_NAME, *written_files(out)}
