@@ -13,6 +13,7 @@ from click.testing import Result
 from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
+from embedlib.errors import OTHER_CACHE
 from embedlib.fidelity import FidelityReport
 from embedlib.installing import install_line
 from embedlib.models.compiled.cache import compiled_versions
@@ -198,6 +199,8 @@ def test_what_cannot_be_written_is_told_before_anything_is_computed(
     refused = run(*arguments, folder, "--texts", hundred)
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"Error: {message.format(tmp_path)}")
+    remedy = "give a new folder" if "--out" in command else OTHER_CACHE
+    assert refused.stderr.endswith(f"; {remedy}\n")
 
 
 def test_it_says_what_auto_does_not_go_by() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
+from embedlib.errors import OTHER_CACHE, ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.installing import install_line
 from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
@@ -125,7 +125,7 @@ def compile_model(
                 manifest = _manifest(files, precision, excluded, digest, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
-        raise _not_written(target, error) from error
+        raise _not_written(target, config, error) from error
     return target
 
 
@@ -150,13 +150,15 @@ def check_writable(files: ModelFiles, config: Config, *, out: Path | None = None
             with try_place_lock(target):
                 pass
         except OSError as error:
-            raise _not_written(target, error) from error
+            raise _not_written(target, config, error) from error
 
 
-def _not_written(target: Path, error: OSError) -> EngineBuildError:
+def _not_written(target: Path, config: Config, error: OSError) -> EngineBuildError:
     where = f" ({error.filename})" if error.filename else ""
+    is_cache = target.parent == compiled_place(config)
+    remedy = OTHER_CACHE if is_cache else "name another folder with out (--out)"
     return EngineBuildError(
-        f"cannot write the engine directory {target}: {error.strerror or error}{where}"
+        f"cannot write the engine directory {target}: {error.strerror or error}{where}; {remedy}"
     )
 
 

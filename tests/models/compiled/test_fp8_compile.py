@@ -24,6 +24,7 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.errors import (
+    OTHER_CACHE,
     ConfigError,
     EngineBuildError,
     EngineUnavailableError,
@@ -358,7 +359,9 @@ def test_a_full_disk(folder: Path, config: Config, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("embedlib.models.compiled.fp8_file.rewrite_tensor", fail)
     with pytest.raises(EngineBuildError) as caught:
         compile_fp8(folder, config)
-    message = f"cannot write the engine directory {compiled}: No space left on device"
+    message = (
+        f"cannot write the engine directory {compiled}: No space left on device; {OTHER_CACHE}"
+    )
     assert str(caught.value) == message
     assert list(compiled.parent.iterdir()) == []
 
