@@ -12,6 +12,7 @@ from pydantic import Field
 
 from embedlib import Embedder
 from embedlib.errors import ConfigError, InputError
+from embedlib.session.late_interaction import check_one_vector
 from langchain_embedlib.holder import ModelHolder, nearest
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         self._check(embedder)
         self._hold(embedder)
         try:
+            check_one_vector(self.embedder.spec, type(self).__name__)
             # Without texts this computes nothing, but checks every argument.
             for encode, kwargs in (
                 (self.embedder.encode_document, self.encode_kwargs),

@@ -104,6 +104,13 @@ def test_the_fields_are_those_of_huggingface_embeddings() -> None:
     assert fields["model_name"].alias == "model"
 
 
+def test_a_model_with_a_vector_for_each_token_is_refused(
+    load: Callable[..., EmbedlibEmbeddings],
+) -> None:
+    with pytest.raises(ConfigError, match="EmbedlibEmbeddings needs one vector per text, and this"):
+        load("late-modernbert")
+
+
 def test_documents_and_queries_get_their_own_prompts(embedder: Embedder) -> None:
     embeddings = EmbedlibEmbeddings(embedder=embedder)
     assert embeddings.embed_documents(["a", "b"]) == [vector("a", "P: "), vector("b", "P: ")]
