@@ -12,11 +12,16 @@ GIB: Final = 1 << 30
 ReadFile = Callable[[str], str]
 """Returns the content of a system file; empty if there is none."""
 
+CgroupFiles = tuple[tuple[str, ...], str, str]
 CGROUP_ROOT: Final = PurePosixPath("/sys/fs/cgroup")
-CGROUP_V2_FILES: Final = ("memory.max", "memory.current", "")
-CGROUP_V1_FILES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-"""The files of the limit and of the use, and how the rows of memory.stat begin that also count the
-groups below."""
+CGROUP_V2_FILES: Final[CgroupFiles] = (("memory.max", "memory.high"), "memory.current", "")
+CGROUP_V1_FILES: Final[CgroupFiles] = (
+    ("memory.limit_in_bytes",),
+    "memory.usage_in_bytes",
+    "total_",
+)
+"""The files of limits and of the use, and how the rows of memory.stat begin that also count the
+groups below. Nothing is refused above memory.high, but the kernel slows down what is there."""
 FILE_PAGES: Final = ("active_file", "inactive_file")
 """Rows of memory.stat: pages of files, which count as used and are dropped before anything is
 refused. MemAvailable counts them as free too. Source: `si_mem_available` of Linux, mm/show_mem.c,
@@ -114,27 +119,30 @@ def _of_cgroups(read: ReadFile) -> Iterator[Room]:
     for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, names = CGROUP_ROOT, CGROUP_V2_FILES
+            root, files = CGROUP_ROOT, CGROUP_V2_FILES
         elif "memory" in controllers.split(","):
-            root, names = CGROUP_ROOT / "memory", CGROUP_V1_FILES
+            root, files = CGROUP_ROOT / "memory", CGROUP_V1_FILES
         else:
             continue
         # In a container the path may be the host's, and the container's own cgroup is the root:
         # folders that do not exist have no limit.
         inside = PurePosixPath(path.lstrip("/"))
         for part in (inside, *inside.parents):
-            yield from _of_cgroup(read, root / part, *names)
+            yield from _of_cgroup(read, root / part, *files)
 
 
 def _of_cgroup(
-    read: ReadFile, folder: PurePosixPath, limit_file: str, used_file: str, prefix: str
+    read: ReadFile, folder: PurePosixPath, limit_files: tuple[str, ...], used_file: str, prefix: str
 ) -> Iterator[Room]:
-    limit, used = (read(str(folder / name)).strip() for name in (limit_file, used_file))
-    if not limit.isdigit() or not used.isdigit() or int(limit) >= UNLIMITED_BYTES:
-        return  # "max", or no such cgroup
+    limits = [read(str(folder / name)).strip() for name in limit_files]
+    used = read(str(folder / used_file)).strip()
+    # Others are "max", or there is no such cgroup.
+    known = [int(limit) for limit in limits if limit.isdigit() and int(limit) < UNLIMITED_BYTES]
+    if not known or not used.isdigit():
+        return
     stat = read(str(folder / "memory.stat"))
     reclaimed = sum(_field(stat, prefix + name) for name in FILE_PAGES)
-    yield Room(max(0, int(limit) - max(0, int(used) - reclaimed)), "memory limit of its cgroup")
+    yield Room(max(0, min(known) - max(0, int(used) - reclaimed)), "memory limit of its cgroup")
 
 
 def _field(text: str, name: str) -> int:

@@ -42,6 +42,7 @@ from tests.machines import fake_machine
 MEMINFO = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}  # 4 GiB
 V2 = "/sys/fs/cgroup"
 V1 = "/sys/fs/cgroup/memory"
+HIGH = {f"{V2}/a/memory.high": "3000\n"}
 NO_LIMIT = resource.RLIM_INFINITY
 
 
@@ -73,6 +74,16 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0, read: int = 0) ->
             {"/proc/self/cgroup": "0::/a\n", **cgroup_v2("/a", "5000", 4900, 1000, 3000)},
             4100,
             id="full of a model's files that were read before",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "0::/a\n", **cgroup_v2("/a", "max", 100), **HIGH},
+            2900,
+            id="a limit above which it is slowed down",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "0::/a\n", **cgroup_v2("/a", "2000", 100), **HIGH},
+            1900,
+            id="a lower limit below one above which it is slowed down",
         ),
         pytest.param(
             {**MEMINFO, "/proc/self/cgroup": "0::/host/path\n", **cgroup_v2("", "700", 900)},
