@@ -316,7 +316,12 @@ class Classifier(ScoringSession):
         if is_single:
             lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
         call = Call(
-            texts=pairs, lane=lane, tokenize=tokenize, usage=usage, rows_per_text=len(labels)
+            texts=pairs,
+            lane=lane,
+            tokenize=tokenize,
+            usage=usage,
+            rows_per_text=len(labels),
+            waits_if_full=True,
         )
 
         def name(numbers: Vectors) -> LabelScores | list[LabelScores]:

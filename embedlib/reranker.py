@@ -147,8 +147,6 @@ class Reranker(ScoringSession):
             InputError: a text is not a str or not valid Unicode; the message names its row.
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range, or the model has several scores for a pair.
-            QueueFullError: `max_queued_texts` pairs of other calls are queued already; `predict`
-                waits instead.
             EngineRunError: a batch failed.
             ClosedError: the Reranker was closed.
         """
@@ -237,6 +235,7 @@ class Reranker(ScoringSession):
 
         Raises:
             what `rank` raises.
+            QueueFullError: of a single pair: `max_queued_texts` queries are queued already.
         """
         if convert_to_tensor or not convert_to_numpy:
             import_torch()  # before the work: it may be missing
@@ -334,7 +333,7 @@ class Reranker(ScoringSession):
     ) -> Call:
         pairs = [(query, document) for document in documents]
         lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
-        return Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)
+        return Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage, waits_if_full=True)
 
 
 def _ranking(

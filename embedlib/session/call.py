@@ -40,6 +40,8 @@ class Call:
     """The length limit of its texts, for messages; None: that of the session."""
     rows_per_text: int = 1
     """Consecutive pairs of one text of the caller, which `usage` counts as one."""
+    waits_if_full: bool = False
+    """Whether it becomes bulk work, which waits, where the queue of queries has no room for it."""
 
     def count(self, job: Job) -> None:
         """Add the counts and times of a finished job to `usage`, if there is one."""

@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.refusals import WarnTruncated
+from embedlib.batching.sequence import Job
 from embedlib.engines.base import Lane
+from embedlib.errors import QueueFullError
 from embedlib.session.call import Call
 from embedlib.session.progress import showing
 from embedlib.vectors.arrays import Vectors
@@ -54,22 +57,45 @@ def run(
         activity: the label of the bar.
     """
     pipeline.check_may_wait()
-    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get(), call.rows_per_text)
     try:
-        with showing(job, show_progress_bar, activity):
-            pipeline.feed(job, call.texts, call.tokenize)
-            rows = job.future.result()
-    finally:
-        job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
+        job, rows = _compute(pipeline, call, show_progress_bar, activity)
+    except QueueFullError:
+        if not call.waits_if_full:
+            raise
+        job, rows = _compute(pipeline, _as_bulk(call), show_progress_bar, activity)
     call.count(job)
     warn_truncated(job.truncated, len(job.truncated))
     return rows
 
 
+def _compute(
+    pipeline: Pipeline, call: Call, show_progress_bar: bool | None, activity: str
+) -> tuple[Job, Vectors]:
+    job = _open_job(pipeline, call)
+    try:
+        with showing(job, show_progress_bar, activity):
+            pipeline.feed(job, call.texts, call.tokenize)
+            return job, job.future.result()
+    finally:
+        job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
+
+
 async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) -> Vectors:
     """Do what `run` does without blocking the event loop."""
     pipeline.check_may_wait()  # an event loop in a callback would wait as well
-    job = pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get(), call.rows_per_text)
+    try:
+        job, rows = await _acompute(pipeline, call)
+    except QueueFullError:
+        if not call.waits_if_full:
+            raise
+        job, rows = await _acompute(pipeline, _as_bulk(call))
+    call.count(job)
+    warn_truncated(job.truncated, len(job.truncated))
+    return rows
+
+
+async def _acompute(pipeline: Pipeline, call: Call) -> tuple[Job, Vectors]:
+    job = _open_job(pipeline, call)
     try:
         if call.lane is Lane.QUERY:
             for first_row in range(0, len(call.texts), ASYNC_SLICE_TEXTS):
@@ -83,12 +109,18 @@ async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) ->
                     pipeline.feed_queries(*feed)
         else:
             await pipeline.afeed_bulk(job, call.texts, call.tokenize)
-        rows = await job.future.in_loop()
+        return job, await job.future.in_loop()
     finally:
         job.future.cancel()  # the task was cancelled: drops what is still queued
-    call.count(job)
-    warn_truncated(job.truncated, len(job.truncated))
-    return rows
+
+
+def _open_job(pipeline: Pipeline, call: Call) -> Job:
+    return pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get(), call.rows_per_text)
+
+
+def _as_bulk(call: Call) -> Call:
+    """Return a call that waits for room: its job is another one, what was queued is dropped."""
+    return replace(call, lane=Lane.BULK)
 
 
 async def aconvert(convert: Callable[[Vectors], R], rows: Vectors) -> R:
