@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
 import json
@@ -19,7 +20,8 @@ import pytest
 from numpy.typing import NDArray
 
 import embedlib
-from embedlib import Embedder, Reranker
+from embedlib import Embedder, Reranker, Usage
+from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
@@ -28,6 +30,7 @@ from embedlib.errors import (
     ConfigError,
     InputError,
     ModelUnsupportedError,
+    QueueFullError,
     SequenceTooLongError,
     TruncationWarning,
 )
@@ -432,6 +435,38 @@ def test_more_documents_than_may_wait(make: Make) -> None:
     assert len(make(max_queued_texts=4).rank("q", ["a"] * 9)) == 9
 
 
+def test_a_rank_waits_where_the_queue_of_queries_is_full(
+    reranker: Reranker, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Pipeline.feed
+
+    def feed_bulk_alone(pipeline: Pipeline, job: Job, *rest: Any) -> None:
+        if job.lane is Lane.QUERY:
+            raise QueueFullError("it is full")
+        feed(pipeline, job, *rest)
+
+    expected = reranker.rank("q", ["a", "b"])
+    monkeypatch.setattr(Pipeline, "feed", feed_bulk_alone)
+    usage = Usage()
+    assert reranker.rank("q", ["a", "b"], usage=usage) == expected
+    assert usage.num_texts == 2
+    with pytest.raises(QueueFullError):
+        reranker.predict(("q", "a"))
+
+
+async def test_many_ranks_at_once_wait_for_one_another(make: Make, engine: FakeEngine) -> None:
+    reranker = make(max_queued_texts=20)
+    documents = [f"{number:02}" for number in range(18)]
+    expected = reranker.rank("q", documents)
+    engine.hold()
+    tasks = [asyncio.create_task(reranker.arank("q", documents)) for _ in range(12)]
+    # Until one has met the full queue.
+    while engine.batches[-1].lane is not Lane.BULK and not any(task.done() for task in tasks):
+        await asyncio.sleep(0)
+    engine.release()
+    assert await asyncio.gather(*tasks) == [expected] * 12
+
+
 def test_the_length_limit_may_be_set(reranker: Reranker, engine: FakeEngine) -> None:
     assert reranker.max_seq_length == 64
     reranker.max_seq_length = 3
@@ -618,9 +653,11 @@ def test_a_reranker_that_is_dropped_closes_its_engine() -> None:
     assert engine.is_closed
 
 
-def test_it_is_not_pickled(reranker: Reranker) -> None:
-    with pytest.raises(TypeError, match="a Reranker cannot be pickled; send the model's name"):
+def test_it_is_neither_pickled_nor_copied(reranker: Reranker) -> None:
+    with pytest.raises(TypeError, match="a Reranker cannot be pickled or copied; share it"):
         pickle.dumps(reranker)
+    with pytest.raises(TypeError, match="cannot be pickled or copied; share it"):
+        copy.deepcopy(reranker)
 
 
 def test_stats(reranker: Reranker) -> None:

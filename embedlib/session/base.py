@@ -249,6 +249,9 @@ class Session(StrictAttributes):
     def max_seq_length(self) -> int:
         """Texts are truncated to this many tokens, special tokens included.
 
+        Queries keep their own limit where it is part of the model: with late interaction, and where
+        a sparse model looks them up in a table.
+
         May be set at any time; calls in progress keep the limit they started with.
         """
         return self._tokenizer.max_seq_tokens

@@ -116,9 +116,10 @@ class StrictAttributes:
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: threads and engines cannot be pickled."""
+        """Raise TypeError: threads and engines can be neither pickled nor copied."""
         kind = type(self).__name__
         raise TypeError(
-            f"{a_type(self)} cannot be pickled; send the model's "
-            f"name and a Config to the other process and make the {kind} there"
+            f"{a_type(self)} cannot be pickled or copied; share it, which any number of threads "
+            f"may, or send the model's name and a Config to another process and make the {kind} "
+            "there"
         )
