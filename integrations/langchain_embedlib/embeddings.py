@@ -12,7 +12,6 @@ from pydantic import Field
 
 from embedlib import Embedder
 from embedlib.errors import ConfigError, InputError
-from embedlib.session.late_interaction import check_one_vector
 from langchain_embedlib.holder import ModelHolder, nearest
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         self._check(embedder)
         self._hold(embedder)
         try:
-            check_one_vector(self.embedder.spec, type(self).__name__)
+            self._check_makes_one_vector()
             # Without texts this computes nothing, but checks every argument.
             for encode, kwargs in (
                 (self.embedder.encode_document, self.encode_kwargs),
@@ -116,6 +115,15 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
                 "same prompt, as in HuggingFaceEmbeddings; name their prompt in "
                 "query_encode_kwargs",
                 stacklevel=3,
+            )
+
+    def _check_makes_one_vector(self) -> None:
+        spec = self.embedder.spec
+        if spec.late_interaction is not None or spec.is_sparse:
+            kind = "sparse" if spec.is_sparse else "a late-interaction model, with many"
+            raise ConfigError(
+                f"EmbedlibEmbeddings needs one vector per text, and this model is {kind}; take "
+                "another model, or load it with embedlib.Embedder"
             )
 
     @property

@@ -29,6 +29,7 @@ from embedlib.errors import (
 )
 from embedlib.installing import install_line
 from embedlib.testing import FakeEngine, fake_embedder, fake_spec, fake_vector
+from embedlib.testing.models.sparse import write_router
 from langchain_embedlib import EmbedlibEmbeddings
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "sts": "S: "}
@@ -104,11 +105,13 @@ def test_the_fields_are_those_of_huggingface_embeddings() -> None:
     assert fields["model_name"].alias == "model"
 
 
-def test_a_model_with_a_vector_for_each_token_is_refused(
-    load: Callable[..., EmbedlibEmbeddings],
+def test_a_model_without_one_vector_per_text_is_refused(
+    load: Callable[..., EmbedlibEmbeddings], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="EmbedlibEmbeddings needs one vector per text, and this"):
+    with pytest.raises(ConfigError, match="needs one vector per text, and this model is a late-in"):
         load("late-modernbert")
+    with pytest.raises(ConfigError, match="needs one vector per text, and this model is sparse"):
+        EmbedlibEmbeddings(model=str(write_router(tmp_path)))
 
 
 def test_documents_and_queries_get_their_own_prompts(embedder: Embedder) -> None:
