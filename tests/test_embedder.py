@@ -901,7 +901,7 @@ def test_its_repr_names_the_model(embedder: Embedder) -> None:
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_it_cannot_be_pickled(embedder: Embedder, take: Callable[[Embedder], object]) -> None:
-    with pytest.raises(TypeError, match="send the model's name and a Config to the other process"):
+    with pytest.raises(TypeError, match="send the model's name and a Config to another process"):
         take(embedder)
 
 
