@@ -285,6 +285,10 @@ def test_a_limit_of_addresses_is_compared_with_addresses(files: ModelFiles) -> N
     message = r"about [4-9]\.\d GiB of address space in float32, and .* 3\.0 GiB \(limit set by ul"
     with pytest.raises(EngineUnavailableError, match=message):
         plan_engine(big, Config(threads=2, precision="float32"), machine=machine)
+    machine = replace(machine, address_limit=lambda: GIB)
+    least = r"1\.0 GiB \(limit set by .*; precision='int8' needs about [2-9]\.\d GiB, the least"
+    with pytest.raises(EngineUnavailableError, match=least):
+        plan_engine(big, Config(threads=2, precision="float32"), machine=machine)
 
 
 def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None:

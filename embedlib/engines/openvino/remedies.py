@@ -24,29 +24,36 @@ def remedy(files: ModelFiles, config: Config, precision: ChosenPrecision, room: 
         precision: the one in which it does not fit.
         room: the memory that there is.
     """
+    this = memory_needs(files, precision, config)
+    in_addresses = room.too_small(this.shared, this.files) is room.address_room
     others = [ChosenPrecision(name=name) for name in PRECISIONS if name != precision.name]
     needs = {other.name: memory_needs(files, other, config) for other in others}
     found = [
-        f"precision={name!r} needs about {gib(of.shared)}"
+        f"precision={name!r} needs about {gib(_counted(of, in_addresses))}"
         for name, of in needs.items()
         if _fits(of, room)
     ]
-    found += _shorter(files, config, precision, room)
+    found += _shorter(files, config, precision, room, in_addresses)
     if found:
         return ", ".join(found)
     for other in others:
-        for shorter in _shorter(files, config, other, room):
+        for shorter in _shorter(files, config, other, room, in_addresses):
             return f"precision={other.name!r} with {shorter}"
-    needs[precision.name] = memory_needs(files, precision, config)
-    name = min(needs, key=lambda name: needs[name].shared)
-    least = f"precision={name!r} needs about {gib(needs[name].shared)}, the least"
+    needs[precision.name] = this
+    counted = {name: _counted(of, in_addresses) for name, of in needs.items()}
+    name = min(counted, key=counted.__getitem__)
+    least = f"precision={name!r} needs about {gib(counted[name])}, the least"
     if name == precision.name:
         least = "no precision needs less"
     return f"{least}; use a machine with more memory, or a smaller model"
 
 
 def _shorter(
-    files: ModelFiles, config: Config, precision: ChosenPrecision, room: Memory
+    files: ModelFiles,
+    config: Config,
+    precision: ChosenPrecision,
+    room: Memory,
+    in_addresses: bool,
 ) -> list[str]:
     """Return the longest limit of length that fits, a power of two; empty: none does."""
     limit = files.spec.max_seq_tokens
@@ -56,8 +63,13 @@ def _shorter(
             spec = replace(files.spec, max_seq_tokens=length)
             needs = memory_needs(replace(files, spec=spec), precision, config)
             if _fits(needs, room):
-                return [f"max_seq_tokens={length} needs about {gib(needs.shared)}"]
+                return [f"max_seq_tokens={length} needs about {gib(_counted(needs, in_addresses))}"]
     return []
+
+
+def _counted(needs: MemoryNeeds, in_addresses: bool) -> int:
+    """Return the bytes that count against the limit which was exceeded."""
+    return needs.shared + needs.files if in_addresses else needs.shared
 
 
 def _fits(needs: MemoryNeeds, room: Memory) -> bool:
