@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from embedlib.errors import ConfigError
-from embedlib.indexing.chunking import MAX_CHARS_PER_TOKEN, PART_CHARS, Chunker
+from embedlib.indexing.chunking import MAX_CHARS_PER_TOKEN, PART_CHARS, UNBROKEN_CHARS, Chunker
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
 from embedlib.installing import install_line
@@ -270,6 +270,13 @@ def test_a_very_long_text_without_any_break_is_cut() -> None:
     chunks = chunk(text, 3000)
     assert "".join(texts(chunks)) == text
     assert max(num_tokens(byte_tokenizer(), found.text) for found in chunks) <= 3000
+
+
+def test_a_long_run_without_a_break_is_cut_before_the_splitter_sees_it() -> None:
+    run = UNBROKEN_CHARS + UNBROKEN_CHARS // 5
+    text = "One. " + "x" * run + " Two."
+    found = [len(chunk) for chunk in texts(chunk(text, run))]
+    assert found == [5 + UNBROKEN_CHARS, run - UNBROKEN_CHARS + 5]
 
 
 def test_a_text_too_long_to_be_tried_whole_may_still_be_one_chunk() -> None:
