@@ -1,10 +1,10 @@
-"""Write the tables of models.md: the families, models and templates in the code.
+"""Write the tables of models.md and model-list.md: the families, models and templates in the code.
 
-Run it from the repository's root after a change of any of them, and commit the page:
+Run it from the repository's root after a change of any of them, and commit the pages:
 
     python docs/make_models.py
 
-tests/models/test_docs.py fails if the page is out of date.
+tests/models/test_docs.py fails if a page is out of date.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
 DOCS: Final = Path(__file__).parent
-PAGE: Final = DOCS / "models.md"
+PAGES: Final = {
+    DOCS / "models.md": ("families", "templates"),
+    DOCS / "model-list.md": ("catalog", "models", "prompts"),
+}
+"""The tables of each page."""
 NAMED: Final = DOCS.parent / "tests" / "models" / "named"
 
 COVERS: Final = {
@@ -99,7 +103,7 @@ WINDOWS: Final = {
 
 
 def tables() -> dict[str, str]:
-    """Return every table of the page, by name."""
+    """Return every table, by name."""
     return {
         "families": table(
             ("`model_type`", "models", "positions", "attention", "heads", "engines"),
@@ -118,13 +122,15 @@ def tables() -> dict[str, str]:
     }
 
 
-def page(text: str, tables: Mapping[str, str]) -> str:
-    """Return the page with its tables replaced."""
-    for name, content in tables.items():
+def page(path: Path, tables: Mapping[str, str]) -> str:
+    """Return a page with its tables replaced."""
+    text = path.read_text(encoding="utf-8")
+    for name in PAGES[path]:
+        content = tables[name]
         begin, end = f"<!-- {name}, by make_models.py -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         text, count = pattern.subn(lambda _, new=f"{begin}\n{content}\n{end}": new, text)
-        assert count == 1, f"{PAGE.name} must have {begin} and {end} once"
+        assert count == 1, f"{path.name} must have {begin} and {end} once"
     return text
 
 
@@ -308,4 +314,6 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    made = tables()
+    for path in PAGES:
+        path.write_text(page(path, made), encoding="utf-8")

@@ -1,15 +1,23 @@
-"""The docs have every public name, and their plots are those of the stored results."""
+"""The docs have every public name and no option that is not there; plots are of stored results."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import re
+import shlex
+import textwrap
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
+
+from embedlib.cli import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 REFERENCE = {"embedlib", "embedlib.engines", "embedlib.errors", "embedlib.indexing"} | {
@@ -66,3 +74,40 @@ def test_the_plots_are_those_of_the_stored_results() -> None:
     for name, content in script.pictures().items():
         stored = (DOCS / "images" / name).read_text(encoding="utf-8")
         assert stored == content, f"{name}: run python docs/make_plots.py"
+
+
+PAGES = [DOCS.parent / "README.md", *(p for p in DOCS.rglob("*.md") if p.name != "changelog.md")]
+BLOCK = re.compile(r"^ *```(bash|python)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    for found, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if found == language:
+            yield textwrap.dedent(text)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The arguments of each `embedlib` in a block of shell."""
+    for line in text.replace("\\\n", " ").splitlines():
+        before = ""
+        words = shlex.split(line, comments=True)
+        for place, word in enumerate(words, 1):
+            if word == "embedlib" and (before in ("", "|", "&&") or "=" in before):
+                yield list(takewhile(lambda each: each not in ("|", ">", "&&"), words[place:]))
+            before = word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_take_what_it_gives_them(page: Path) -> None:
+    for text in blocks(page, "bash"):
+        for name, *arguments in commands(text):
+            context = click.Context(main)
+            command = main.get_command(context, name)
+            assert command is not None, name
+            command.make_parser(click.Context(command, context)).parse_args(list(arguments))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_a_page_is_python(page: Path) -> None:
+    for text in blocks(page, "python"):
+        compile(text, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

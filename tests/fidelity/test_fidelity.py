@@ -322,7 +322,7 @@ def test_minilm_in_int8_keeps_the_promises_of_an_engine(engine_cache: Path) -> N
     config = Config(engine_cache_dir=engine_cache, threads=2)
     files = real_model(config).files
     weights = int8_weights(compile_model(files, "int8", (), config))
-    # Of an element of a unit vector; docs/fidelity.md tells why it is more than in float32.
+    # Of an element of a unit vector; docs/int8.md tells why it is more than in float32.
     check_engine(
         OpenVINOEngine(files.spec, weights, Layout(threads=2, activation_group=64)),
         files.spec,

@@ -76,7 +76,7 @@ class Layout:
     group of its own, and a vector shorter than one group stays float32. On CPUs without
     instructions that multiply int8 (x86 without VNNI, ARM), all activations stay float32, and so
     they do where a group is longer than one of the weights. Smaller groups are more accurate and
-    slower. Source: docs/fidelity.md, group sizes."""
+    slower. Source: docs/int8.md, group sizes."""
     is_large: bool = False
     """Whether the weights are too large for copies that can be saved otherwise: by packing a matrix
     once for any number of rows, and by letting mapped pages go."""

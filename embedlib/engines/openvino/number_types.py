@@ -23,7 +23,7 @@ def number_type(precision: str) -> Literal["float32", "bf16"]:
 
     With int8 it is bf16 where that is the faster one and the library still rounds activations to
     int8 before it multiplies. With AMX a lone query would take up to two thirds longer. Source:
-    docs/fidelity.md, groups of weights and int8 on a CPU.
+    docs/int8.md, groups of weights, and docs/fidelity.md, int8 on a CPU.
 
     Args:
         precision: of the model.

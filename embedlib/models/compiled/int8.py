@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 
 INT8_GROUPS: Final[Mapping[str, int]] = {"int8-g128": 128, "int8": 64}
 """The precisions in int8, and how many neighboring weights of a row share a scale in each. Fewer
-are more accurate and slower. Source: docs/fidelity.md, groups of weights."""
+are more accurate and slower. Source: docs/int8.md, groups of weights."""
 
 
 def quantize_groups(weight: Floats, group: int) -> tuple[NDArray[np.int8], Floats]:

@@ -280,7 +280,7 @@ def test_the_engine_keeps_its_promises(
     engine = OpenVINOEngine(
         files.spec, int8_weights(compile_int8(files, config)), Layout(threads=2)
     )
-    # Per element; docs/fidelity.md explains why it is larger than in float32.
+    # Per element; docs/int8.md explains why it is larger than in float32.
     check_engine(engine, files.spec, tolerance=3e-2)
 
 
