@@ -41,8 +41,8 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "use_fp16": "pass precision=",
     }
 )
-"""Options of CrossEncoder, SentenceTransformer, FlagEmbedding, fastembed, vLLM and Infinity; what to
-do instead."""
+"""Options of CrossEncoder, SentenceTransformer, FlagEmbedding, fastembed, vLLM and Infinity, and
+what to do instead."""
 
 
 def asks_nothing(name: str, value: object) -> bool:

@@ -89,6 +89,8 @@ def blocks(page: Path, language: str) -> Iterator[str]:
 def commands(text: str) -> Iterator[list[str]]:
     """The arguments of each `embedlib` in a block of shell."""
     for line in text.replace("\\\n", " ").splitlines():
+        if not re.search(r"\bembedlib (?!import)", line):
+            continue  # it may begin a string of several lines
         before = ""
         words = shlex.split(line, comments=True)
         for place, word in enumerate(words, 1):

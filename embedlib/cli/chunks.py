@@ -29,7 +29,8 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--model",
     "-m",
-    help="Folder, hub name or package:NAME; only its tokenizer is used.  [default: EMBEDLIB_MODEL]",
+    help="Folder, pack, hub name or package:NAME; only its tokenizer is used.  [default: "
+    "EMBEDLIB_MODEL]",
 )
 @click.option(
     "--input-format",

@@ -52,8 +52,9 @@ def classify(
 ) -> None:
     """Label the texts of INPUTS with MODEL.
 
-    MODEL is a folder, a hub name, or package:NAME. INPUTS are files with one text per line; without
-    INPUTS, or for -, texts are read from standard input. A reward model gives each text one score.
+    MODEL is a folder, a pack, a hub name, or package:NAME. INPUTS are files with one text per line;
+    without INPUTS, or for -, texts are read from standard input. A reward model gives each text one
+    score.
 
     \b
     Example:

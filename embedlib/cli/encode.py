@@ -96,8 +96,9 @@ def encode(
 ) -> None:
     """Embed the texts of INPUTS with MODEL.
 
-    MODEL is a folder, a hub name, or package:NAME for a model installed as a Python package. INPUTS
-    are files with one text per line; without INPUTS, or for -, texts are read from standard input.
+    MODEL is a folder, a pack, a hub name, or package:NAME for a model installed as a Python
+    package. INPUTS are files with one text per line; without INPUTS, or for -, texts are read from
+    standard input.
 
     \b
     Examples:

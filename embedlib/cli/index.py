@@ -47,7 +47,7 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--model",
     "-m",
-    help="Folder, hub name or package:NAME.  [default: the name stored in the destination]",
+    help="Folder, pack, hub name or package:NAME.  [default: the name stored in the destination]",
 )
 @click.option(
     "--to",

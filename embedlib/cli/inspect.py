@@ -52,9 +52,9 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """Show what the files of MODEL say about it.
 
     Lists layers, pooling, prompts, and the length limit with the file it comes from; for a reranker
-    or classifier the labels, and how a pair is written. MODEL is a folder, a hub name, or
-    package:NAME. Without --fingerprint, no weights are read, nor downloaded for a hub model that is
-    not in the cache.
+    or classifier the labels, and how a pair is written. MODEL is a folder, a pack, a hub
+    name, or package:NAME. Without --fingerprint, no weights are read, nor downloaded for a hub
+    model that is not in the cache.
 
     The fingerprint is that of an index loaded with the same options and settings; --truncate-dim,
     --max-active-dims, --max-seq-tokens and those of the engine are for it alone.

@@ -216,6 +216,8 @@ def _take_setting(ctx: click.Context, option: ConfigOption) -> None:
     if found is None or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
         return
     value = found.value
+    if (name, value) == ("on_truncate", "chunk") and ctx.command.name != "encode":
+        return  # scores have no mean, and `index` makes no such vectors for `search` to find
     if isinstance(value, list | tuple):  # the devices, which the option takes with commas
         value = ",".join(value)
     try:

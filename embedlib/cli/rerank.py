@@ -24,7 +24,9 @@ from embedlib.screens import Reading
 @click.command(cls=GroupedCommand)
 @click.argument("query", type=TEXT)
 @click.argument("inputs", nargs=-1, type=FilePath())
-@click.option("--model", "-m", required=True, help="Reranker: folder, hub name or package:NAME.")
+@click.option(
+    "--model", "-m", required=True, help="Reranker: folder, pack, hub name or package:NAME."
+)
 @click.option(
     "-k", "--top-k", type=click.IntRange(min=1), help="Candidates to print.  [default: all]"
 )

@@ -91,7 +91,7 @@ def serve(
 ) -> None:
     """Serve models over HTTP, as OpenAI, TEI and others do.
 
-    MODEL is a folder, a hub name, or package:NAME: an embedder, a reranker or a classifier.
+    MODEL is a folder, a pack, a hub name, or package:NAME: an embedder, a reranker or a classifier.
     Requests choose one by its name. Ctrl-C or SIGTERM ends it: what runs is answered first.
 
     \b

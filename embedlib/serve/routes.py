@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from embedlib.serve import console, operations
 from embedlib.serve.asgi import Request, Response
 from embedlib.serve.dialects import (
@@ -61,6 +63,11 @@ ROUTES: tuple[Route, ...] = (
 )
 _BY_PATH = {(route.method, route.path): route for route in ROUTES if not route.is_open}
 _OPEN = tuple(route for route in ROUTES if route.is_open)
+_SYNC = re.compile(
+    r"\A(?:/(?:production|development|environments/[^/]+|deployment/[^/]+))?/sync(?=/)"
+)
+"""What stands in front of a model's own paths in Baseten's: the deployment, of which there is one
+here. Source: the reference of its inference API."""
 
 
 def find_route(request: Request) -> tuple[Route, str]:
@@ -72,8 +79,7 @@ def find_route(request: Request) -> tuple[Route, str]:
     path = request.path
     if (found := _BY_PATH.get((request.method, path))) is not None:
         return found, ""
-    if path.startswith("/sync/"):
-        path = path.removeprefix("/sync")
+    path = _SYNC.sub("", path)
     path = path.rstrip("/") or "/"
     method = "GET" if request.method == "HEAD" else request.method
     found = _BY_PATH.get((method, path))

@@ -30,7 +30,7 @@ from embedlib.indexing import (
     tell_nobody,
 )
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
-from embedlib_qdrant.edge_config import edge_config
+from embedlib_qdrant.edge_config import edge_config, has_graph
 from embedlib_qdrant.edge_folder import EdgeFolder
 from embedlib_qdrant.edge_search import EdgeSearch
 from embedlib_qdrant.full_text import check_language, edge_text_index, is_ranking
@@ -218,7 +218,7 @@ class EdgeSink(EdgeSearch):
     def finish(self) -> None:
         """Build the index for the rows written since the last call."""
         shard = self._begun
-        if self._has_changed:
+        if self._has_changed and has_graph(self.stored_mark, self._count(shard)):
             self._tell(f"{self.name}: building the index; Ctrl-C takes effect after that")
         language = self.stored_mark.full_text
         with self.one_line("cannot be optimized"):

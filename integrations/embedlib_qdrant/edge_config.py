@@ -35,6 +35,11 @@ def edge_config(mark: Mark) -> Any:
     )
 
 
+def has_graph(mark: Mark, num_rows: int) -> bool:
+    """Whether the engine builds a graph of so many rows; of fewer, searches compare all vectors."""
+    return mark.multi_vector is not None or 4 * mark.dim * num_rows >= _FULL_SCAN_KILOBYTES << 10
+
+
 def _multivector_config(edge: Any, mark: Mark) -> Any:
     if mark.multi_vector is None:
         return None

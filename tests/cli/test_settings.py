@@ -66,6 +66,20 @@ def test_an_option_is_above_its_variables_above_the_file(
     assert all(config.local_files_only for _, config in found)
 
 
+@pytest.mark.parametrize("setting", ["chunk", "ignore"])
+def test_chunk_as_a_setting_is_for_encode_alone(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_ON_TRUNCATE", setting)
+    for name, *arguments in (("encode", "a/b"), ("search", "q", "--to=x:y"), ("classify", "a/b")):
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        taken = command.make_context(name, [*arguments]).params["on_truncate"]
+        assert taken == ("warn" if setting == "chunk" and name != "encode" else setting)
+        asked = command.make_context(name, [*arguments, "--on-truncate", "chunk"])
+        assert asked.params["on_truncate"] == "chunk"
+
+
 def test_a_setting_has_no_part_in_another_option_of_its_name(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

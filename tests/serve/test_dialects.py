@@ -30,7 +30,14 @@ def unit(rows: Any) -> Any:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/sync/v1/embeddings"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/embeddings", "/embeddings", "/sync/v1/embeddings"),
+        "/environments/production/sync/v1/embeddings",
+        *("/production/sync/v1/embeddings", "/deployment/d3/sync/v1/embeddings"),
+    ],
+)
 def test_openai_embeddings_are_the_rows_of_encode(client: Client, path: str) -> None:
     answer = client.post(path, {"input": TEXTS, "model": "embed"})
     rows = np.array([entry["embedding"] for entry in answer["data"]], np.float32)

@@ -58,6 +58,18 @@ def test_it_keeps_what_every_sink_promises(make: Callable[..., Any], options: st
     check_sink(lambda: make(options))
 
 
+def test_only_a_load_that_builds_a_graph_says_so(make: Callable[..., Any]) -> None:
+    told: list[str] = []
+    sink = make("?m=4&ef_construct=8")
+    sink.begin(replace(TARGET, dim=4096), told.append)
+    for rows in (make_rows(624), make_rows(625)):  # the last one has 10,000 KiB
+        sink.write(rows, np.eye(len(rows), 4096, dtype=np.float32))
+        sink.finish()
+        assert bool(told) == (sink.inspect().index != "none, exact scan") == (len(rows) == 625)
+    assert told == [f"{sink.name}: building the index; Ctrl-C takes effect after that"]
+    sink.close()
+
+
 # A load of 4 batches that says what it has done. 2,048 rows of 384 floats are 3 MB, and the engine
 # builds a graph from 10 MB on.
 LOADER = """
