@@ -99,13 +99,12 @@ def search(
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter
-    from embedlib.indexing.late_ranking import load_ranking
+    from embedlib.indexing.late_ranking import load_ranking, ranking_config
     from embedlib.indexing.retrieval import Search
     from embedlib.indexing.searching import check_query, stored_state
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.source_lines import LineFinder
     from embedlib.indexing.stored_model import config_beside_sparse, open_embedder
-    from embedlib.session.arguments import config_beside
 
     check_query(question, k)  # before the model is loaded
     if where is not None:
@@ -120,8 +119,7 @@ def search(
         ranking = None
         if reranker is not None:
             progress.watch(f"Loading {reranker}")
-            beside = config_beside(config, "engine", "device")
-            ranking = stack.enter_context(closing(load_ranking(reranker, beside)))
+            ranking = stack.enter_context(closing(load_ranking(reranker, ranking_config(config))))
         asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid, config=config))
         progress.watch("Searching")
         hits = asked.search(

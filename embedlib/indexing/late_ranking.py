@@ -10,6 +10,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.models.opening import OpenedModel
 from embedlib.reranker import Reranker
+from embedlib.session.arguments import config_beside
 from embedlib.vectors.maxsim import maxsim
 
 
@@ -31,6 +32,19 @@ class LateRanking:
         vectors = self._embedder.encode_document(list(documents))
         scores = maxsim(question, vectors, is_mean=is_mean)[0].tolist()
         return [{"corpus_id": index, "score": score} for index, score in enumerate(scores)]
+
+
+def ranking_config(config: Config | None) -> Config:
+    """Return the options of a reranker beside an embedder.
+
+    Args:
+        config: of the embedder; what it says of the machine, the hub and long texts is meant for
+            both. None: the environment sets what it sets for a model of its own.
+    """
+    names = ["engine", "device"]
+    if config is not None and config.on_truncate != "chunk":  # scores have no mean
+        names.append("on_truncate")
+    return config_beside(config, *names)
 
 
 def load_ranking(name: str, config: Config) -> Reranker | LateRanking:

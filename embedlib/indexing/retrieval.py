@@ -28,7 +28,7 @@ from embedlib.indexing.hits import (
     times_of,
 )
 from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
-from embedlib.indexing.late_ranking import as_ranking, load_ranking
+from embedlib.indexing.late_ranking import as_ranking, load_ranking, ranking_config
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 from embedlib.indexing.searching import check_question, find_fused, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
@@ -41,7 +41,7 @@ from embedlib.indexing.stored_model import (
     stands_beside,
 )
 from embedlib.reranker import Reranker
-from embedlib.session.arguments import config_beside, one_config
+from embedlib.session.arguments import one_config
 
 S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
@@ -93,7 +93,8 @@ class Search:
             sparse: the model that made the sparse vectors: an `Embedder`, which stays open, or a
                 name; None: the name stored with the rows.
             config: options of an embedder that is given by name, or not at all; what it says of the
-                machine and the hub is meant for the other models that are loaded by name, too.
+                machine and the hub is meant for the other models that are loaded by name, too, and
+                `on_truncate` for the reranker.
 
         Raises:
             ConfigError: an argument has another type.
@@ -314,7 +315,7 @@ class Search:
     ) -> RankingModel | None:
         if not isinstance(given, str):
             return given
-        reranker = load_ranking(given, config_beside(config, "engine", "device"))
+        reranker = load_ranking(given, ranking_config(config))
         self._owned.append(reranker.close)
         return reranker
 

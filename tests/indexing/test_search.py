@@ -314,7 +314,12 @@ def test_models_given_by_name_get_the_options(
     store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = Config(
-        threads=3, local_files_only=True, truncate_dim=3, precision="int8", engine="openvino"
+        threads=3,
+        local_files_only=True,
+        truncate_dim=3,
+        precision="int8",
+        engine="openvino",
+        on_truncate="ignore",
     )
     loaded: list[Config] = []
 
@@ -331,14 +336,16 @@ def test_models_given_by_name_get_the_options(
     with Search(FakeSink(store), embedder) as search:
         state = replace(search.state, sparse=sparse)
     monkeypatch.setattr(retrieval, "held_state", lambda *_: state)
-    for config in (given, None):
+    for config in (given, None, replace(given, on_truncate="chunk")):
         for options in ({"reranker": "name"}, {"hybrid": True}):
             with pytest.raises(ModelNotFoundError):
                 Search(FakeSink(store), embedder, **options, config=config)
     assert [(each.threads, each.local_files_only) for each in loaded] == [
         *[(3, True)] * 2,
         *[(2, True)] * 2,
+        *[(3, True)] * 2,
     ]
+    assert [each.on_truncate for each in loaded[::2]] == ["ignore", "warn", "warn"], "rerankers"
     assert {(each.truncate_dim, each.precision) for each in loaded} == {(None, "auto")}
     assert [each.engine for each in loaded[:2]] == ["openvino", "auto"], "sparse models have one"
 
