@@ -4,7 +4,7 @@ It runs for a tenth of the time even then: it may hold a lock that another load 
 
 Its low priority is not enough: it takes memory bandwidth from bulk work, and two thirds of the
 cores from bulk threads that a query has met, which have the same priority. Source:
-docs/fidelity.md, what `auto` measures by itself.
+docs/int8.md, measuring beside the work.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def drop_index(connection: Connection, table: Table, name: str) -> None:
 def clear_own_index(connection: Connection, table: Table, *, is_live: bool) -> bool:
     """Drop an index that a killed build left, and the index of an empty table.
 
-    Inserts into an indexed table are a hundred times slower, so an empty table gets its index
+    Inserts into an indexed table are tens of times slower, so an empty table gets its index
     at the end. A table with rows may be in use by searches, so it keeps its index, and so does an
     empty one of another role: only the owner may drop an index, or build it again.
 

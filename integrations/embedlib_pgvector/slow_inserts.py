@@ -28,7 +28,7 @@ class SlowInserts:
         before, self._num_written = self._num_written, self._num_written + num_rows
         if self._has_index and before < SLOW_INSERT_ROWS <= self._num_written:
             tell(
-                f"{self._name} has an index already, so inserts are about a hundred times slower "
+                f"{self._name} has an index already, so inserts are tens of times slower "
                 "than without one; if no searches use it, stop, drop the index and run the "
                 "load again: it continues here and builds the index at the end"
             )
