@@ -47,7 +47,8 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--model",
     "-m",
-    help="Folder, pack, hub name or package:NAME.  [default: the name stored in the destination]",
+    help="Folder, pack, hub name or package:NAME.  [default: the name stored in the destination, "
+    "of a new one EMBEDLIB_MODEL]",
 )
 @click.option(
     "--to",
