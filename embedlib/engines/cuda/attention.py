@@ -234,6 +234,8 @@ def _check_at_all(
 
 
 def _why_not_here(step: Attend, shape: AttentionShape) -> str | None:
+    if step.by_distance:
+        return "it supports no relative positions"
     if step.query.rows != "token":
         return "only the pooled tokens have queries"
     if step.window is not None and not shape.is_causal:

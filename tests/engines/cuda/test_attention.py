@@ -34,7 +34,7 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.encoder_parts import PositionBias, Rope
+from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec, make_batch
@@ -249,6 +249,7 @@ def test_both_number_types_that_it_takes_and_both_returns(flash: FlashAttention)
 
 
 BIASED = model(rope=None, position_bias=PositionBias(num_buckets=8, max_distance=16))
+RELATIVE = RelativePositions(num_buckets=8, max_distance=16)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +263,12 @@ BIASED = model(rope=None, position_bias=PositionBias(num_buckets=8, max_distance
             r"head_dim = 12, it supports multiples of 8 up to 256",
         ),
         (BIASED, "bf16", HOPPER, r"it supports no position bias"),
+        (
+            model(rope=None, relative_positions=RELATIVE),
+            "bf16",
+            HOPPER,
+            r"it supports no relative positions",
+        ),
         (CAUSAL, "bf16", (8, 9), r"compute capability 8.9, it needs 9.x"),
         (CAUSAL, "bf16", (10, 0), r"compute capability 10.0, it needs 9.x"),
         (model(windows=(5,) * 3), "bf16", HOPPER, r"a window on both sides"),
