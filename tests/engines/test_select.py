@@ -331,6 +331,21 @@ def test_fp8_on_a_gpu_without_it(
     assert plan.precision.name == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("version", "tried"), [("2.11.0+cu130", ("bf16",)), ("2.12.0", ("fp8", "bf16"))]
+)
+def test_fp8_that_an_old_torch_computes_wrongly_is_refused_before_it_is_compiled(
+    version: str, tried: tuple[str, ...], tiny: Callable[[str], ModelFiles]
+) -> None:
+    ada = gpu("NVIDIA L4", 23034, 22500, (8, 9))
+    machine = fake_machine(ada, packages={**CUDA, "torch": version})
+    assert plan_engine(tiny("llama"), Config(), machine=machine).tried == tried
+    if "fp8" not in tried:
+        told = r"^cuda:0: FP8 on NVIDIA L4 needs torch 2\.12 or later; this is 2\.11\.0\+cu130; "
+        with pytest.raises(EngineUnavailableError, match=told):
+            plan_engine(tiny("llama"), Config(precision="fp8"), machine=machine)
+
+
 def test_a_model_that_an_engine_cannot_run(tiny: Callable[[str], ModelFiles]) -> None:
     machine = fake_machine(H200, packages=TRTLLM)
     assert plan_engine(tiny("gemma2"), Config(), machine=machine).engine == "openvino"

@@ -1,10 +1,8 @@
-"""Which precisions a GPU has, and whether this torch computes them on it."""
+"""Which precisions a GPU has, and whether this torch computes them on it; loads torch late."""
 
 from __future__ import annotations
 
 from typing import Final
-
-import torch
 
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 
@@ -26,6 +24,8 @@ def check_visible(name: str) -> None:
     Raises:
         EngineUnavailableError: the device does not exist, or this torch does not see it.
     """
+    import torch
+
     if not torch.cuda.is_available():
         raise EngineUnavailableError(
             f"device = {name!r}: torch {torch.__version__} sees no NVIDIA GPU; check nvidia-smi, "
@@ -40,8 +40,20 @@ def check_visible(name: str) -> None:
 
 def torch_version() -> tuple[int, int]:
     """Return the first two numbers of torch's version."""
-    major, minor = torch.__version__.split(".")[:2]
+    import torch
+
+    return first_two(torch.__version__)
+
+
+def first_two(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version such as 2.11.0+cu130."""
+    major, minor = version.split(".")[:2]
     return int(major), int(minor)
+
+
+def is_fp8_wrong(capability: tuple[int, int], version: tuple[int, int]) -> bool:
+    """Return whether a GPU has FP8, and a version of torch computes it wrongly there."""
+    return MIN_CAPABILITY["fp8"] <= capability < HOPPER and version < ADA_FP8_TORCH
 
 
 def check_capability(capability: tuple[int, int], precision: str, version: tuple[int, int]) -> None:
@@ -63,7 +75,7 @@ def check_capability(capability: tuple[int, int], precision: str, version: tuple
             f"{least[0]}.{least[1]}; this one has {capability[0]}.{capability[1]}, which supports: "
             f"{can or 'none'}"
         )
-    if precision == "fp8" and capability < HOPPER and version < ADA_FP8_TORCH:
+    if precision == "fp8" and is_fp8_wrong(capability, version):
         raise EngineUnsupportedError(
             f"engine cuda: precision = 'fp8' on compute capability {capability[0]}.{capability[1]} "
             f"needs torch {ADA_FP8_TORCH[0]}.{ADA_FP8_TORCH[1]} or later; this is "

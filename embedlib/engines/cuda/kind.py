@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from embedlib.engines.cuda.capability import ADA_FP8_TORCH, first_two, is_fp8_wrong
 from embedlib.engines.cuda.limits import (
     LEAST_BATCH_TOKENS,
     batch_room,
@@ -132,6 +133,8 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
         EngineUnavailableError: the message names the device.
     """
     spec, precision = files.spec, plan.precision
+    if precision.name == "fp8":
+        _check_torch(choice)
     most_short = most_short_tokens(spec.encoder, precision.name)
 
     def held(room: int) -> int:
@@ -145,6 +148,23 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
     budget = config.max_batch_tokens or fitting_batch_tokens(spec, fits)
     check_gpus(plan, choice, spec, config, held(batch_room(spec, budget)))
     return budget
+
+
+def _check_torch(choice: EngineChoice) -> None:
+    """Check that the installed torch computes FP8 on the GPUs that have it.
+
+    Raises:
+        EngineUnavailableError: it is too old for one of them.
+    """
+    if choice.version is None:
+        return
+    for device, gpu in zip(choice.devices, choice.gpus, strict=True):
+        if is_fp8_wrong(gpu.compute_capability, first_two(choice.version)):
+            least = ".".join(map(str, ADA_FP8_TORCH))
+            raise EngineUnavailableError(
+                f"{device}: FP8 on {gpu.name} needs torch {least} or later; this is "
+                f"{choice.version}; upgrade torch, or take precision = 'bf16'"
+            )
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
