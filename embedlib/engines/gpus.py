@@ -143,6 +143,11 @@ def check_fp8(device: str, gpu: Gpu) -> None:
         )
 
 
+def precisions_text(gpus: Sequence[Gpu]) -> str:
+    """Return in words what GPUs that work together compute in."""
+    return "FP8 or bfloat16" if all(gpu.has_fp8 for gpu in gpus) else "bfloat16"
+
+
 def gpu_index(device: str) -> int:
     """Return N of `cuda:N`; `cuda` is the first."""
     return int(device.partition(":")[2] or 0)

@@ -101,6 +101,17 @@ def test_without_openvino_auto_says_what_to_install() -> None:
         choose_engine(Config(), bare)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [([A100], "bfloat16"), ([H200, A100], "bfloat16"), ([H200], "FP8 or bfloat16")],
+)
+def test_only_gpus_with_fp8_are_said_to_have_it(gpus: list[Gpu], told: str) -> None:
+    choice = choose_engine(Config(device="all"), fake_machine(*gpus, packages=CUDA))
+    assert choice.reason.endswith(f", in {told}")
+    choice = choose_engine(Config(), fake_machine(*gpus[-1:], packages=TRTLLM))
+    assert choice.reason.endswith(f", in {told}")
+
+
 def test_the_log_says_why_auto_skips_an_engine(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert choose_engine(Config(), NOTHING).name == "openvino"

@@ -14,7 +14,13 @@ from embedlib.engines.cuda.limits import (
     most_short_tokens,
 )
 from embedlib.engines.gpu_memory import check_gpus, needed_bytes, room_of
-from embedlib.engines.gpus import Gpu, check_capability, check_wanted, gpu_index
+from embedlib.engines.gpus import (
+    Gpu,
+    check_capability,
+    check_wanted,
+    gpu_index,
+    precisions_text,
+)
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.torch_gpus import torch_index
 from embedlib.errors import EngineUnavailableError, first_line
@@ -54,7 +60,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     return EngineChoice(
         name=NAME,
         is_available=True,
-        reason=f"runs on {', '.join(names)}, in FP8 or bfloat16",
+        reason=f"runs on {', '.join(names)}, in {precisions_text(chosen)}",
         version=machine.version("torch"),
         devices=tuple(f"cuda:{index}" for index in indices),
         gpus=chosen,

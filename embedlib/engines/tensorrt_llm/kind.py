@@ -11,6 +11,7 @@ from embedlib.engines.gpus import (
     check_capability,
     check_wanted,
     gpu_index,
+    precisions_text,
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.torch_gpus import torch_index
@@ -53,7 +54,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     return EngineChoice(
         name=NAME,
         is_available=True,
-        reason=f"runs on {DEVICE}, {gpus[0].name}{others}, in FP8 or bfloat16",
+        reason=f"runs on {DEVICE}, {gpus[0].name}{others}, in {precisions_text(gpus[:1])}",
         version=version,
         devices=(DEVICE,),
         gpus=(gpus[0],),

@@ -18,6 +18,7 @@ from embedlib.engines.cuda import kernels, prefixes, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.engines.cuda.kind import EMULATED_BUCKETS
 from embedlib.engines.cuda.loaded_model import CudaPrecision
 from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import read_model_files
@@ -65,8 +66,14 @@ def test_the_gpu_computes_what_the_emulation_computes(
     limits: tuple[tuple[CudaPrecision, float], ...] = (("float32", 1e-4), ("bf16", 0.05))
     for precision, limit in limits:
         results = []
-        for device in ("cuda", "cpu"):
-            engine = CudaEngine(files.spec, load_weights(files), precision=precision, device=device)
+        for device, sizes in (("cuda", None), ("cpu", EMULATED_BUCKETS)):
+            engine = CudaEngine(
+                files.spec,
+                load_weights(files),
+                precision=precision,
+                device=device,
+                bucket_tokens=sizes,
+            )
             # Recorded, and launched in groups.
             pending = [engine.submit(make_batch(texts, lane), lambda: None) for lane in Lane]
             engine.close()
