@@ -6,8 +6,10 @@ input ends: then the program that started it is gone.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,12 +25,15 @@ from embedlib.fidelity.preparing import prepare
 from embedlib.session.preparing import Task
 
 LOWEST_PRIORITY: Final = 19
+PR_SET_PDEATHSIG: Final = 1
+"""Source: linux/prctl.h."""
 FIRST_TO_KILL: Final = "1000"
 """Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
 
 
 def main(tasks: TextIO, answers: TextIO) -> None:
     """Do the task of one line of `tasks`; print one line that says what was found."""
+    wake_without_parent()
     task = read_task(tasks.readline())
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_KILL, encoding="ascii")
@@ -44,6 +49,18 @@ def main(tasks: TextIO, answers: TextIO) -> None:
         answer = str(error) or type(error).__name__
     with suppress(OSError):  # nobody reads any more
         print(" ".join(answer.split()), file=answers, flush=True)
+
+
+def wake_without_parent() -> None:
+    """Let the kernel wake this process when the one that started it ends, also if it is killed.
+
+    It may have been stopped (`session.giving_way`), and so see no end of its input. The hangup
+    signal that ends stopped processes does not come where the new parent is in the same session:
+    the first process of a container is, and so is a server's master process there.
+    """
+    with suppress(AttributeError):  # not Linux
+        # It also comes when the thread that started this process ends, which changes little.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def read_task(line: str) -> Task:

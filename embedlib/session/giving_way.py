@@ -17,7 +17,7 @@ from contextlib import suppress
 from time import monotonic, process_time
 from typing import Final
 
-from embedlib.closing import WorkerThread
+from embedlib.closing import Deadline, WorkerThread, join
 
 LOOK_SECONDS: Final = 0.2
 RUNS_EVERY: Final = 10
@@ -30,7 +30,8 @@ class GivingWay:
     """A thread that looks how much the program computes, until the other process has ended.
 
     A process that is stopped when this one is killed gets a hangup signal and ends. Source: setpgid
-    in POSIX, orphaned process groups: it is in a group of its own and in this session.
+    in POSIX, orphaned process groups: it is in a group of its own and in this session. Where it
+    gets a new parent in this session, it asks the kernel to be woken: `preparing_process`.
     """
 
     def __init__(
@@ -58,9 +59,13 @@ class GivingWay:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more; the process may be left stopped."""
+        """Look no more; the process may be left stopped.
+
+        The garbage collector runs on any thread: on this one, too, it may close the model, and then
+        nobody waits for it.
+        """
         self._is_over.set()
-        self._thread.join()
+        join([self._thread], Deadline(None))
 
     def _look(self) -> None:
         used, at, is_stopped = self._used_seconds(), monotonic(), False

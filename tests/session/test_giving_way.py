@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,23 @@ def test_looking_ends_with_the_process(process: subprocess.Popen[str]) -> None:
     giving_way.close()
 
 
+def test_it_may_be_closed_on_its_own_thread(process: subprocess.Popen[str]) -> None:
+    """The garbage collector runs there, too, and may call the `close` of who holds a model."""
+    is_made, is_closed = threading.Event(), threading.Event()
+
+    def used_seconds() -> float:
+        if is_made.is_set():
+            giving_way.close()
+            is_closed.set()
+        return 0.0
+
+    giving_way = GivingWay(process, 2, used_seconds=used_seconds, look_seconds=0.01)
+    is_made.set()
+    assert is_closed.wait(WAIT_SECONDS)
+    giving_way.close()
+    assert not giving_way._thread.is_alive()
+
+
 def test_a_stopped_process_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
     """Nobody would ever let it go on."""
     program = (
@@ -115,3 +135,53 @@ def test_a_stopped_process_ends_with_a_program_that_is_killed(tmp_path: Path) ->
         os.kill(parent.pid, 9)
         parent.wait(WAIT_SECONDS)
     wait_until("ended", child, "ZX")
+
+
+PROGRAM = """
+import signal, sys
+from embedlib.session import preparing
+wait = (
+    "import embedlib.fidelity.preparing_process as p, time; "
+    "p.prepare = lambda task: print('measures', flush=True) or time.sleep(600); "
+)
+preparing.START = preparing.START.replace("main(sys.stdin", f"{wait}main(sys.stdin")
+task = preparing.Task(model="", precisions=(), is_background=True, options={})
+child = preparing._start(task)
+assert child.stdout.readline() == "measures\\n"
+child.send_signal(signal.SIGSTOP)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+REAPER = """
+import ctypes, os, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], **pipes)
+child = int(program.stdout.readline())
+print(child, flush=True)
+sys.stdin.readline()
+program.kill()
+program.wait()
+print(os.waitpid(child, 0)[0], flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_so_it_does_where_its_new_parent_is_in_the_same_session() -> None:
+    """As the first process of a container is; the group is no orphan and gets no hangup signal."""
+    with subprocess.Popen(
+        [sys.executable, "-c", REAPER, PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as reaper:
+        assert reaper.stdout is not None
+        child = int(reaper.stdout.readline())
+        wait_until("stopped", child, "T")
+        try:
+            told, _ = reaper.communicate("\n", WAIT_SECONDS)
+        finally:
+            with suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+    assert told == f"{child}\n"
