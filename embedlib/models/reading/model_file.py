@@ -166,8 +166,10 @@ def read_file(path: Path, folder: Path) -> bytes:
     """
     try:
         with open_file(path, folder) as stream:
-            is_small = place_of(path).num_bytes <= MAX_JSON_BYTES
-            content = stream.read(MAX_JSON_BYTES) if is_small else None
+            num_bytes = place_of(path).num_bytes
+            # To its end, where a pack's checksum is compared, and not to the limit: Python takes
+            # memory for as many bytes as it is asked for.
+            content = stream.read(num_bytes + 1) if num_bytes <= MAX_JSON_BYTES else None
     except OSError as error:
         raise _unreadable(path, folder, error) from error
     except zipfile.BadZipFile as error:  # changed since the pack was opened

@@ -66,7 +66,7 @@ def refusing(name: str) -> Iterator[None]:
     except BaseException as error:
         if not is_library_error(error):
             raise
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) or type(error).__name__  # such as MemoryError
         raise ModelUnsupportedError(f"{name}: cannot be read: {reason:.300}") from error
 
 

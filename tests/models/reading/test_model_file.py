@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,16 @@ def test_the_files_of_a_model_are_read(tmp_path: Path) -> None:
     (folder / "config.json").symlink_to("blob")  # as in the hub's cache
     use(folder)
     assert read_model_files(folder).spec.encoder.num_layers == 2
+
+
+def test_a_file_takes_as_much_memory_as_it_has_bytes(tmp_path: Path) -> None:
+    """A process with little memory left must get as far as the message that says so."""
+    (tmp_path / "modules.json").write_bytes(b" " * 1000)
+    tracemalloc.start()
+    try:
+        content = model_file.read_file(tmp_path / "modules.json", tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(content) == 1000
+    assert peak < 1 << 20

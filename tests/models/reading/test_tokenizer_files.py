@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, processors
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.models.reading.tokenizer_json import LONGEST_PIECE
+from embedlib.models.reading.tokenizer_json import LONGEST_PIECE, refusing
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
@@ -259,3 +259,9 @@ def test_flags_of_a_llama_tokenizer_count_for_pairs_too(
     # As `update_post_processor` of transformers 4.
     expected = ["<s>", "▁fox", *end, "<s>", "▁dog", *end]
     assert _load(folder).encode("fox", "dog").tokens == expected
+
+
+def test_an_error_without_words_is_told_by_its_name() -> None:
+    message = r"^tokenizer\.json: cannot be read: MemoryError$"
+    with pytest.raises(ModelUnsupportedError, match=message), refusing("tokenizer.json"):
+        raise MemoryError
