@@ -81,27 +81,37 @@ def address_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_AS)[0]
 
 
+def data_limit() -> int:
+    """Return the limit of `ulimit -d` in bytes; `resource.RLIM_INFINITY`: none."""
+    return resource.getrlimit(resource.RLIMIT_DATA)[0]
+
+
 def read_memory(
-    read: ReadFile = read_system_file, address_limit: Callable[[], int] = address_limit
+    read: ReadFile = read_system_file,
+    address_limit: Callable[[], int] = address_limit,
+    data_limit: Callable[[], int] = data_limit,
 ) -> Memory:
     """Return what this process may still take now.
 
     Args:
         read: returns the content of a system file.
         address_limit: returns the limit of `ulimit -v` in bytes.
+        data_limit: returns the limit of `ulimit -d` in bytes.
     """
-    rooms = [*_of_machine(read), *_of_cgroups(read)]
+    of_data = _of_process(read, "VmData:", data_limit(), "limit set by ulimit -d")
+    rooms = [*_of_machine(read), *_of_cgroups(read), *([of_data] if of_data else [])]
     return Memory(
         room=min(rooms, key=lambda room: room.num_bytes, default=None),
-        address_room=_of_addresses(read, address_limit()),
+        address_room=_of_process(read, "VmSize:", address_limit(), "limit set by ulimit -v"),
     )
 
 
-def _of_addresses(read: ReadFile, limit: int) -> Room | None:
+def _of_process(read: ReadFile, field: str, limit: int, name: str) -> Room | None:
+    """Return what a limit of this process leaves; `field` of its status has what it has taken."""
     if limit == resource.RLIM_INFINITY:
         return None
-    used = _field(read("/proc/self/status"), "VmSize:") * 1024
-    return Room(max(0, limit - used), "limit set by ulimit -v")
+    used = _field(read("/proc/self/status"), field) * 1024
+    return Room(max(0, limit - used), name)
 
 
 def _of_machine(read: ReadFile) -> Iterator[Room]:

@@ -13,7 +13,13 @@ from typing import Final
 
 from embedlib.engines.gpus import Gpu, list_gpus
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import Memory, address_limit, read_memory, read_system_file
+from embedlib.memory import (
+    Memory,
+    address_limit,
+    data_limit,
+    read_memory,
+    read_system_file,
+)
 
 ENTRY_POINT_GROUP: Final = "embedlib.engines"
 """The name of an entry point is an engine's, its value an `EngineKind`."""
@@ -83,6 +89,8 @@ class Machine:
     """The CPU's architecture: "x86_64"."""
     address_limit: Callable[[], int] = address_limit
     """The limit of `ulimit -v` in bytes."""
+    data_limit: Callable[[], int] = data_limit
+    """The limit of `ulimit -d` in bytes."""
     ask_library: Callable[[Callable[[], None]], None] = _ask_library
     """Makes a check that imports an engine's library."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +128,7 @@ class Machine:
 
     def memory(self) -> Memory:
         """Return the memory that this process may still take now."""
-        return read_memory(self.read, self.address_limit)
+        return read_memory(self.read, self.address_limit, self.data_limit)
 
     def cpu_hardware(self) -> str:
         """Return what lower precisions depend on: "x86_64 with VNNI", and ", AMX_BF16" or so."""

@@ -124,6 +124,17 @@ def test_a_limit_of_addresses_counts_mapped_files_too() -> None:
     assert Memory().too_small(1 << 60, 1 << 60) is None
 
 
+def test_a_limit_of_data_counts_with_the_memory_of_the_machine() -> None:
+    files = {**MEMINFO, "/proc/self/status": "VmPeak: 9 kB\nVmData: 1048576 kB\n"}
+
+    def memory(limit: int) -> Memory:
+        return read_memory(lambda path: files.get(path, ""), lambda: NO_LIMIT, lambda: limit)
+
+    assert memory(3 * GIB).room == Room(2 * GIB, "limit set by ulimit -d")
+    assert memory(6 * GIB).room == Room(4 * GIB, "available on this machine")
+    assert memory(1).room == Room(0, "limit set by ulimit -d")
+
+
 @pytest.fixture
 def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
     return read_model_files(tiny_folder("bert"))
@@ -405,7 +416,7 @@ def test_an_engine_with_shared_lanes_keeps_the_promises_of_an_engine(files: Mode
 
 LOADS = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+resource.setrlimit(getattr(resource, sys.argv[4]), (int(sys.argv[2]),) * 2)
 from embedlib import Embedder
 from embedlib.errors import EmbedlibError
 try:
@@ -420,13 +431,18 @@ except EmbedlibError as error:
 
 
 @pytest.mark.parametrize(
-    ("gib", "expected"),
-    [(1.2, "EngineUnavailableError: engine openvino: "), (12.0, "(32,)")],
+    ("gib", "limit", "expected"),
+    [
+        (1.2, "RLIMIT_AS", "EngineUnavailableError: engine openvino: "),
+        (12.0, "RLIMIT_AS", "(32,)"),
+        (0.2, "RLIMIT_DATA", "EngineUnavailableError: engine openvino: "),
+        (12.0, "RLIMIT_DATA", "(32,)"),
+    ],
 )
-def test_a_load_under_a_limit_of_addresses_ends_in_vectors_or_in_one_line(
-    gib: float, expected: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+def test_a_load_under_a_limit_of_memory_ends_in_vectors_or_in_one_line(
+    gib: float, limit: str, expected: str, tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    arguments = [str(tiny_folder("bert")), str(int(gib * GIB)), str(tmp_path)]
+    arguments = [str(tiny_folder("bert")), str(int(gib * GIB)), str(tmp_path), limit]
     done = subprocess.run(
         [sys.executable, "-c", LOADS, *arguments], capture_output=True, text=True, timeout=60
     )
