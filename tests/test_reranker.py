@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import embedlib
 from embedlib import Embedder, Reranker, Usage
+from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.config import Config
@@ -465,6 +466,31 @@ async def test_many_ranks_at_once_wait_for_one_another(make: Make, engine: FakeE
         await asyncio.sleep(0)
     engine.release()
     assert await asyncio.gather(*tasks) == [expected] * 12
+
+
+async def test_a_rank_that_meets_a_full_queue_tokenizes_its_pairs_once(
+    make: Make, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reranker = make(max_queued_texts=4)
+    engine.hold()
+    ranks = []
+    while reranker._pipeline._manager._num_scheduled[Lane.QUERY] < 4:  # until none is taken
+        ranks.append(asyncio.create_task(reranker.arank("q", list("abcd"))))
+        await asyncio.sleep(0)
+    tokenize, rows = PairTokenizer.__call__, []
+
+    def note(tokenizer: PairTokenizer, job: Job, first_row: int, pairs: Any, **rest: Any) -> Any:
+        rows.extend(pair for pair in pairs if pair[1] in "efgh")
+        return tokenize(tokenizer, job, first_row, pairs, **rest)
+
+    monkeypatch.setattr(PairTokenizer, "__call__", note)
+    last = asyncio.create_task(reranker.arank("q", list("efgh")))
+    await asyncio.sleep(0)
+    thread = asyncio.create_task(asyncio.to_thread(reranker.rank, "q", list("efgh")))
+    await asyncio.sleep(0)
+    engine.release()
+    await asyncio.gather(*ranks, last, thread)
+    assert len(rows) == 8
 
 
 def test_the_length_limit_may_be_set(reranker: Reranker, engine: FakeEngine) -> None:

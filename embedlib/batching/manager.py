@@ -136,12 +136,9 @@ class BatchManager:
             sequence.job.future.if_cancelled(notify)
         # Last, since it wakes the manager, which wants the interpreter from this thread then.
         with self._changed:
-            num_queued = self._num_queued(Lane.QUERY)
-            # An empty queue accepts a call of any size: trying again later would not help.
-            is_full = num_queued > 0 and num_queued + len(sequences) > self._max_queued
-            if self._refusal is None and is_full:
+            if self._refusal is None and not self.has_room(len(sequences)):
                 raise QueueFullError(
-                    f"{num_queued} queries wait already and max_queued_texts is "
+                    f"{self._num_queued(Lane.QUERY)} queries wait already and max_queued_texts is "
                     f"{self._max_queued}, where a pair of rank counts as one; try again later, "
                     "send fewer at once or raise it"
                 )
@@ -155,6 +152,12 @@ class BatchManager:
 
     def _num_queued(self, lane: Lane) -> int:
         return self._num_inbox[lane] + self._num_scheduled[lane]
+
+    def has_room(self, num_queries: int) -> bool:
+        """Return whether the queue of queries takes so many more; a moment later it may not."""
+        num_queued = self._num_queued(Lane.QUERY)
+        # An empty queue accepts a call of any size: trying again later would not help.
+        return num_queued == 0 or num_queued + num_queries <= self._max_queued
 
     @property
     def has_queries(self) -> bool:

@@ -214,6 +214,10 @@ class Pipeline:
         """
         self._manager.add_queries(sequences)
 
+    def has_room(self, num_queries: int) -> bool:
+        """Return whether the query queue takes so many more; a moment later it may not."""
+        return self._manager.has_room(num_queries)
+
     def check_may_wait(self) -> None:
         """Check that the calling thread may block on a job.
 

@@ -57,6 +57,7 @@ def run(
         activity: the label of the bar.
     """
     pipeline.check_may_wait()
+    call = _where_room_is(pipeline, call)
     try:
         job, rows = _compute(pipeline, call, show_progress_bar, activity)
     except QueueFullError:
@@ -83,6 +84,7 @@ def _compute(
 async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) -> Vectors:
     """Do what `run` does without blocking the event loop."""
     pipeline.check_may_wait()  # an event loop in a callback would wait as well
+    call = _where_room_is(pipeline, call)
     try:
         job, rows = await _acompute(pipeline, call)
     except QueueFullError:
@@ -116,6 +118,16 @@ async def _acompute(pipeline: Pipeline, call: Call) -> tuple[Job, Vectors]:
 
 def _open_job(pipeline: Pipeline, call: Call) -> Job:
     return pipeline.open_job(len(call.texts), call.lane, FIRST_ROW.get(), call.rows_per_text)
+
+
+def _where_room_is(pipeline: Pipeline, call: Call) -> Call:
+    """Return a call, as bulk work if it waits where the queue of queries is full, and that is.
+
+    Asked before its texts are tokenized: that the queue fills up meanwhile costs a second time.
+    """
+    if call.waits_if_full and call.lane is Lane.QUERY and not pipeline.has_room(len(call.texts)):
+        return _as_bulk(call)
+    return call
 
 
 def _as_bulk(call: Call) -> Call:
