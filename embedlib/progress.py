@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from embedlib.errors import visible
@@ -103,8 +103,10 @@ class Progress:
         """Start to look at the work."""
         if self._screen is not None:
             # A daemon: a terminal that takes no output must not keep a program from ending.
-            self._thread = threading.Thread(target=self._run, name="embedlib-progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="embedlib-progress", daemon=True)
+            with suppress(RuntimeError):  # no more threads: only the ends of phases are shown
+                thread.start()
+                self._thread = thread
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -9,7 +9,7 @@ import os
 import struct
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
@@ -210,6 +210,15 @@ def test_the_thread_has_a_name_and_ends(out: io.StringIO, clock: Clock) -> None:
     assert "embedlib-progress" not in names()
     with Progress(None):
         assert "embedlib-progress" not in names()
+
+
+def test_work_goes_on_where_no_thread_can_be_started_to_watch_it(
+    out: io.StringIO, clock: Clock, limit_threads: Callable[[int], list[str]]
+) -> None:
+    limit_threads(0)
+    with on_terminal(out, clock) as progress:
+        progress.watch("Encoding", "texts", lambda: Reading(done=3, total=3))
+    assert "Encoding" in out.getvalue()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from typing import Any, Final
 from embedlib.config import Config
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.precision import known_versions, to_prepare
-from embedlib.errors import EmbedlibError
+from embedlib.errors import EmbedlibError, EngineBuildError
 from embedlib.models.compiled.report_cache import has_given_up, waited_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
@@ -171,14 +171,18 @@ def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Clo
     process = precisions and _start(_task(opened, plan, precisions, is_background=True))
     if not process:
         return None
-    logging.getLogger(__name__).info(
-        "%s is measured in %s at low priority, for later loads", opened.name, ", ".join(precisions)
-    )
+    logger = logging.getLogger(__name__)
     try:
         giving_way = GivingWay(process, opened.config.num_threads)
-    except BaseException:  # no more threads can be started
+    except BaseException as error:
         _end(process, plan, opened.config)
-        raise
+        if not isinstance(error, EngineBuildError):
+            raise
+        logger.info("no faster precision is measured: %s", error)  # no more threads
+        return None
+    logger.info(
+        "%s is measured in %s at low priority, for later loads", opened.name, ", ".join(precisions)
+    )
 
     def close(timeout: float | None) -> None:
         giving_way.close()

@@ -18,6 +18,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Config
+from embedlib.errors import PassingBuildError
 from embedlib.fidelity.preparing import prepare
 from embedlib.fidelity.preparing_process import read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
@@ -231,6 +232,24 @@ def test_a_machine_without_another_process(
     monkeypatch.setattr(sys, "executable", "/usr/sbin/a-server")  # it would start itself again
     with open_model() as embedder:
         assert embedder.precision == "float32"
+
+
+@pytest.mark.usefixtures("prepares")
+def test_a_load_that_finds_no_thread_to_look_measures_nothing(
+    open_model: Open,
+    started: list[subprocess.Popen[str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise PassingBuildError("no more threads can be started")
+
+    monkeypatch.setattr(preparing, "GivingWay", fail)
+    caplog.set_level(logging.INFO)
+    with open_model(prepare_seconds=0) as embedder:
+        assert embedder.encode("a").shape == (32,)
+        assert started[-1].returncode is not None
+    assert told(caplog)[-1] == "no faster precision is measured: no more threads can be started"
 
 
 def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
