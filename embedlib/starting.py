@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from embedlib.errors import PassingBuildError
 
 _T = TypeVar("_T")
+
+NO_THREADS: Final = (
+    "no more threads can be started (ulimit -u, or the pids limit of the container); raise the "
+    "limit, or run fewer processes"
+)
 
 
 @contextmanager
@@ -27,11 +33,28 @@ def starting_threads() -> Iterator[None]:
                 "a model cannot be loaded while the program ends; load it before"
             ) from error
         if "start new thread" in str(error):
-            raise PassingBuildError(
-                "no more threads can be started (ulimit -u, or the pids limit of the container); "
-                "raise the limit, or run fewer processes"
-            ) from error
+            raise PassingBuildError(NO_THREADS) from error
         raise
+
+
+def check_threads(number: int) -> None:
+    """Check that so many threads can be started, for a library that ends the process otherwise.
+
+    Raises:
+        PassingBuildError: they cannot.
+    """
+    is_over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(number):
+            thread = threading.Thread(target=is_over.wait, name="embedlib-check", daemon=True)
+            with starting_threads():
+                thread.start()
+            started.append(thread)
+    finally:
+        is_over.set()
+        for thread in started:
+            thread.join()
 
 
 class WorkerPool(ThreadPoolExecutor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 
@@ -18,7 +19,7 @@ class PanickingTokenizer:
     padding = None
     truncation = None
 
-    def __init__(self, error: type[BaseException] = PanicException) -> None:
+    def __init__(self, error: Callable[[str], BaseException] = PanicException) -> None:
         self._error = error
 
     def encode(self, *args: object, **options: object) -> NoReturn:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import tokenizers
 
+from embedlib.batching.refusals import lacking
 from embedlib.batching.token_ids import check_whole, encode_each, encode_one
 from embedlib.batching.tokenizer import Side
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError
@@ -242,5 +243,8 @@ def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[
     except BaseException as error:  # tokenizers raises bare Exception
         if not is_library_error(error):
             raise
+        lack = lacking(error)
+        if lack is not None:
+            raise lack from error
         reason = " ".join(str(error).split())
         raise InputError(f"{len(texts)} texts failed to tokenize: {reason:.300}") from error

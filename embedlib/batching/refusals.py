@@ -7,8 +7,18 @@ from itertools import chain
 
 import tokenizers
 
-from embedlib.errors import ConfigError, InputError, SequenceTooLongError, a_type, shown
+from embedlib.errors import (
+    ConfigError,
+    EmbedlibError,
+    EngineOutOfMemoryError,
+    InputError,
+    PassingBuildError,
+    SequenceTooLongError,
+    a_type,
+    shown,
+)
 from embedlib.models.prompts import Prompt
+from embedlib.starting import NO_THREADS
 
 MAX_ROWS_NAMED = 10
 """Maximum truncated rows that a message names; it counts the others."""
@@ -47,8 +57,11 @@ def check_text(name: str, text: object) -> None:
         ) from None
 
 
-def explain(texts: Sequence[str], first_row: int, error: BaseException) -> InputError:
+def explain(texts: Sequence[str], first_row: int, error: BaseException) -> EmbedlibError:
     """Return the error that names the text that the tokenizer refused."""
+    lack = lacking(error)
+    if lack is not None:
+        return lack
     for row, text in enumerate(texts, first_row):
         try:
             check_text(f"text {row}", text)
@@ -57,6 +70,21 @@ def explain(texts: Sequence[str], first_row: int, error: BaseException) -> Input
     last_row = first_row + len(texts) - 1
     reason = " ".join(str(error).split())
     return InputError(f"texts {first_row} to {last_row} failed to tokenize: {reason:.300}")
+
+
+def lacking(error: BaseException) -> EmbedlibError | None:
+    """Return the error of a tokenizer that lacked memory or threads; None: its texts are to blame.
+
+    A load counts texts that are to blame as bad rows, and goes on without them.
+    """
+    if isinstance(error, MemoryError):
+        return EngineOutOfMemoryError("the tokenizer is out of memory; pass fewer texts at once")
+    if "ThreadPoolBuildError" in str(error):  # the library tries only once in a process
+        return PassingBuildError(
+            f"the tokenizer stopped: {NO_THREADS}, or set TOKENIZERS_PARALLELISM=false; then start "
+            "the program again"
+        )
+    return None
 
 
 def check_left(prompt: Prompt, *, is_excluded: bool) -> None:

@@ -16,7 +16,13 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Side
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.errors import (
+    ConfigError,
+    EngineOutOfMemoryError,
+    InputError,
+    ModelUnsupportedError,
+    SequenceTooLongError,
+)
 from embedlib.models.known_rerankers import known_reranker
 from embedlib.models.spec import Head, ModelSpec, PairTemplate
 from embedlib.testing import byte_tokenizer, fake_spec
@@ -436,6 +442,15 @@ def test_a_query_that_leaves_no_room_is_refused(max_seq_tokens: int) -> None:
         InputError, match=f"'q' takes 5 of the {max_seq_tokens - 2} tokens that the limit of"
     ):
         sequences(tokenize, [("q", "document")], prompt="in")
+
+
+def test_a_tokenizer_without_memory_does_not_blame_the_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenize = pair_tokenizer(bert(), 20)
+    monkeypatch.setattr(tokenize._form, "_tokenizer", PanickingTokenizer(MemoryError))
+    with pytest.raises(EngineOutOfMemoryError):
+        sequences(tokenize, [("a", "b")])
 
 
 def test_a_pre_tokenizer_sees_each_text_of_a_pair_as_a_first_one() -> None:

@@ -21,14 +21,22 @@ from embedlib.batching.tokenizer import Side, Tokenizer
 from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
-from embedlib.errors import ClosedError, ConfigError, InputError, SequenceTooLongError
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    EmbedlibError,
+    EngineOutOfMemoryError,
+    InputError,
+    PassingBuildError,
+    SequenceTooLongError,
+)
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompt, Prompts
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
 from tests.ending import end
-from tests.panics import PanickingTokenizer
+from tests.panics import PanicException, PanickingTokenizer
 
 WAIT_SECONDS = 30
 BARE = Prompt()
@@ -430,6 +438,33 @@ def test_what_the_tokenizer_itself_refuses_names_the_texts() -> None:
     strict = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     with pytest.raises(InputError, match=r"^texts 4 to 5 failed to tokenize: "):
         make_tokenizer(strict)(make_job(9), 4, ["a", "b"], BARE)
+
+
+NO_THREADS = (
+    "The global thread pool has not been initialized.: ThreadPoolBuildError { kind: IOError(Os { "
+    'code: 11, kind: WouldBlock, message: "Resource temporarily unavailable" }) }'
+)
+"""What the library says where the system lets it start no thread."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "message"),
+    [
+        (PanicException(NO_THREADS), PassingBuildError, "ulimit -u.* TOKENIZERS_PARALLELISM=false"),
+        (MemoryError(), EngineOutOfMemoryError, "^the tokenizer is out of memory; pass fewer"),
+    ],
+)
+def test_what_the_tokenizer_lacks_is_no_fault_of_the_texts(
+    raised: BaseException,
+    expected: type[EmbedlibError],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or a load would count all its rows as bad, and go on without them."""
+    tokenizer = make_tokenizer()
+    monkeypatch.setattr(tokenizer._encode, "_tokenizer", PanickingTokenizer(lambda _: raised))
+    with pytest.raises(expected, match=message):
+        tokenizer(make_job(9), 4, ["a", "b"], BARE)
 
 
 def test_a_panic_of_the_tokenizer_names_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:

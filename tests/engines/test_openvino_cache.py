@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from embedlib import Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import compiling, memory, weightless
+from embedlib.engines.openvino import compiling, engine, memory, weightless
 from embedlib.engines.openvino.compiling import trial_batch
 from embedlib.engines.openvino.engine import OpenVINOEngine, loaded_core
 from embedlib.engines.openvino.layout import Layout
@@ -29,7 +29,7 @@ from embedlib.engines.openvino.model_cache import (
     ModelCache,
     forget_trials,
 )
-from embedlib.errors import EngineBuildError
+from embedlib.errors import EngineBuildError, PassingBuildError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.load import load_weights
@@ -49,14 +49,14 @@ def vectors(
 ) -> NDArray[np.float32]:
     """Return the vectors that an engine with a cache gives, on both lanes."""
     weights = load_weights(files) if weights is None else weights
-    engine = OpenVINOEngine(files.spec, weights, Layout(threads=2), cache=ModelCache(folder, key))
+    made = OpenVINOEngine(files.spec, weights, Layout(threads=2), cache=ModelCache(folder, key))
     rows = []
     for lane in Lane:
         done = threading.Event()
-        pending = engine.submit(make_batch([[5, 7, 6], [8]], lane), done.set)
+        pending = made.submit(make_batch([[5, 7, 6], [8]], lane), done.set)
         assert done.wait(WAIT_SECONDS)
         rows.append(pending.result())
-    engine.close()
+    made.close()
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
     return rows[0]
 
@@ -268,15 +268,32 @@ def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
     cached: tuple[Path, NDArray[np.float32]],
     calls: list[str],
     limit_threads: Callable[[int], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, _ = cached
     limit_threads(num_threads)
+    monkeypatch.setattr(engine, "check_threads", lambda _: None)
     with pytest.raises(EngineBuildError, match="no more threads can be started"):
         vectors(files, folder)
     limit_threads(1000)
     calls.clear()
     vectors(files, folder)
     assert calls == WARM
+
+
+def test_the_library_is_not_called_where_it_could_start_no_threads(
+    files: ModelFiles,
+    cached: tuple[Path, NDArray[np.float32]],
+    calls: list[str],
+    limit_threads: Callable[[int], list[str]],
+) -> None:
+    """It would end the process."""
+    started = limit_threads(engine.LOADING_THREADS + 1)
+    with pytest.raises(PassingBuildError, match="no more threads can be started"):
+        vectors(files, cached[0])
+    assert set(started) == {"embedlib-check"}
+    assert calls == []
+    assert "embedlib-check" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_compiled_model_with_other_vectors_is_dropped(

@@ -42,8 +42,11 @@ from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
-from embedlib.starting import WorkerPool
+from embedlib.starting import WorkerPool, check_threads
 
+LOADING_THREADS: Final = 5
+"""The library has one for each of the layout's threads and lane, and some while it compiles. Where
+it cannot start one of them it calls std::terminate, or says "Resource temporarily unavailable"."""
 CALLERS_REQUEST: Final = 0
 """The request of queries that are computed on their callers' threads; then those of our threads."""
 
@@ -69,6 +72,7 @@ class OpenVINOEngine:
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
         """
+        check_threads(2 * layout.threads + LOADING_THREADS)
         self.limits = layout.limits(spec)
         lanes = [Lane.BULK] * layout.streams + [Lane.QUERY]
         bulk_threads = BulkThreads()
