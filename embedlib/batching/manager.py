@@ -309,7 +309,8 @@ class BatchManager:
 
     def _recover(self, sequences: list[TokenizedText], error: BaseException) -> None:
         """Split a batch that ran out of memory; fail the jobs of any other."""
-        if isinstance(error, EngineOutOfMemoryError) and len(sequences) > 1:
+        # The latter of numpy, where a batch or its result is laid out.
+        if isinstance(error, (EngineOutOfMemoryError, MemoryError)) and len(sequences) > 1:
             self._scheduler.retry(sequences)
             return
         fail(sequences, error, self._meter)

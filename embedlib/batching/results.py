@@ -78,7 +78,8 @@ def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter)
     meter.batch_failed()
     num_tokens = sum(sequence.num_tokens for sequence in sequences)
     described = EngineRunError(
-        f"a batch of {len(sequences)} texts ({num_tokens} tokens) failed: {error}"
+        f"a batch of {len(sequences)} texts ({num_tokens} tokens) failed: "
+        f"{str(error) or type(error).__name__}"
     )
     described.__cause__ = error
     for job in {sequence.job for sequence in sequences}:

@@ -166,6 +166,19 @@ def test_out_of_memory_halves_until_it_fits() -> None:
     end(manager)
 
 
+def test_no_memory_for_what_numpy_lays_out_is_out_of_memory() -> None:
+    engine = FakeEngine()
+    engine.fail_next(MemoryError(), MemoryError(), ValueError())
+    manager = start(engine)
+    ids = [[1], [2], [3], [4]]
+    job = add(manager, ids)
+    assert str(error_of(job)) == "a batch of 2 texts (2 tokens) failed: ValueError"
+    assert [batch.num_seqs for batch in engine.batches][:3] == [4, 2, 2]
+    job = add(manager, ids)
+    np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
+    end(manager)
+
+
 def test_out_of_memory_keeps_the_limits_of_the_engine() -> None:
     engine = FakeEngine(memory_tokens=16)
     engine.hold()

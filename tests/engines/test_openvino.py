@@ -230,17 +230,19 @@ def test_what_cannot_be_compiled_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"),
+    ("error", "kind"),
     [
-        ("std::bad_alloc", EngineOutOfMemoryError),
-        ("could not allocate memory", EngineOutOfMemoryError),
-        ("Out of memory", EngineOutOfMemoryError),
-        ("shapes do not match", EngineRunError),
-        ("", EngineRunError),
+        (RuntimeError("at x.cpp:1\nstd::bad_alloc"), EngineOutOfMemoryError),
+        (RuntimeError("at x.cpp:1\ncould not allocate memory"), EngineOutOfMemoryError),
+        (RuntimeError("[CPU] Less node with name 'Less_7' can't alloc"), EngineOutOfMemoryError),
+        (RuntimeError("at x.cpp:1\nOut of memory"), EngineOutOfMemoryError),
+        (MemoryError(), EngineOutOfMemoryError),
+        (RuntimeError("at x.cpp:1\nshapes do not match"), EngineRunError),
+        (RuntimeError(""), EngineRunError),
     ],
 )
-def test_errors_of_openvino(message: str, kind: type[Exception]) -> None:
-    assert type(run_error(RuntimeError(f"at x.cpp:1\n{message}"))) is kind
+def test_errors_of_openvino(error: RuntimeError | MemoryError, kind: type[Exception]) -> None:
+    assert type(run_error(error)) is kind
 
 
 def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) -> None:

@@ -117,7 +117,7 @@ class CompiledModels:
         try:
             with letting_go(self._files_to_pack(batch)):
                 output = infer_batch(request, batch, use.arrays, min_rows, between)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if is_of_handler(error):
                 raise
             raise run_error(error) from error
@@ -137,9 +137,11 @@ class CompiledModels:
         return self._files if may_pack else []
 
 
-def run_error(error: RuntimeError) -> EngineRunError:
-    """Return embedlib's error for an error that OpenVINO raised during a batch."""
+def run_error(error: RuntimeError | MemoryError) -> EngineRunError:
+    """Return embedlib's error for an error that OpenVINO or numpy raised during a batch."""
     line = last_line(error)
-    if "bad_alloc" in line or "allocate" in line or "out of memory" in line.lower():
+    # "std::bad_alloc", "Failed to allocate 8 bytes", "node with name 'x' can't alloc"
+    is_memory = isinstance(error, MemoryError) or "alloc" in line
+    if is_memory or "out of memory" in line.lower():
         return EngineOutOfMemoryError(f"engine openvino: out of memory: {line}")
     return EngineRunError(f"engine openvino: {line}")

@@ -168,7 +168,7 @@ class _Layers:
                     self._compute_layer(layer, jobs, is_last=number == len(self._graphs) - 1)
                     del layer
                     return_freed()
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             _fail(jobs, run_error(error))
         except BaseException as error:  # for the caller of `result`
             _fail(jobs, error)
@@ -186,7 +186,7 @@ class _Layers:
             given = {} if job.output is None else {HIDDEN: job.output}
             try:
                 output = infer_batch(request, job.batch, {**use.arrays, **given}).copy()
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 job.error = run_error(error)
             else:
                 is_rows = is_last and self._is_per_token
