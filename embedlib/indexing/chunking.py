@@ -16,6 +16,7 @@ from typing import Any
 
 import tokenizers
 
+from embedlib.batching.refusals import lacking
 from embedlib.errors import ConfigError
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document, Span
@@ -265,12 +266,21 @@ def count_tokens(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[
     Args:
         tokenizer: without limits.
         texts: any number.
+
+    Raises:
+        EmbedlibError: the tokenizer lacked threads or memory.
     """
     counts: list[int] = []
     for first in range(0, len(texts), COUNT_TEXTS):
-        encodings = tokenizer.encode_batch_fast(
-            list(texts[first : first + COUNT_TEXTS]), add_special_tokens=False
-        )
+        try:
+            encodings = tokenizer.encode_batch_fast(
+                list(texts[first : first + COUNT_TEXTS]), add_special_tokens=False
+            )
+        except BaseException as error:  # a panic is no Exception
+            lack = lacking(error)
+            if lack is None:
+                raise
+            raise lack from error
         counts += [len(encoding.ids) for encoding in encodings]
     return counts
 

@@ -6,6 +6,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tokenizers
@@ -13,8 +14,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from embedlib.errors import ConfigError
-from embedlib.indexing.chunking import MAX_CHARS_PER_TOKEN, PART_CHARS, UNBROKEN_CHARS, Chunker
+from embedlib.errors import ConfigError, EngineOutOfMemoryError
+from embedlib.indexing.chunking import (
+    MAX_CHARS_PER_TOKEN,
+    PART_CHARS,
+    UNBROKEN_CHARS,
+    Chunker,
+    count_tokens,
+)
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
 from embedlib.installing import install_line
@@ -22,6 +29,7 @@ from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import byte_tokenizer
+from tests.panics import PanicException, PanickingTokenizer
 
 
 def word_tokenizer() -> tokenizers.Tokenizer:
@@ -418,3 +426,12 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
     with pytest.raises(ConfigError, match=re.escape(install_line("index"))):
         chunk("too long", 3)
+
+
+def test_a_tokenizer_that_lacks_memory_says_so() -> None:
+    lacks: Any = PanickingTokenizer(MemoryError)
+    with pytest.raises(EngineOutOfMemoryError, match="the tokenizer is out of memory"):
+        count_tokens(lacks, ["a"])
+    panics: Any = PanickingTokenizer()
+    with pytest.raises(PanicException):
+        count_tokens(panics, ["a"])
