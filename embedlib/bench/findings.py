@@ -19,6 +19,16 @@ from embedlib.vectors.arrays import Vectors
 _WEIGHT_BYTES: Final = {"float32": 4, "bf16": 2, "int8": 1}
 
 
+def why_not_comparable(vectors: Vectors, reference: Vectors) -> str | None:
+    """Return why vectors have no cosines to float32[N, D]; None: they have."""
+    if vectors.shape != reference.shape:
+        made, right = (" x ".join(map(str, each.shape)) for each in (vectors, reference))
+        return f"its vectors are {made} numbers, and embedlib's {right}"
+    if not np.isfinite(vectors).all():
+        return "its vectors have NaN or infinite numbers"
+    return None
+
+
 def closeness(vectors: Vectors, reference: Vectors) -> Closeness:
     """Return the cosines between rows of two float32[N, D]."""
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(reference, axis=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,14 +47,21 @@ class BenchOptions:
     def __post_init__(self) -> None:
         """Check every field that has a range."""
         check_counts(self, "num_texts", "rounds")
-        if self.query_seconds <= 0:
-            raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
+        check_query_seconds(self.query_seconds)
         if self.text_tokens is not None:
             check_counts(self, "text_tokens")
             if self.texts_path is not None:
                 raise ConfigError("text_tokens is for the texts of embedlib; leave out texts_path")
         check_peers(self.vs, tuple(PEERS))
         check_peers(tuple(self.pythons), tuple(PEERS), "pythons")
+        for name, python in self.pythons.items():
+            if name not in self.vs:
+                raise ConfigError(f"pythons = {name!r}, which vs does not name; add it to vs")
+            if shutil.which(python) is None:
+                raise ConfigError(
+                    f"pythons[{name!r}] = {python!r}: there is no such program; give the python "
+                    "of an environment, as in env/bin/python"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +119,7 @@ class ServeBenchOptions:
     def __post_init__(self) -> None:
         """Check every field that has a range."""
         check_counts(self, "num_texts", "rounds")
-        if self.query_seconds <= 0:
-            raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
+        check_query_seconds(self.query_seconds)
         for name, url in self.urls.items():
             if not url.startswith("http://") or not urlsplit(url).hostname:
                 raise ConfigError(
@@ -161,6 +169,16 @@ def check_counts(options: object, *names: str) -> None:
     for name in names:
         if getattr(options, name) < 1:
             raise ConfigError(f"{name} = {getattr(options, name)}; it must be at least 1")
+
+
+def check_query_seconds(seconds: float) -> None:
+    """Refuse a time that is not above 0, or has no end.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"query_seconds = {seconds}; it must be more than 0, and finite")
 
 
 def check_peers(vs: tuple[str, ...], known: tuple[str, ...], option: str = "vs") -> None:

@@ -82,6 +82,8 @@ class Entry:
     loaded: Loaded
     batch_size: int | None = None
     bulk_s: list[float] = field(default_factory=list)
+    failure: str | None = None
+    """Why it stopped taking turns."""
 
     def bulk(self) -> None:
         """Take a turn: embed all texts."""
@@ -218,6 +220,8 @@ class Race:
     def take_turns(self, end_round: Callable[[], None] = lambda: None) -> None:
         """Do the bulk passes: ours before the first, between any two, and after the last peer.
 
+        A peer that fails has no more turns and says so in `failure`; the others' go on as before.
+
         Args:
             end_round: called after each round.
         """
@@ -225,11 +229,18 @@ class Race:
         for number in range(1, self.course.rounds + 1):
             self.report(f"bulk, round {number} of {self.course.rounds}")
             for peer in self.peers:
-                peer.bulk()
+                self._bulk_peer(peer)
                 self._bulk_ours()
             if not self.peers:
                 self._bulk_ours()
             end_round()
+
+    def _bulk_peer(self, peer: Entry) -> None:
+        if peer.failure is None:
+            try:
+                peer.bulk()
+            except ContestantFailedError as error:
+                peer.failure = error.reason
 
     def _bulk_ours(self) -> None:
         for entry in self.ours:

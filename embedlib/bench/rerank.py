@@ -18,6 +18,7 @@ from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance
 from embedlib.bench.shapes import find_or_write
 from embedlib.errors import EmbedlibError
 from embedlib.installing import install_line
+from embedlib.measuring.process import ContestantFailedError
 from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import docstring_pieces, read_lines
 from embedlib.models.reading.files import read_model_files
@@ -77,6 +78,9 @@ def run_rerank(
         with open_race(course, Path(scratch), report, start) as race:
             _enter_all(race, options)
             race.take_turns()
+            for peer in race.peers:
+                if peer.failure is not None:
+                    raise ContestantFailedError(peer.name, peer.failure)
             return _result(race, options, provenance(machine, command))
 
 

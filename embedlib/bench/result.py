@@ -156,6 +156,8 @@ class BenchResult(Measured):
     texts: str
     """Where they come from."""
     num_texts: int
+    num_different_texts: int
+    """embedlib computes equal texts of a batch once."""
     num_tokens: int
     """As embedlib counts them, truncated, padding excluded: the same number for all."""
     num_truncated: int

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embedlib.bench.findings import closeness, limits_of, of_the_limit, weights_mib
+from embedlib.bench.findings import (
+    closeness,
+    limits_of,
+    of_the_limit,
+    weights_mib,
+    why_not_comparable,
+)
 from embedlib.bench.options import BenchOptions, ReportLine
 from embedlib.bench.peers import BY_TOKENS, EMBEDLIB, FLOAT32, PEERS
 from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
@@ -150,8 +156,23 @@ class _Bench:
             try:
                 self.race.peers.append(self._enter(name))
             except ContestantFailedError as error:
-                self.race.report(f"{name}: not measured: {error.reason}")
-                self.skipped.append(Skipped(name=name, reason=error.reason))
+                self._skip(name, error.reason)
+
+    def _skip(self, name: str, reason: str) -> None:
+        """Name a peer that could not be measured, now and in the result."""
+        self.race.report(f"{name}: not measured: {reason}")
+        self.skipped.append(Skipped(name=name, reason=reason))
+
+    @contextmanager
+    def _leaving_out(self, figures: _Figures) -> Iterator[None]:
+        """Leave out a peer that fails in the block, and what was measured of it."""
+        try:
+            yield
+        except ContestantFailedError as error:
+            if figures.entry in self.race.ours:
+                raise
+            self._skip(figures.entry.name, error.reason)
+            self.figures = [one for one in self.figures if one is not figures]
 
     def _enter(self, name: str) -> Entry:
         """Start a contestant twice: first with nothing prepared, then to stay."""
@@ -174,8 +195,24 @@ class _Bench:
         with self.race.start(SGEMM, 1) as limits:
             self.race.take_turns(lambda: self._measure_limits(limits))
         for figures in self.figures:
-            figures.memory_after_bulk = figures.entry.process.call("memory")
-            figures.vectors = self.race.vectors(figures.entry)
+            with self._leaving_out(figures):
+                self._keep_bulk(figures)
+
+    def _keep_bulk(self, figures: _Figures) -> None:
+        """Fetch what a contestant has of its bulk passes.
+
+        Raises:
+            ContestantFailedError: it failed in one, or its vectors have no cosines to embedlib's.
+        """
+        entry = figures.entry
+        failure = entry.failure
+        if failure is None:
+            figures.memory_after_bulk = entry.process.call("memory")
+            figures.vectors = self.race.vectors(entry)
+            if entry in self.race.peers:
+                failure = why_not_comparable(figures.vectors, self.figures[1].vectors)
+        if failure is not None:
+            raise ContestantFailedError(entry.name, failure)
 
     def _measure_limits(self, process: Process) -> None:
         shapes = linear_shapes(self.files.spec.encoder)
@@ -190,7 +227,8 @@ class _Bench:
             self.race.report(f"queries, round {number} of {self.options.rounds}")
             # Back and forth: who comes first in every round finds its memory and caches colder.
             for figures in self.figures if number % 2 else reversed(self.figures):
-                figures.latencies_ms += figures.entry.process.call("query", seconds=seconds)
+                with self._leaving_out(figures):
+                    figures.latencies_ms += figures.entry.process.call("query", seconds=seconds)
         after = self.ours.entry.stats()["num_tokens"]
         self.mean_query_tokens = (after - before) / len(self.ours.latencies_ms)
 
@@ -232,6 +270,7 @@ class _Bench:
             revision=folder.revision,
             texts=origin,
             num_texts=len(self.race.course.texts),
+            num_different_texts=len(set(self.race.course.texts)),
             num_tokens=self.race.num_tokens,
             num_truncated=self.race.num_truncated,
             mean_query_tokens=self.mean_query_tokens,

@@ -87,11 +87,16 @@ def render(result: BenchResult) -> str:
 
 
 def _heading(result: BenchResult) -> str:
-    mean = result.num_tokens / result.num_texts
     cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
+    mean = f"mean {result.num_tokens / result.num_texts:.0f}{cut}"
+    different = (
+        f" ({result.num_different_texts:,} different; embedlib computes equal ones of a batch once)"
+        if result.num_different_texts < result.num_texts
+        else ""
+    )
     return (
         f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
-        f"{result.num_texts:,} texts, {result.num_tokens:,} tokens (mean {mean:.0f}{cut}) of "
+        f"{result.num_texts:,} texts{different}, {result.num_tokens:,} tokens ({mean}) of "
         f"{result.texts}; queries of {result.mean_query_tokens:.1f} tokens"
     )
 

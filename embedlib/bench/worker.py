@@ -128,9 +128,9 @@ class ContestantCalls:
         return self._contestant.memory()
 
     def save_vectors(self, path: str) -> None:
-        """Write the vectors of the last bulk pass as .npy."""
+        """Write the vectors of the last bulk pass as .npy, in float32."""
         assert self._vectors is not None, "bulk comes first; this is a bug in embedlib"
-        np.save(path, self._vectors)
+        np.save(path, np.asarray(self._vectors, np.float32))
 
 
 def main(name: str, threads: int) -> None:

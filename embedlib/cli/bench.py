@@ -6,9 +6,11 @@ import json
 import os.path
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import click
@@ -235,6 +237,25 @@ def _check_json_path(path: str | None) -> None:
         raise click.UsageError(f"--json {path!r}: no such folder; create it first")
     if path is not None and os.path.isdir(path):
         raise click.UsageError(f"--json {path!r} is a folder; give a file")
+    if path is None or path == _STDOUT:
+        return
+    with _explaining(path):
+        if Path(path).is_file():
+            Path(path).open("ab").close()
+        elif not Path(path).exists():  # what is there and no file is a pipe, or /dev/null
+            with NamedTemporaryFile(dir=Path(path).parent):
+                pass
+
+
+@contextmanager
+def _explaining(path: str) -> Iterator[None]:
+    """Say which file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot write {path}: {error.strerror}; give another file as --json"
+        ) from error
 
 
 def _names(text: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -258,7 +279,5 @@ def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:
         if json_path == _STDOUT:
             click.echo(content, nl=False)
         else:
-            try:
+            with _explaining(json_path):
                 Path(json_path).write_text(content, encoding="utf-8")
-            except OSError as error:
-                raise click.ClickException(f"cannot write {json_path}: {error.strerror}") from error

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +14,8 @@ from embedlib.bench.peers import PEERS, Peer, missing_modules
 from embedlib.bench.race import start_contestant
 from embedlib.cli import main
 from embedlib.measuring.process import ContestantFailedError
+
+bench_command = import_module("embedlib.cli.bench")
 
 
 def test_help_shows_the_defaults_and_the_peers() -> None:
@@ -36,6 +41,41 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(main, ["bench", "model", *arguments])
     assert done.exit_code != 0
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_json_file_that_cannot_be_written_is_told_before_measuring(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "result.json"
+    if is_there:
+        path.write_text("old")
+
+    opened = Path.open
+
+    def refuse(**options: object) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def open_others(self: Path, *arguments: Any) -> object:
+        return refuse() if self == path else opened(self, *arguments)
+
+    # Not by the rights of a folder, which do not stop root.
+    monkeypatch.setattr(bench_command, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(Path, "open", open_others)
+    done = CliRunner().invoke(main, ["bench", "no-such-model", "--json", str(path)])
+    assert done.exit_code == 1
+    told = f"Error: cannot write {path}: Permission denied; give another file as --json\n"
+    assert done.stderr == told
+
+
+def test_a_json_file_is_left_as_it_is_until_there_are_figures(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("old")
+    for path in (old, new):
+        done = CliRunner().invoke(main, ["bench", "m", "--rounds", "0", "--json", str(path)])
+        assert "rounds = 0" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    assert old.read_text() == "old"
 
 
 def test_the_reason_of_a_failure_is_not_endless() -> None:

@@ -168,8 +168,28 @@ def test_what_goes_wrong(
     rerank_course.broken[CROSS_ENCODER] = {"load"}
     with pytest.raises(EmbedlibError, match=f"{CROSS_ENCODER} failed: TypeError"):
         run(rerank_course, options)
+    rerank_course.broken = {CROSS_ENCODER: {"save_vectors"}}
+    with pytest.raises(EmbedlibError, match=f"{CROSS_ENCODER} failed: TypeError"):
+        run(rerank_course, options)
     monkeypatch.setattr(rerank_module, "missing_modules", lambda name: ["torch"])
     with pytest.raises(EmbedlibError, match=re.escape(f"torch missing; {install_line('bench')}")):
+        run(rerank_course, options)
+
+
+def test_a_peer_that_breaks_in_the_race_ends_the_run(
+    options: dict[str, Any], rerank_course: Any
+) -> None:
+    fake = rerank_course.fakes[CROSS_ENCODER]
+    encode = fake.encode
+
+    def break_late(texts: list[str], batch_size: int | None) -> Any:
+        # Once in the warm-up, and then in the race.
+        if len(texts) == NUM_TEXTS and len(fake.events) > 2 * len(BATCH_SIZES) + 4:
+            raise RuntimeError("boom")
+        return encode(texts, batch_size)
+
+    fake.encode = break_late
+    with pytest.raises(EmbedlibError, match=f"{CROSS_ENCODER} failed: RuntimeError: boom"):
         run(rerank_course, options)
 
 

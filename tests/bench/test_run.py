@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -184,6 +185,64 @@ def test_a_peer_that_fails_beside_queries_keeps_its_other_figures(
     assert "| failed: TypeError" in render(result)
 
 
+def in_the_race(fake: Any, course: Any, change: Callable[[Any], Any]) -> None:
+    """Let a fake return something else from its second turn in the race on."""
+    encode, turns = fake.encode, []
+
+    def encode_and_change(*args: Any) -> Any:
+        vectors = encode(*args)
+        turns.extend(["turn"] * ("sgemm starts" in course.log))
+        return change(vectors) if len(turns) > 1 else vectors
+
+    fake.encode = encode_and_change
+
+
+def fail(_: Any) -> Any:
+    raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (fail, "RuntimeError: boom"),
+        (lambda vectors: vectors[:, :1], "its vectors are 40 x 1 numbers, and embedlib's 40 x 2"),
+        (lambda vectors: vectors[:-1], "its vectors are 39 x 2 numbers, and embedlib's 40 x 2"),
+        (lambda vectors: vectors * math.nan, "its vectors have NaN or infinite numbers"),
+    ],
+)
+def test_a_peer_that_breaks_in_the_race_costs_no_other_figures(
+    change: Callable[[Any], Any], reason: str, options: BenchOptions, course: Any
+) -> None:
+    in_the_race(course.fakes[TORCH], course, change)
+    result = run(options, course)
+    assert [one.name for one in result.contestants] == [*OURS, OPENVINO]
+    openvino = result.contestants[2].embedlib_ratio
+    assert openvino is not None
+    assert openvino.values == pytest.approx((4, 4, 4)), "its turns are between ours as before"
+    assert [(one.name, one.reason) for one in result.skipped] == [(TORCH, reason)]
+    assert f"- {TORCH}: not measured: {reason}" in render(result)
+
+
+def test_a_peer_that_breaks_at_a_query_costs_no_other_figures(
+    options: BenchOptions, course: Any
+) -> None:
+    course.broken[TORCH] = {"query"}
+    result = run(options, course)
+    assert [one.name for one in result.contestants] == [*OURS, OPENVINO]
+    assert [one.name for one in result.skipped] == [TORCH], "told once, though rounds are three"
+    course.broken = {FLOAT32: {"query"}}
+    with pytest.raises(EmbedlibError, match="embedlib-float32 failed: TypeError"):
+        run(options, course)
+
+
+def test_equal_texts_are_told(options: BenchOptions, course: Any) -> None:
+    assert "different" not in render(run(options, course))
+    assert options.texts_path is not None
+    options.texts_path.write_text("a text\nanother\n" + "a text\n" * 3)
+    told = "5 texts (2 different; embedlib computes equal ones of a batch once), 31 tokens"
+    assert told in render(run(options, course))
+
+
 def test_a_peer_that_would_take_all_day_is_left_out(options: BenchOptions, course: Any) -> None:
     course.fakes[TORCH].seconds_per_text = 10
     result = run(options, course)
@@ -246,9 +305,13 @@ def test_the_table(options: BenchOptions, course: Any) -> None:
         ({"rounds": 0}, "rounds = 0; it must be at least 1"),
         ({"num_texts": -1}, "num_texts"),
         ({"query_seconds": 0.0}, "query_seconds"),
+        ({"query_seconds": math.nan}, "query_seconds = nan; it must be more than 0, and finite"),
+        ({"query_seconds": math.inf}, "query_seconds = inf"),
         ({"text_tokens": 0}, "text_tokens = 0; it must be at least 1"),
         ({"text_tokens": 9, "texts_path": Path("t")}, "leave out texts_path"),
         ({"pythons": {"faster": "python"}}, "pythons = 'faster'; it must be one of"),
+        ({"pythons": {TORCH: sys.executable}}, f"pythons = '{TORCH}', which vs does not name"),
+        ({"vs": (TORCH,), "pythons": {TORCH: "no/python"}}, "there is no such program"),
     ],
 )
 def test_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
