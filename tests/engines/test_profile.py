@@ -17,6 +17,7 @@ from embedlib.config import Config
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.profile import Profile, ProfileKey, read_profile, write_profile
 from embedlib.engines.select import plan_engine
+from embedlib.models.encoder_parts import Convolutions, Experts, WideHeads
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.session.loading import load_model
 from tests.comparing import relative_errors
@@ -116,6 +117,29 @@ def key_of(files: ModelFiles, config: Config) -> ProfileKey:
     plan = plan_engine(files, config, machine=machine)
     assert KIND.profile_key is not None
     return KIND.profile_key(plan, files, config, machine)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"windows": (4,) * 2},
+        {"experts": Experts(count=4, num_chosen=2, layers=(1,))},
+        {"convolutions": Convolutions(layers=(0,), width=3, has_bias=False)},
+        {"wide_heads": WideHeads(head_dim=16, num_kv_heads=1)},
+    ],
+)
+def test_layers_that_compute_otherwise_have_a_profile_of_their_own(
+    changes: dict[str, Any], files: ModelFiles, config: Config
+) -> None:
+    config = replace(config, precision="float32")
+    plan = plan_engine(files, config, machine=fake_machine())
+    encoder = replace(files.spec.encoder, **changes)
+    other = replace(files, spec=replace(files.spec, encoder=encoder))
+    assert KIND.profile_key is not None
+    mine, others = (
+        KIND.profile_key(plan, each, config, fake_machine()).path(config) for each in (files, other)
+    )
+    assert mine != others
 
 
 def test_a_load_uses_the_profile_and_options_win_over_it(files: ModelFiles, config: Config) -> None:

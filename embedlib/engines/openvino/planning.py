@@ -6,7 +6,7 @@ Imports no openvino.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from embedlib.engines.profile import Profile, ProfileKey
@@ -73,7 +73,9 @@ def profile_key(
     encoder = files.spec.encoder
     names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
     more = ("intermediate_size", "is_gated", "is_causal")
-    shape = {name: getattr(encoder, name) for name in (*names, *more)}
+    parts = ("windows", "wide_heads", "experts", "convolutions")
+    facts = asdict(encoder)
+    shape = {name: facts[name] for name in (*names, *more, *parts)}
     is_narrow = stores_16_bits(files, plan.precision.folder)
     is_narrow = is_narrow and not needs_of(plan, files, config).is_widened
     return ProfileKey(
