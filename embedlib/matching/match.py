@@ -187,6 +187,8 @@ class SettingSearch:
         self, setting: Setting, ours: NDArray[np.float32], apart: tuple[str, ...]
     ) -> str:
         """Return what the vectors may be, which this setting comes nearest to."""
+        if not self._theirs.vectors.any():
+            return "they are zeros alone: nothing was computed, or it was lost on the way"
         if self._theirs.are_whole:
             return "their numbers are whole: codes of a lower precision, not the model's vectors"
         told = what_they_may_be(ours, self._theirs, self._gate)

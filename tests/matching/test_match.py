@@ -147,6 +147,7 @@ def test_something_else(embedder: Embedder) -> None:
     noise = np.random.default_rng(0).normal(0, 0.02, right.shape).astype(np.float32)
     assert "near, as of another precision" in compared(embedder, right + noise).hint
     assert "codes of a lower precision" in compared(embedder, np.rint(5 * right)).hint
+    assert "they are zeros alone" in compared(embedder, np.zeros_like(right)).hint
     wide = np.zeros((len(TEXTS), 33), np.float32)
     assert "33 numbers, and the model makes 32" in compared(embedder, wide).hint
 
