@@ -272,7 +272,7 @@ def _started(
     config = opened.config
     while True:
         try:
-            plan = _prepared_plan(opened, files, machine)
+            plan = prepared_plan(opened, files, machine)
         except EngineUnavailableError as error:
             skipped = [f"{name}: {why}" for name, why in machine.refused.items()]
             untold = [each for each in skipped if each not in str(error)]
@@ -290,8 +290,13 @@ def _started(
         machine = machine.without(plan.engine, reason)
 
 
-def _prepared_plan(opened: OpenedModel, files: ModelFiles, machine: Machine) -> EnginePlan:
+def prepared_plan(opened: OpenedModel, files: ModelFiles, machine: Machine) -> EnginePlan:
     """Return the plan of a model, after what must be measured for it or can be in seconds.
+
+    Args:
+        opened: the model.
+        files: its files.
+        machine: what the machine has.
 
     Raises:
         EngineUnavailableError: as `plan_engine`; the message says what was measured.

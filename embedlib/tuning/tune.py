@@ -16,13 +16,12 @@ from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import engine_directory
 from embedlib.engines.profile import Profile, ProfileKey, check_writable, write_profile
-from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, EngineUnsupportedError, count_of
 from embedlib.measuring.texts import docstrings, read_lines, texts_of_about
 from embedlib.models.opening import OpenedModel, check_has_precisions
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.session.preparing import prepare_now
+from embedlib.session.loading import prepared_plan
 from embedlib.tuning.runners import EmbeddingRunners, Planned
 from embedlib.tuning.search import BETTER, Row, race, search
 from embedlib.tuning.steps import other_libraries, steps
@@ -107,6 +106,7 @@ def tune(
     Raises:
         ConfigError: the model has a head, an option is out of range, or there are too few texts.
         ModelUnsupportedError: a model of this kind has float32 alone.
+        EngineUnavailableError: no engine can run the model here.
         EngineUnsupportedError: the engine has nothing to vary.
         EngineBuildError: the profile cannot be written.
     """
@@ -123,9 +123,7 @@ def tune(
     check_has_precisions(files.spec, opened.name)
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
-    plan = plan_engine(files, config, opened.manifest, machine=machine)
-    if prepare_now(opened, files, plan):  # a profile is of the precision that loads take
-        plan = plan_engine(files, config, opened.manifest, machine=machine)
+    plan = prepared_plan(opened, files, machine)  # a profile is of the precision that loads take
     kind = plan.kind
     if kind.profile_key is None or kind.choose_profile is None:
         raise EngineUnsupportedError(

@@ -25,6 +25,7 @@ from embedlib.models.compiled.report_cache import model_place
 from embedlib.models.reading.files import read_model_files
 from embedlib.session import preparing
 from embedlib.session.preparing import Task
+from embedlib.tuning import TuneOptions, tune
 
 TOO_MUCH = 1 << 50
 """Bytes; no machine has so much memory."""
@@ -112,6 +113,19 @@ def test_it_is_measured_before_the_first_load(
     with load() as embedder:
         assert embedder.precision == "int8"
     assert len(tasks) == 1, "it is known now"
+
+
+def test_tune_waits_for_it_as_a_load_does(
+    tasks: list[Task],
+    tiny_folder: Callable[[str], Path],
+    new_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passing(monkeypatch, True)
+    config = Config(engine="openvino", threads=1, engine_cache_dir=new_cache)
+    tuned = tune(tiny_folder("bert"), TuneOptions(minutes=0.001, config=config))
+    assert tuned.precision == "int8"
+    assert [task.is_needed for task in tasks] == [True]
 
 
 def test_what_does_not_pass_is_refused_with_what_was_found(

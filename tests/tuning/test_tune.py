@@ -71,8 +71,10 @@ def test_auto_is_tuned_in_the_precision_that_loads_take(
         write_report(made, make_report(fingerprint=model_fingerprint(files)))
         return True
 
-    monkeypatch.setattr(import_module("embedlib.tuning.tune"), "prepare_now", prepare)
-    assert tune(tiny_folder("bert"), TuneOptions(minutes=0.001, config=config)).precision == "int8"
+    with monkeypatch.context() as patched:
+        patched.setattr(import_module("embedlib.session.loading"), "prepare_now", prepare)
+        tuned = tune(tiny_folder("bert"), TuneOptions(minutes=0.001, config=config))
+    assert tuned.precision == "int8"
     with Embedder(tiny_folder("bert"), config=config) as embedder:
         assert embedder.stats().profile.startswith("tuned: ")
 
