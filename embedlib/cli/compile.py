@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, Share, config_options
@@ -80,7 +81,10 @@ def compile(
       embedlib compile BAAI/bge-en-icl --fidelity 0.999 --against bf16
       embedlib compile BAAI/bge-small-en-v1.5 --precision int8 --fidelity 0.999
     """  # noqa: D301 - click takes \b as "keep these lines"
-    _check_flags(precision, fidelity, {"--texts": texts_path, "--against": against})
+    source = click.get_current_context().get_parameter_source("device")
+    device = options["device"] if source is ParameterSource.COMMANDLINE else None
+    flags = {"--texts": texts_path, "--against": against, "--device": device}
+    _check_flags(precision, fidelity, flags)
     config = Config(**options)
 
     from embedlib.models.compiled.compile import compile_model

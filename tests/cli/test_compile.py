@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
 from embedlib.models.reading.files import read_model_files
@@ -103,3 +104,15 @@ def read(terminal: int) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # the other end is closed
         return b""
+
+
+def test_a_device_is_for_measuring(run: Run, folder: Path, tmp_path: Path) -> None:
+    refused = run("compile", folder, "--precision", "int8", "--device", "cpu")
+    assert refused.exit_code == 2
+    assert "Error: --device is for measuring; give --fidelity too" in refused.stderr
+    done = CliRunner().invoke(
+        main,
+        ["compile", str(folder), "--precision", "int8", "--out", str(tmp_path / "out")],
+        env={"EMBEDLIB_DEVICE": "cpu"},
+    )
+    assert done.exit_code == 0, "what is set for all commands is nobody's question here"
