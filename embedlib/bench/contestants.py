@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8
+from embedlib.config import Config
 from embedlib.measuring.child import Memory, own_memory
 from embedlib.vectors.arrays import Vectors
 
@@ -63,7 +64,7 @@ class Contestant(Protocol):
 
 
 class OwnContestant(ABC, Generic[Model]):
-    """This library as it comes: the options are `threads`, and where this run keeps its cache."""
+    """This library as it comes, on the CPU as its peers: without what the environment sets."""
 
     packages: tuple[str, ...] = ("openvino", "tokenizers", "numpy")
 
@@ -71,18 +72,19 @@ class OwnContestant(ABC, Generic[Model]):
         self._model: Model | None = None
 
     @abstractmethod
-    def _make(self, folder: Path, options: dict[str, Any]) -> Model:
+    def _make(self, folder: Path, config: Config) -> Model:
         """Load the model."""
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Load the model; the engine is compiled the first time and cached."""
         own = {
+            "device": "cpu",
             "threads": threads,
             "engine_cache_dir": cache_dir,
             "on_truncate": "ignore",
             "prepare": is_first_start(cache_dir),
         }
-        self._model = self._make(folder, {**own, **options})
+        self._model = self._make(folder, Config(**{**own, **options}))
 
     def fill_cache(self, cache_dir: Path) -> None:
         """Wait for what the load measures beside the work."""
@@ -109,10 +111,10 @@ class EmbedlibContestant(OwnContestant["Embedder"]):
         """Import it; the engine's library is imported by the constructor."""
         import embedlib.embedder  # noqa: F401
 
-    def _make(self, folder: Path, options: dict[str, Any]) -> Embedder:
+    def _make(self, folder: Path, config: Config) -> Embedder:
         from embedlib.embedder import Embedder
 
-        return Embedder(folder, **options)
+        return Embedder(folder, config=config)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Encode on the bulk lane; batches are made by token budget."""
@@ -185,7 +187,6 @@ def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
 
 def compile_int8(folder: Path, cache_dir: Path, threads: int) -> None:
     """Compile a model to int8 as the gate allows, unless the cache has it."""
-    from embedlib.config import Config
     from embedlib.fidelity import compile_to_gate
     from embedlib.models.compiled.cache import compiled_versions
     from embedlib.models.compiled.fidelity_report import Gate

@@ -14,6 +14,7 @@ from embedlib.measuring.texts import RERANK_QUERY
 from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
+    from embedlib.config import Config
     from embedlib.reranker import Reranker
 
 
@@ -24,10 +25,10 @@ class RerankerContestant(OwnContestant["Reranker"]):
         """Import it; the engine's library is imported by the constructor."""
         import embedlib.reranker  # noqa: F401
 
-    def _make(self, folder: Path, options: dict[str, Any]) -> Reranker:
+    def _make(self, folder: Path, config: Config) -> Reranker:
         from embedlib.reranker import Reranker
 
-        return Reranker(folder, **options)
+        return Reranker(folder, config=config)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Rank the texts and return their scores, float32[N], in the texts' order."""

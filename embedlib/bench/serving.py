@@ -146,10 +146,13 @@ class _ServeBench:
         arguments = [
             *("-m", "embedlib", "serve", folder, "--name", f"served={folder}"),
             *("--threads", str(config.num_threads)),
+            # As the model in process, whatever the environment sets, and nothing measured beside.
+            *("--device", "cpu", "--no-prepare"),
             *("--engine-cache-dir", str(self.race.cache_of(EMBEDLIB))),
         ]
-        if self.ours.loaded.precision == "float32":  # any other one is found in the cache
-            arguments += ["--precision", "float32"]
+        # Any other one than float32 is found in the cache.
+        is_float32 = self.ours.loaded.precision == "float32"
+        arguments += ["--precision", "float32" if is_float32 else "auto"]
         if config.max_batch_tokens is not None:
             arguments += ["--max-batch-tokens", str(config.max_batch_tokens)]
         server = self._stack.enter_context(

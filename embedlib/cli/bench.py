@@ -137,8 +137,8 @@ def bench(
     Measures on this machine the bulk rate, query latency alone and during a bulk job, start time,
     memory, and how close embedlib comes to the matrix-multiplication speed of the machine. Embedlib
     and its peers take turns, each in its own process, on the same texts with the same number of
-    threads. A library computes as it comes, unless its name here says otherwise; what each makes of
-    the vectors stands beside its speed. MODEL is a folder, a hub name,
+    threads, on the CPU. A library computes as it comes, unless its name here says otherwise; what
+    each makes of the vectors stands beside its speed. MODEL is a folder, a hub name,
     package:NAME, or shape:NAME: seeded random weights in the shape of minilm, bert-base,
     bert-large, qwen3-0.6b, mistral-7b or, for rerank, bge-reranker-v2-m3; shape:NAME/2 has two
     layers of it.

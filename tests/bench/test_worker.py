@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedlib import fidelity
-from embedlib.bench.contestants import EmbedlibInt8Contestant
+from embedlib.bench.contestants import EmbedlibContestant, EmbedlibInt8Contestant
 from embedlib.bench.worker import ContestantCalls
 from embedlib.config import Config
 from embedlib.measuring.child import own_memory
@@ -24,6 +24,21 @@ Ask = Callable[..., list[dict[str, Any]]]
 
 def request(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
     return name, arguments
+
+
+def test_ours_takes_the_cpu_as_its_peers_do_and_nothing_of_the_environment(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_DEVICE", "cuda")
+    monkeypatch.setenv("EMBEDLIB_PRECISION", "fp8")
+    monkeypatch.setenv("EMBEDLIB_MAX_BATCH_TOKENS", "33")
+    (tmp_path / "filled").touch()  # a second start
+    contestant = EmbedlibContestant()
+    contestant.load(tiny_folder("bert"), tmp_path, 1, {"max_batch_tokens": None})
+    config = contestant._loaded.config
+    assert (config.device, config.precision, config.threads) == ("cpu", "auto", 1)
+    assert config.max_batch_tokens is None
+    assert contestant.precision() == "float32"
 
 
 def test_load_times_the_constructor_without_the_imports(

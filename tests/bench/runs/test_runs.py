@@ -48,6 +48,7 @@ def test_a_server_with_a_tiny_model(
     tiny_folder: Callable[[str], Path], course: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "CLIENTS", 20)
+    monkeypatch.setenv("EMBEDLIB_DEVICE", "cuda")  # nothing of it reaches the server
     options = ServeBenchOptions(
         model=str(tiny_folder("bert")),
         urls={"nobody": URL},
