@@ -38,7 +38,7 @@ from embedlib.measuring.spread import Latency, Spread, aba_ratios
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines, texts_of_about
 from embedlib.models.folders import read_folder
 from embedlib.models.hub import ModelFolder
-from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.files import ModelFiles, is_scoring_model
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 
 QUERY_INTERVAL_S = 0.1
@@ -75,7 +75,7 @@ def run_bench(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embedlib-bench-")))
         folder = find_or_write(options.model, options.config, scratch)
-        files = read_folder(folder.path)
+        files = _files(options.model, folder.path)
         texts, origin = _texts(options, files)
         course = Course(
             folder=folder.path,
@@ -90,6 +90,20 @@ def run_bench(
         bench.run()
         about_run = provenance(machine, command)
         return bench.result(folder, origin, about_run)
+
+
+def _files(model: str, folder: Path) -> ModelFiles:
+    """Return the files of a model that makes one dense vector of a text.
+
+    Raises:
+        ConfigError: it makes something else.
+    """
+    if is_scoring_model(folder):
+        raise ConfigError(f"{model} computes scores; rerankers are measured with --task rerank")
+    files = read_folder(folder)
+    if files.spec.late_interaction is not None or files.spec.is_sparse:
+        raise ConfigError(f"{model} makes no dense vector of a text, and only those are measured")
+    return files
 
 
 def _texts(options: BenchOptions, files: ModelFiles) -> tuple[list[str], str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from embedlib.bench.table import render
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.installing import install_line
+from embedlib.testing.models.write import write_tiny_model
 from embedlib.version import __version__
 
 TORCH, OPENVINO = ST, f"{ST}-openvino"
@@ -317,6 +319,22 @@ def test_the_table(options: BenchOptions, course: Any) -> None:
 def test_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BenchOptions(model="m", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("bert-cross-encoder", "computes scores; rerankers are measured with --task rerank"),
+        ("late-bert", "makes no dense vector of a text, and only those are measured"),
+    ],
+)
+def test_models_without_a_dense_vector_are_refused_first(
+    variant: str, message: str, options: BenchOptions, course: Any, tmp_path: Path
+) -> None:
+    model = str(write_tiny_model(tmp_path / "model", variant))
+    with pytest.raises(ConfigError, match=f"^{re.escape(model)} {message}$"):
+        run(replace(options, model=model), course)
+    assert course.log == []
 
 
 def test_a_length_that_no_text_has(
