@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import read_model_files
+from embedlib.testing.models.static import write_static_model
 from tests.fidelity_reports import make_report
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -38,6 +40,19 @@ def test_ours_takes_the_cpu_as_its_peers_do_and_nothing_of_the_environment(
     config = contestant._loaded.config
     assert (config.device, config.precision, config.threads) == ("cpu", "auto", 1)
     assert config.max_batch_tokens is None
+    assert contestant.precision() == "float32"
+
+
+def test_a_static_model_has_nothing_to_prepare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worthwhile = import_module("embedlib.engines.worthwhile")
+    monkeypatch.setattr(worthwhile, "worthwhile", lambda *_: ("int8", "float32"))
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    contestant = EmbedlibContestant()
+    contestant.load(write_static_model(tmp_path / "static"), cache, 1, {})
+    contestant.fill_cache(cache)
     assert contestant.precision() == "float32"
 
 
