@@ -6,11 +6,17 @@ Source: defaults, traits and tensor names are those of the class in transformers
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.families.row import Family, Key
 from embedlib.models.families.tensor_names import T5_GATED_TENSORS, T5_TENSORS
+
+T5_FIXED: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
+    {"is_encoder_decoder": (True, False, None), "is_causal": (False, None)}
+)
 
 # The encoder alone: sentence-transformers leaves out the decoder of a file that has one.
 T5_GATED: Final = Family(
@@ -40,13 +46,14 @@ T5_GATED: Final = Family(
         "intermediate_size": ("d_ff",),
         "d_kv": ("head_dim",),
     },
-    fixed={"is_encoder_decoder": (True, False, None), "is_causal": (False, None)},
+    fixed={
+        **T5_FIXED,
+        # The class derives the two from feed_forward_proj, unless the file has them, too.
+        "dense_act_fn": ("gelu_new",),
+        "is_gated_act": (True,),
+    },
     harmless=frozenset(
-        {
-            "n_positions", "num_decoder_layers", "dropout_rate", "scale_decoder_outputs",
-            # The class derives the two from feed_forward_proj.
-            "dense_act_fn", "is_gated_act",
-        }
+        {"n_positions", "num_decoder_layers", "dropout_rate", "scale_decoder_outputs"}
     ),
     # The class sets what tokenizer.json has.
     tokenizer_class="TokenizersBackend",
@@ -61,5 +68,8 @@ T5: Final = replace(
     own_rows=(T5_GATED,),
     is_gated=False,
     activation=Key("feed_forward_proj", "relu"),
+    # A dense_act_fn in the file wins in the class, so the two must agree.
+    names={**T5_GATED.names, "feed_forward_proj": ("dense_act_fn",)},
+    fixed={**T5_FIXED, "is_gated_act": (False,)},
     tensors=T5_TENSORS,
 )
