@@ -94,7 +94,7 @@ def _of_static_model(files: ModelFiles) -> Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.post_processor = None
-        read.check_ids(tokenizer, files.spec.encoder.vocab_size)
+        read.check_ids(tokenizer, files.spec.encoder.vocab_size, is_table=True)
         if files.spec.is_sparse:
             _check_table_class(read, files)
         tokenizer.encode(PROBE)

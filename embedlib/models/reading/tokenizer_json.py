@@ -111,14 +111,18 @@ class TokenizerJson:
         """Return an option of the model."""
         return self.unigram[key] if key in self.unigram else getattr(self.tokenizer.model, key)
 
-    def check_ids(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+    def check_ids(self, tokenizer: Tokenizer, vocab_size: int, *, is_table: bool = False) -> None:
         """Reject a tokenizer that can give an id for which the model has no embedding.
 
         Args:
             tokenizer: made of this file; tokenizer_config.json may have added tokens.
             vocab_size: rows of the matrix of embeddings.
+            is_table: the number is that of the rows in a file of weights, not of config.json.
         """
-        accepted = f"accepted: less than vocab_size = {vocab_size} of config.json"
+        limit = f"vocab_size = {vocab_size} of config.json"
+        if is_table:
+            limit = f"the {vocab_size} rows of the table"
+        accepted = f"accepted: less than {limit}"
         vocab = tokenizer.get_vocab(with_added_tokens=True)
         if len(set(vocab.values())) < len(vocab):
             twice = next(

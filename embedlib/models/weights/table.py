@@ -61,10 +61,11 @@ class TokenTable:
         rows = _values(self.rows, data).astype(np.float32, copy=False)
         if self.mapping is not None:
             mapping = _values(self.mapping, data)
-            if len(mapping) and not 0 <= mapping.min() <= mapping.max() < len(rows):
+            wrong = mapping[(mapping < 0) | (mapping >= len(rows))]
+            if len(wrong):
                 raise ModelWeightsError(
-                    f"{self.rows.file}: tensor mapping names row {mapping.max()}; the table has "
-                    f"{len(rows)}"
+                    f"{self.rows.file}: tensor mapping names row {wrong[0]}; the table has "
+                    f"{len(rows)}, counted from 0"
                 )
             rows = rows[mapping]
         if self.weights is not None:
