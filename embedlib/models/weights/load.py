@@ -231,22 +231,51 @@ def _load_vocabulary(
 def _load_answer_rows(
     files: ModelFiles, place: AnswerRows, encoder: Mapping[str, StoredTensor]
 ) -> RowDifference:
-    """Return the row whose product with the last token's vector is the score."""
+    """Return the row whose product with the last token's vector is the score.
+
+    Raises:
+        ModelWeightsError: as `_pick` and `_check_tied`.
+    """
     num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
     matrix = encoder["tokens"]
+    paths = weight_files(files.transformer_dir, files.folder)
+    stored = list_all(paths, files.folder)
     if place.tensor is not None:
-        paths = weight_files(files.transformer_dir, files.folder)
         where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-        stored = list_all(paths, files.folder)
         found = {name: stored[name] for name in stored if name == place.tensor}
         rows = {"lm_head": FusedSlice(place.tensor, 0, 1)}
         matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
+    elif (name := ROWS[files.spec.encoder.family].lm_head) in stored:
+        _check_tied(place, matrix, stored[name])
     subtracted = place.false_token_id
     return RowDifference(
         matrix.block(place.true_token_id, num_tokens),
         None if subtracted is None else matrix.block(subtracted, num_tokens),
         place.divisor,
     )
+
+
+def _check_tied(place: AnswerRows, tokens: StoredTensor, own: StoredTensor) -> None:
+    """Refuse an LM head whose rows of the answers are not those of the matrix of tokens.
+
+    Source: `tie_weights` of transformers 5, which does not tie matrices that differ; 4 does.
+    """
+    if own.dtype not in STORED_DTYPES or own.shape != tokens.shape:
+        return
+    matrices = [(matrix, map_file(matrix.path)) for matrix in (tokens, own)]
+    for token_id in (place.true_token_id, place.false_token_id):
+        if token_id is None:
+            continue
+        first, second = (
+            matrix.block(token_id, matrix.shape[0]).read(data) for matrix, data in matrices
+        )
+        if not np.array_equal(first, second):
+            raise ModelWeightsError(
+                f"{own.file}: the LM head differs from the embeddings of the tokens, and "
+                "tie_word_embeddings of config.json says that they are one matrix: transformers 5 "
+                "scores with the first, 4 with the second; set tie_word_embeddings to false for "
+                "the first, or take the LM head out of the file"
+            )
 
 
 def _pick(

@@ -196,10 +196,6 @@ CHANGES: dict[str, tuple[str, Callable[[ModelFiles], ModelFiles]]] = {
         "qwen3-logit-score",
         lambda files: replace(files, module_tensors={1: AnswerRows(None, 300, None)}),
     ),
-    "tied": (
-        "llama-logit-score",
-        lambda files: replace(files, module_tensors={1: AnswerRows(None, 40, None)}),
-    ),
 }
 
 

@@ -386,6 +386,28 @@ def test_a_row_of_answers_may_be_divided(tiny_folder: Callable[[str], Path]) -> 
     assert np.allclose(load_weights(divided)[f"modules.{position}.weight"] * 5, whole, rtol=1e-6)
 
 
+@pytest.mark.parametrize("answer", ["true_token_id", "false_token_id"])
+def test_a_tied_lm_head_is_refused_if_the_file_has_another(answer: str, tmp_path: Path) -> None:
+    # transformers 5 does not tie two matrices that differ, 4 does.
+    folder = write_tiny_model(tmp_path, "qwen2-answers")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    arrays = {name: array.copy() for name, array in load_file(folder / "model.safetensors").items()}
+    head = arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"].copy()
+    files = read_model_files(folder, with_head=True, template="mxbai-rerank-v2")
+    rows = files.module_tensors[1]
+    assert isinstance(rows, AnswerRows)
+    assert rows.false_token_id is not None
+    head[rows.true_token_id + 1] += 1  # of no answer
+    save_file(arrays, folder / "model.safetensors")
+    tied = head[rows.true_token_id] - head[rows.false_token_id]
+    assert np.array_equal(load_weights(files)["modules.1.weight"][0], tied)
+    head[getattr(rows, answer)] *= 2
+    save_file(arrays, folder / "model.safetensors")
+    with pytest.raises(ModelWeightsError, match=r"LM head differs from .* tie_word_embeddings"):
+        load_weights(files)
+
+
 def test_a_template_may_score_with_a_single_token(tmp_path: Path) -> None:
     # The tiny model with a token that these templates answer with.
     folder = write_tiny_model(tmp_path, "qwen3-answers")
