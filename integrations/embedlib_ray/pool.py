@@ -52,7 +52,8 @@ class _Task:
     method: str
     arguments: tuple[Any, ...]
     future: Future[Any]
-    attempts: int = 0
+    failed_at: list[int] = field(default_factory=list)
+    """Numbers of places, one for each attempt."""
 
 
 @dataclass(eq=False)
@@ -216,13 +217,13 @@ class WorkerPool:
 
     def _assign(self) -> None:
         ready = [place for place in self._places if place.is_ready]
-        # A suspect has a worker for itself: the first one that is ready gets nothing else before.
-        alone = ready[0] if self._suspects and ready else None
+        # A suspect has a worker for itself, which gets nothing else before.
+        alone = self._for_suspect(ready)
         if alone is not None and not alone.tasks:
             self._call(alone, self._suspects.popleft())
         for _ in range(CALLS * max((place.num_workers for place in ready), default=0)):
             for place in sorted(ready, key=lambda place: len(place.tasks) / place.num_workers):
-                has_suspect = any(task.attempts for task in place.tasks)
+                has_suspect = any(task.failed_at for task in place.tasks)
                 if place is alone or has_suspect or not place.has_room:
                     continue
                 while self._waiting:
@@ -230,6 +231,13 @@ class WorkerPool:
                     if task.future.set_running_or_notify_cancel():
                         self._call(place, task)
                         break
+
+    def _for_suspect(self, ready: Sequence[_Place]) -> _Place | None:
+        """Return who takes the next suspect: one that has not failed with it, if there is any."""
+        if not self._suspects or not ready:
+            return None
+        failed_at = self._suspects[0].failed_at
+        return min(ready, key=lambda place: place.number in failed_at)
 
     def _call(self, place: _Place, task: _Task) -> None:
         place.tasks.append(task)
@@ -252,13 +260,13 @@ class WorkerPool:
         if is_ray_itself(error):
             place.is_ready = False
             self._open(place)
-        self._try_again(task, error)
+        self._try_again(place, task, error)
 
-    def _try_again(self, task: _Task, error: BaseException) -> None:
+    def _try_again(self, place: _Place, task: _Task, error: BaseException) -> None:
         cause = cause_of(error)
-        task.attempts += 1
+        task.failed_at.append(place.number)
         is_final = task.method == "embed" and isinstance(cause, _FINAL)
-        if task.attempts < ATTEMPTS and not is_final and self._broken is None:
+        if len(task.failed_at) < ATTEMPTS and not is_final and self._broken is None:
             self.num_retries += 1
             self._suspects.append(task)
         elif not task.future.done():
