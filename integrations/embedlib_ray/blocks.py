@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -108,7 +109,9 @@ class Written:
 class BlockWriter:
     """A process that has a destination open."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, folder: str = ".") -> None:
+        """Open a destination; a path in its URL may be relative to a folder, where this works."""
+        os.chdir(folder)
         self._sink = open_sink(url)
 
     def begin(self, target: Target) -> None:

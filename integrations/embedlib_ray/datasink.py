@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
@@ -126,7 +127,8 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
             else:
                 # One process alone may open it: an actor that all tasks call.
                 sink.close()
-                self._writer = ray.remote(BlockWriter).options(num_cpus=0).remote(self._url)
+                actor = ray.remote(BlockWriter).options(num_cpus=0)
+                self._writer = actor.remote(self._url, os.getcwd())  # Ray's is another folder
                 ray.get(self._writer.begin.remote(self._target))
         except BaseException:
             self._close()  # Ray tells a sink only of writes that have begun

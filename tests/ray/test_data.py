@@ -106,6 +106,15 @@ def test_values_reach_the_destination_as_a_load_reads_them(
     assert (report.num_unchanged, report.num_metadata) == (3, 0)
 
 
+def test_a_relative_path_is_one_of_the_program(
+    driver: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Ray's processes work elsewhere
+    rows = [{"id": "a", "text": "one", "embedding": fake_vector(b"one")}]
+    ray.data.from_items(rows).write_datasink(EmbedlibDatasink("jsonl:out", logging_embedder(log)))
+    assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 1
+
+
 def test_ids_that_several_tasks_have_are_told(driver: str, log: Path, tmp_path: Path) -> None:
     rows = [
         {"id": f"d{n % 2500}", "text": f"text {n}", "embedding": fake_vector(b"%d" % n)}
