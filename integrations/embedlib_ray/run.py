@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any
 
@@ -16,8 +18,9 @@ from embedlib.config import Config, check_names
 from embedlib.errors import ConfigError, first_line
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
-from embedlib_ray.cluster import connected
-from embedlib_ray.serving import Fleet, build_app
+from embedlib_ray.cluster import connected, machines
+from embedlib_ray.serving import GATEWAY_CPUS, LANES, Fleet, build_app
+from embedlib_ray.sizing import describe_lack
 
 APP = "embedlib"
 """Name of the application in Ray Serve."""
@@ -44,15 +47,43 @@ def serve_models(
         replica_cpus=replicas.cpus,
     )
     application = build_app(models, config=config, options=options, fleet=fleet)
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    with connected(address):
+    with _ended_by_signal(), connected(address):
+        num_replicas = len(models) * len(LANES) * max(1, fleet.min_replicas)
+        lack = describe_lack(num_replicas, fleet.replica_cpus, GATEWAY_CPUS, machines())
+        if lack:
+            logging.getLogger(__name__).warning("%s", lack)
         start(application, host, port)
+        begun = _deployed_at()
         try:
-            ended.wait()
+            threading.Event().wait()
         finally:
-            serve.delete(APP)
+            if _deployed_at() == begun:  # else another command has put its models in their place
+                serve.delete(APP)
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Leave the block at the first SIGINT or SIGTERM, also while replicas start.
+
+    Of exceptions, Ray's own waiting lets KeyboardInterrupt alone through.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def end(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, lambda *_: None)  # the end takes what it takes
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, end)
+    with suppress(KeyboardInterrupt):
+        yield
+
+
+def _deployed_at() -> float | None:
+    """Return when the application was deployed last; None: there is none."""
+    status = serve.status().applications.get(APP)
+    return None if status is None else float(status.last_deployed_time_s)
 
 
 def start(application: Any, host: str, port: int) -> None:
@@ -76,6 +107,9 @@ def start(application: Any, host: str, port: int) -> None:
         said = _reason() or first_line(error)
         serve.delete(APP)
         raise ConfigError(f"the replicas cannot start: {said}") from error
+    except KeyboardInterrupt:
+        serve.delete(APP)
+        raise
 
 
 def app(args: dict[str, Any]) -> Any:

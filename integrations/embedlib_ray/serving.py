@@ -23,7 +23,8 @@ Lane = Literal["query", "bulk"]
 LANES: tuple[Lane, ...] = ("query", "bulk")
 ATTEMPTS = 4
 """How often a request is given to another replica, because one died with it."""
-_GATEWAY_CPUS = 0.1
+GATEWAY_CPUS = 0.1
+"""What Ray sets aside for a gateway."""
 _MAX_ONGOING = 2000
 """Requests of a replica; its admission bounds their texts. Ray's own bound would hide them from
 the policy."""
@@ -112,7 +113,7 @@ def build_app(
         serve.ingress()(GatewayReplica),
         name="gateway",
         num_replicas=fleet.num_gateways,
-        ray_actor_options={"num_cpus": _GATEWAY_CPUS},
+        ray_actor_options={"num_cpus": GATEWAY_CPUS},
         max_ongoing_requests=_MAX_ONGOING,
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
     )

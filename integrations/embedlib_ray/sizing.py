@@ -105,6 +105,30 @@ def plan_workers(machines: Sequence[Machine], num_workers: int | None, *, on_cpu
     )
 
 
+def describe_lack(
+    num_replicas: int, replica_cpus: float, gateway_cpus: float, machines: Sequence[Machine]
+) -> str:
+    """Return a line about CPUs that a server waits for; empty: the machines have them.
+
+    Args:
+        num_replicas: that start at once.
+        replica_cpus: of each.
+        gateway_cpus: of the process in front of them.
+        machines: those that are alive.
+    """
+    cpus = [machine.num_cpus for machine in machines]
+    room = sum(int(each / replica_cpus) for each in cpus)
+    is_left = any(each % replica_cpus >= gateway_cpus for each in cpus)
+    if room > num_replicas or (room == num_replicas and is_left):
+        return ""
+    listed = " + ".join(f"{each:g}" for each in cpus)
+    return (
+        f"waiting for CPUs: {num_replicas} replicas with {replica_cpus:g} each, for queries and "
+        f"for bulk of each model, and a gateway with {gateway_cpus:g} do not fit the cluster's "
+        f"{listed}; add machines, or set fewer for each (--ray-cpus, replica_cpus)"
+    )
+
+
 def _part_of(num_cpus: float) -> float:
     """Return how many CPUs of a machine a process sets aside: a task of others needs one.
 

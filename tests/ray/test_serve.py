@@ -89,23 +89,60 @@ async def keep_asking(url: str, work: Callable[[], None], statuses: list[int]) -
 
 
 def test_a_command_answers_as_one_server_does_until_it_is_told_to_end(port: int) -> None:
-    models: Any = {"one": paced_embedder(FAST)}
+    run_command(port, paced_embedder(FAST), lambda: ask_and_end(f"http://127.0.0.1:{port}"))
+    assert APP not in serve.status().applications
+
+
+def test_a_command_ends_while_its_replicas_wait_for_cpus(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def end() -> None:
+        wait_until(lambda: APP in serve.status().applications)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run_command(port, paced_embedder(FAST), end, cpus=64.0)
+    assert "2 replicas with 64 each" in caplog.text
+    assert APP not in serve.status().applications
+
+
+def test_a_command_leaves_alone_what_another_has_put_in_its_place(
+    serving: Callable[..., str], port: int
+) -> None:
+    def replace_and_end() -> None:
+        wait_until(lambda: is_running(port))
+        try:
+            serving({"other": paced_embedder(FAST)})
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run_command(port, paced_embedder(FAST), replace_and_end)
+    assert "other-query" in serve.status().applications[APP].deployments
+    serve.delete(APP)
+
+
+def is_running(port: int) -> bool:
+    """Whether the command's replicas are there, all of them."""
+    found = serve.status().applications.get(APP)
+    return found is not None and found.status == "RUNNING" and is_up(f"http://127.0.0.1:{port}")
+
+
+def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: float = 0.2) -> None:
+    """Serve a model until another thread has sent the signal."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(ask_and_end, f"http://127.0.0.1:{port}")
+        done = thread.submit(meanwhile)
         serve_models(
-            models,
+            {"one": model},
             "auto",
             host="127.0.0.1",
             port=port,
             config=Config(),
             options=ServeOptions(api_keys=("secret",)),
-            replicas=Replicas(min_replicas=1, max_replicas=1, cpus=0.2),
+            replicas=Replicas(min_replicas=1, max_replicas=1, cpus=cpus),
         )
-        asked.result()
+        done.result()
     for number, handler in before.items():
         signal.signal(number, handler)
-    assert APP not in serve.status().applications
 
 
 def ask_and_end(url: str) -> None:

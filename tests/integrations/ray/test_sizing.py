@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from embedlib.errors import ConfigError
-from embedlib_ray.sizing import Machine, plan_workers
+from embedlib_ray.sizing import Machine, describe_lack, plan_workers
 
 GIB = 1 << 30
 
@@ -81,3 +81,25 @@ def test_a_wrong_number_of_workers_is_refused(asked: int) -> None:
 def test_a_cluster_without_cpus_is_refused() -> None:
     with pytest.raises(ConfigError, match="no machine of the cluster offers a CPU"):
         plan_workers([machine(0)], None, on_cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "replica_cpus", "cpus", "lacks"),
+    [
+        (2, 1.0, [2], True),  # the gateway finds no place
+        (2, 1.0, [2, 0.5], False),
+        (2, 0.5, [2], False),
+        (2, 4.0, [3, 3, 3], True),  # no machine holds one
+        (4, 1.0, [2, 2], True),
+        (4, 0.9, [2, 2], False),
+        (3, 1.0, [2, 2], False),
+    ],
+)
+def test_cpus_that_replicas_would_wait_for_are_told(
+    num_replicas: int, replica_cpus: float, cpus: list[float], lacks: bool
+) -> None:
+    told = describe_lack(num_replicas, replica_cpus, 0.1, [machine(each) for each in cpus])
+    assert bool(told) == lacks
+    if lacks:
+        assert f"{num_replicas} replicas with {replica_cpus:g} each" in told
+        assert f"{' + '.join(f'{each:g}' for each in cpus)}; add machines" in told
