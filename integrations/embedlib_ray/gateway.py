@@ -53,6 +53,8 @@ READY_SECONDS = 6.0
 """A replica that does not tell within this time is not ready; its own canary may take 5."""
 LIST_SECONDS = 1.0
 """What a replica does not tell of its model within this time is left out of a list."""
+_NO_METRICS = """the metrics are those of a replica, and a scrape would start one, or push a model \
+out of one; take Ray's (ray_serve_...), or replicas that never end (min_replicas=1)"""
 _REQUEST_ID = b"x-request-id"
 """Ray's proxy adds it to every answer."""
 
@@ -177,6 +179,8 @@ class Gateway:
                 return await self._list(route, exchange, call)
             case "/v1/models/" | "/models/" if self._are_awake and name in self._lanes:
                 return await self._lanes[name]["query"](call)
+            case "/metrics" if not self._are_awake:
+                raise HTTPError(404, _NO_METRICS, "no_route")
             case "/metrics":
                 return await self._lanes[next(iter(self._lanes))]["query"](call)
             case "/info":

@@ -231,6 +231,8 @@ def test_a_model_without_a_replica_is_not_ready_unless_the_fleet_sleeps(fleet: F
     assert fleet.send("GET", "/ready").status_code == 200
     assert [each["id"] for each in fleet.send("GET", "/models").json()["data"]] == list(MODELS)
     assert fleet.send("GET", "/models/rank").json()["id"] == "rank"
+    scraped = fleet.send("GET", "/metrics")
+    assert (scraped.status_code, "a scrape would start one" in scraped.text) == (404, True)
     assert fleet.calls == []
 
 
