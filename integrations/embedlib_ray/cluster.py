@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import secrets
@@ -135,8 +134,3 @@ def machines() -> list[Machine]:
         for node in ray.nodes()
         if node["Alive"]
     ]
-
-
-def own_version() -> str:
-    """Return the version of embedlib that driver and workers must share."""
-    return importlib.metadata.version("embedlib")

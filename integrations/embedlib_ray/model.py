@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from embedlib.config import Config, LateSimilarity
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.indexing import Tell
-from embedlib_ray.cluster import machines, own_version
+from embedlib_ray.cluster import machines
 from embedlib_ray.failures import cause_of, is_ray_itself
 from embedlib_ray.pool import ATTEMPTS
 from embedlib_ray.sizing import Plan, plan_workers
@@ -116,11 +116,6 @@ def _wait_for(worker: Any, model: ModelPlan, tell: Tell) -> First:
     if not ray.wait([opened], timeout=_PATIENCE_SECONDS)[0]:
         tell("waiting for the cluster to start a worker and to load the model")
     identity: Identity = ray.get(opened)
-    if identity.version != own_version():
-        raise EmbedlibError(
-            f"the worker on {identity.machine} has embedlib {identity.version}, this is "
-            f"{own_version()}; install the same version on all machines"
-        )
     return First(worker=worker, identity=identity, node=ray.get(worker.node.remote()))
 
 

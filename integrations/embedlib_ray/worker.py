@@ -57,12 +57,14 @@ class ModelPlan:
         config: options of the model.
         state: what the destination holds, for the precision.
         destination: its name.
+        version: of embedlib, where this was made.
     """
 
     model: str | MakeEmbedder
     config: Config = field(default_factory=Config)
     state: SinkState | None = None
     destination: str = ""
+    version: str = embedlib.__version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,6 @@ class Identity:
     """What the driver must know of the model; it loads none."""
 
     machine: str
-    version: str
     model_name: str
     fingerprint: str
     dim: int
@@ -134,9 +135,18 @@ class Worker:
 
         Raises:
             ConfigError: it makes weights of tokens.
-            EmbedlibError: it cannot be loaded here, or makes other vectors.
+            EmbedlibError: it cannot be loaded here, makes other vectors, or embedlib is another
+                version here.
         """
         machine = socket.gethostname()
+        if plan.version != embedlib.__version__:
+            raise _on(
+                machine,
+                EmbedlibError(
+                    f"embedlib is {embedlib.__version__} here and {plan.version} in the program "
+                    "that starts the workers; install the same version on all machines"
+                ),
+            )
         notes: list[str] = []
         try:
             with self._opening:
@@ -155,7 +165,6 @@ class Worker:
             )
         return Identity(
             machine=machine,
-            version=embedlib.__version__,
             model_name=embedder.model_name,
             fingerprint=embedder.fingerprint,
             dim=embedder.get_embedding_dimension(),

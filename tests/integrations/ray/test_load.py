@@ -200,6 +200,8 @@ def test_a_worker_names_its_machine_and_another_model() -> None:
     other = Worker()
     with pytest.raises(EmbedlibError, match="on the first worker; give all machines the same"):
         other.open(ModelPlan(model=fake_embedder), "sha256:other")
+    with pytest.raises(EmbedlibError, match=r"and 0\.0\.1 in .*install the same .*\(worker on "):
+        Worker().open(ModelPlan(model=fake_embedder, version="0.0.1"), None)
 
 
 def test_a_worker_refuses_a_sparse_model(tmp_path: Any) -> None:
