@@ -203,10 +203,9 @@ class RayEmbedder:
     ) -> ShardedLoad:
         """Start a load, see `embedlib.indexing.workers.ClusterEmbedder`."""
         writers = isinstance(sink, SharedSink)
-        if writers:
-            self._pool.reopen()
-        else:
+        if not writers:
             self._target = None
+        self._pool.reopen()  # those, too, that the load before has given up
         return ShardedLoad(
             self._pool,
             None if writers else sink,

@@ -302,9 +302,7 @@ def test_aindex_takes_a_pack_and_embeds_late_chunks(
     np.testing.assert_allclose(*vectors, atol=1e-5)
 
 
-def test_bad_input_is_told_before_the_first_row(
-    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_told_before_the_first_row(workers: Workers, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"nowhere.*\(worker on "):
         RayEmbedder(str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="ray_workers = 0"):
@@ -313,9 +311,15 @@ def test_bad_input_is_told_before_the_first_row(
         embedlib.index(documents(1), FakeSink(FakeStore()), embedder=3, ray="auto")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="late_chunking: chunks needs per-token vectors"):
         workers.load(FakeSink(FakeStore()), late_chunking=True)
-    monkeypatch.setattr("embedlib_ray.model.own_version", lambda: "0.0.1")
-    with pytest.raises(EmbedlibError, match="install the same version"):
-        RayEmbedder(logging_embedder(tmp_path / "log"))
+
+
+def test_a_load_into_a_file_has_the_workers_that_the_load_before_gave_up(
+    workers: Workers, tmp_path: Path
+) -> None:
+    pool = workers.embedder._pool
+    pool._put(lambda: pool._break(EmbedlibError("no worker reaches the database")))
+    report = workers.load(f"jsonl:{tmp_path}/out.jsonl", documents(100))
+    assert report.num_embedded == 100
 
 
 def test_a_folder_is_refused_if_the_cluster_has_other_machines(
