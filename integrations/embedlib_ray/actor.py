@@ -14,6 +14,7 @@ from embedlib.config import Config
 from embedlib.errors import InputError
 from embedlib.indexing import Vectors
 from embedlib_ray.blocks import no_column
+from embedlib_ray.model import config_for
 from embedlib_ray.shared_model import SharedModel
 from embedlib_ray.worker import MakeEmbedder, ModelPlan, Worker
 
@@ -62,10 +63,13 @@ class EmbedlibActor:
         """
         self._text = text
         self._output = output
-        plan = ModelPlan(model=model, config=Config.from_options(options))
+        config = Config.from_options(options)
         self._model: SharedModel | _OwnModel
-        has_neighbours = ray.is_initialized() and not ray.get_gpu_ids()
-        self._model = (SharedModel if has_neighbours else _OwnModel)(plan, fingerprint)
+        if ray.is_initialized() and not ray.get_gpu_ids():
+            plan = ModelPlan(model=model, config=config_for(config, 0))
+            self._model = SharedModel(plan, fingerprint)
+        else:
+            self._model = _OwnModel(ModelPlan(model=model, config=config), fingerprint)
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch, a dict or an Arrow table, with float32[N, D] in the output column.

@@ -18,7 +18,7 @@ from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, join_vec
 from embedlib_ray.cluster import connected
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
 from embedlib_ray.load import ShardedLoad
-from embedlib_ray.model import name_for_workers, open_first, plan_for, start_elsewhere
+from embedlib_ray.model import config_for, name_for_workers, open_first, plan_for, start_elsewhere
 from embedlib_ray.pool import WorkerPool
 from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
 
@@ -86,7 +86,7 @@ class RayEmbedder:
             self._plan = plan_for(config, num_workers)
             self._model = ModelPlan(
                 model=name_for_workers(model),
-                config=config,
+                config=config_for(config, self._plan.num_gpus),
                 state=state,
                 destination=destination,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
 import ray
@@ -45,6 +45,17 @@ def plan_for(config: Config, num_workers: int | None) -> Plan:
     """
     on_cpu = config.device == "cpu" or config.engine == "openvino"
     return plan_workers(machines(), num_workers, on_cpu=on_cpu)
+
+
+def config_for(config: Config, num_gpus: float) -> Config:
+    """Return the options of a process for which Ray sets so many GPUs aside.
+
+    Without any it computes on the CPU, unless an option says otherwise: Ray hides no GPU from it
+    (since 2.60; `ray._private.accelerators.accelerator`), and others have set it aside.
+    """
+    if num_gpus or config.devices or config.engine != "auto":
+        return config
+    return replace(config, device="cpu")
 
 
 def start_worker(plan: Plan, memory_bytes: int = 0, *, strategy: Any = "SPREAD") -> Any:
@@ -125,7 +136,7 @@ def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Ide
     Raises:
         EmbedlibError: it cannot be loaded there.
     """
-    made = ModelPlan(model=name_for_workers(model), config=config)
+    made = ModelPlan(model=name_for_workers(model), config=config_for(config, plan.num_gpus))
     first = open_first(plan, made, lambda _: None)
     ray.kill(first.worker, no_restart=True)
     return first.identity

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 import ray
 from ray import serve
 from ray.serve.context import _get_global_client
 
-from embedlib.config import Config, check_names
+from embedlib.config import Config
 from embedlib.errors import ConfigError, first_line
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
@@ -53,12 +54,10 @@ def serve_models(
         if lack:
             logging.getLogger(__name__).warning("%s", lack)
         start(application, host, port)
-        begun = _deployed_at()
         try:
             threading.Event().wait()
         finally:
-            if _deployed_at() == begun:  # else another command has put its models in their place
-                serve.delete(APP)
+            serve.delete(APP)
 
 
 @contextmanager
@@ -78,12 +77,6 @@ def _ended_by_signal() -> Iterator[None]:
         signal.signal(number, end)
     with suppress(KeyboardInterrupt):
         yield
-
-
-def _deployed_at() -> float | None:
-    """Return when the application was deployed last; None: there is none."""
-    status = serve.status().applications.get(APP)
-    return None if status is None else float(status.last_deployed_time_s)
 
 
 def start(application: Any, host: str, port: int) -> None:
@@ -126,10 +119,13 @@ def app(args: dict[str, Any]) -> Any:
     if not isinstance(models, list | dict):
         raise ConfigError("args.models must list the models, such as [BAAI/bge-small-en-v1.5]")
     parts: dict[type[Any], dict[str, Any]] = {Fleet: {}, ServeOptions: {}, Config: {}}
+    owners = {item.name: kind for kind in parts for item in fields(kind)}
     for name, value in given.items():
-        kinds = (kind for kind in parts if name in {field.name for field in fields(kind)})
-        parts[next(kinds, Config)][name] = tuple(value) if isinstance(value, list) else value
-    check_names(Config, parts[Config])
+        if name not in owners:
+            near = get_close_matches(name, owners, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(owners)}"
+            raise ConfigError(f"args has an unknown option {name!r}; {hint}")
+        parts[owners[name]][name] = tuple(value) if isinstance(value, list) else value
     return build_app(
         models,
         config=Config(**parts[Config]),

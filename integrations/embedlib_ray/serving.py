@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from embedlib.checks import COUNT, SECONDS, Kind, is_number, optional, whole_number
 from embedlib.config import Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, shown
 from embedlib.serve import ServeOptions
 from embedlib_ray.autoscaling import WorkPolicy
 from embedlib_ray.gateway import Gateway
-from embedlib_ray.model import name_for_workers
+from embedlib_ray.model import config_for, name_for_workers
 from embedlib_ray.replica import Answer, Call, ModelReplica, ModelSource, SharedReplica
 
 Lane = Literal["query", "bulk"]
@@ -30,6 +31,20 @@ _MAX_ONGOING = 2000
 the policy."""
 _DRAIN_SECONDS = 120.0
 """A replica that ends answers what it has begun."""
+
+
+_ABOVE_0 = Kind("a number above 0", lambda value: is_number(value) and value > 0)
+_KINDS = {
+    "min_replicas": whole_number(0),
+    **dict.fromkeys(("max_replicas", "num_gateways"), COUNT),
+    "models_per_replica": optional(COUNT),
+    **dict.fromkeys(("query_wait_seconds", "bulk_wait_seconds", "replica_cpus"), _ABOVE_0),
+    **dict.fromkeys(("upscale_seconds", "downscale_seconds"), SECONDS),
+    "replica_gpus": Kind(
+        "0 or more, and whole above 1, such as 0.5 or 2",
+        lambda value: is_number(value) and (0 <= value <= 1 or (value > 1 and value % 1 == 0)),
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +65,26 @@ class Fleet:
     replica_cpus: float = 1.0
     """Cores of a replica, which are its threads; Ray sets them aside."""
     replica_gpus: float = 0.0
-    """GPUs of a replica, which Ray sets aside; with 0 it computes on the CPU: Ray hides them."""
+    """GPUs of a replica, which Ray sets aside; with 0 it computes on the CPU, unless `device` or
+    `engine` of the options says otherwise."""
     models_per_replica: int | None = None
     """Models that a replica holds, of many small ones; None: each model has replicas of its own."""
     num_gateways: int = 1
     """Processes that read requests; each passes some thousand a second on."""
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
-        if not 0 <= self.min_replicas <= self.max_replicas or self.max_replicas < 1:
+        """Check every field.
+
+        Raises:
+            ConfigError: a value is wrong.
+        """
+        for item in fields(self):
+            _KINDS[item.name].take(item.name, getattr(self, item.name))
+        if self.min_replicas > self.max_replicas:
             raise ConfigError(
-                f"min_replicas = {self.min_replicas}, max_replicas = {self.max_replicas}; they "
-                "must be numbers, the first from 0 to the second"
+                f"min_replicas = {self.min_replicas}, max_replicas = {self.max_replicas}; the "
+                "second must be at least the first"
             )
-        for name in ("query_wait_seconds", "bulk_wait_seconds", "replica_cpus"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} = {getattr(self, name)}; it must be above 0")
 
     def wait_seconds(self, lane: Lane) -> float:
         """Return how long work of a lane may wait."""
@@ -94,6 +113,8 @@ def build_app(
     Raises:
         ConfigError: there is no model, or an option is wrong.
     """
+    if isinstance(models, str):
+        raise ConfigError(f"models = {shown(models)}; it must be a list, such as [{models!r}]")
     given = models if isinstance(models, Mapping) else {str(model): model for model in models}
     named = {name: name_for_workers(source) for name, source in given.items()}
     if not named:
@@ -104,7 +125,7 @@ def build_app(
             "data_dir: the folder of jobs belongs to one server; run embedlib serve without --ray "
             "for them"
         )
-    config = config or Config()
+    config = config_for(config or Config(), fleet.replica_gpus)
     if config.threads is None:
         config = replace(config, threads=max(1, int(fleet.replica_cpus)))
     # The gateway has let the host and the key in, and asks replicas itself.

@@ -25,6 +25,7 @@ from embedlib.testing import fake_embedder, fake_vector, write_tiny_model
 from embedlib.testing.models.sparse import write_sparse_model
 from embedlib_ray import EmbedlibActor, EmbedlibDatasink, embed_dataset
 from embedlib_ray.blocks import BlockWriter, rows_of
+from embedlib_ray.shared_model import SharedModel
 from tests.ray.fakes import all_pids, documents, dying_once, logging_embedder, num_embedded
 
 NUM_ROWS = 1000
@@ -132,6 +133,9 @@ def test_actors_of_a_machine_share_a_process_and_start_another_if_it_dies(
     options: dict[str, Any] = {"model": logging_embedder(log), "output": "vector"}
     actors = [EmbedlibActor(**options) for _ in range(2)]
     [pid] = all_pids(log)
+    for actor in actors:  # Ray hides no GPU from what has set none aside
+        assert isinstance(actor._model, SharedModel)
+        assert actor._model._plan.config.device == "cpu"
     batch = {"text": ["one", "two"]}
     first = [actor(batch)["vector"] for actor in actors]
     os.kill(pid, signal.SIGKILL)

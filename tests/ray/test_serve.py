@@ -20,7 +20,7 @@ from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
 from embedlib.testing import fake_embedder
-from embedlib_ray import Fleet, build_app, serve_models
+from embedlib_ray import Fleet, app, build_app, serve_models
 from embedlib_ray.run import APP, start
 from tests.ports import free_port
 from tests.ray.fakes import paced_embedder
@@ -103,27 +103,6 @@ def test_a_command_ends_while_its_replicas_wait_for_cpus(
     run_command(port, paced_embedder(FAST), end, cpus=64.0)
     assert "2 replicas with 64 each" in caplog.text
     assert APP not in serve.status().applications
-
-
-def test_a_command_leaves_alone_what_another_has_put_in_its_place(
-    serving: Callable[..., str], port: int
-) -> None:
-    def replace_and_end() -> None:
-        wait_until(lambda: is_running(port))
-        try:
-            serving({"other": paced_embedder(FAST)})
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    run_command(port, paced_embedder(FAST), replace_and_end)
-    assert "other-query" in serve.status().applications[APP].deployments
-    serve.delete(APP)
-
-
-def is_running(port: int) -> bool:
-    """Whether the command's replicas are there, all of them."""
-    found = serve.status().applications.get(APP)
-    return found is not None and found.status == "RUNNING" and is_up(f"http://127.0.0.1:{port}")
 
 
 def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: float = 0.2) -> None:
@@ -245,3 +224,50 @@ def test_jobs_and_no_models_are_refused() -> None:
         build_app([])
     with pytest.raises(ConfigError, match="belongs to one server"):
         build_app(["m"], options=ServeOptions(data_dir="jobs"))
+    with pytest.raises(
+        ConfigError, match=r"models = 'org/m'; it must be a list, such as \['org/m'"
+    ):
+        build_app("org/m")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"min_replicas": "1"}, "min_replicas = '1'; it must be a whole number of at least 0"),
+        ({"max_replicas": 0}, "max_replicas = 0; it must be a whole number of at least 1"),
+        ({"min_replicas": 9}, "min_replicas = 9, max_replicas = 8; the second must be at least"),
+        ({"replica_cpus": float("nan")}, "replica_cpus = nan; it must be a number above 0"),
+        ({"replica_gpus": 1.5}, "replica_gpus = 1.5; it must be 0 or more, and whole above 1"),
+        ({"upscale_seconds": -1}, "upscale_seconds = -1; it must be a number of seconds"),
+        ({"models_per_replica": 0}, "models_per_replica = 0; it must be a whole number of at"),
+        ({"num_gateways": 0}, "num_gateways = 0; it must be a whole number of at least 1"),
+        ({"min_replica": 1}, "unknown option 'min_replica'; did you mean 'min_replicas'"),
+    ],
+)
+def test_wrong_args_of_a_deployment_are_named(args: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        app({"models": ["m"], **args})
+
+
+def test_fractions_of_a_gpu_and_whole_ones_are_taken() -> None:
+    for gpus in (0, 0.25, 1, 2):
+        assert Fleet(replica_gpus=gpus).replica_gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("config", "replica_gpus", "device"),
+    [
+        (None, 0, "cpu"),
+        (None, 0.5, None),
+        (Config(device="cuda:1"), 0, "cuda:1"),
+        (Config(engine="cuda"), 0, None),
+    ],
+)
+def test_a_replica_without_a_gpu_computes_on_the_cpu(
+    config: Config | None, replica_gpus: float, device: str | None
+) -> None:
+    made = build_app(["m"], config=config, fleet=Fleet(replica_gpus=replica_gpus))
+    [of_model] = made._bound_deployment.init_args[0].values()
+    assert set(of_model) == {"query", "bulk"}
+    for replica in of_model.values():
+        assert replica._bound_deployment.init_args[2].device == device
