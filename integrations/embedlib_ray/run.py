@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -48,35 +48,29 @@ def serve_models(
         replica_cpus=replicas.cpus,
     )
     application = build_app(models, config=config, options=options, fleet=fleet)
-    with _ended_by_signal(), connected(address):
+    ended, is_started = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        ended.set()
+        if not is_started.is_set():
+            raise KeyboardInterrupt  # of exceptions, Ray's own waiting lets this one through
+
+    with suppress(KeyboardInterrupt), connected(address):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)  # in place of what ray.init has set
         num_replicas = len(models) * len(LANES) * max(1, fleet.min_replicas)
         lack = describe_lack(num_replicas, fleet.replica_cpus, GATEWAY_CPUS, machines())
         if lack:
             logging.getLogger(__name__).warning("%s", lack)
         start(application, host, port)
+        is_started.set()
         try:
-            threading.Event().wait()
+            ended.wait()
         finally:
-            serve.delete(APP)
-
-
-@contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Leave the block at the first SIGINT or SIGTERM, also while replicas start.
-
-    Of exceptions, Ray's own waiting lets KeyboardInterrupt alone through.
-    """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def end(*_: object) -> None:
-        for number in numbers:
-            signal.signal(number, lambda *_: None)  # the end takes what it takes
-        raise KeyboardInterrupt
-
-    for number in numbers:
-        signal.signal(number, end)
-    with suppress(KeyboardInterrupt):
-        yield
+            with suppress(
+                TimeoutError
+            ):  # of a minute; Ray lets replicas answer what they have begun
+                serve.delete(APP)
 
 
 def start(application: Any, host: str, port: int) -> None:
@@ -101,7 +95,7 @@ def start(application: Any, host: str, port: int) -> None:
         serve.delete(APP)
         raise ConfigError(f"the replicas cannot start: {said}") from error
     except KeyboardInterrupt:
-        serve.delete(APP)
+        serve.delete(APP, _blocking=False)  # what has not started would be waited for
         raise
 
 

@@ -90,19 +90,25 @@ async def keep_asking(url: str, work: Callable[[], None], statuses: list[int]) -
 
 def test_a_command_answers_as_one_server_does_until_it_is_told_to_end(port: int) -> None:
     run_command(port, paced_embedder(FAST), lambda: ask_and_end(f"http://127.0.0.1:{port}"))
-    assert APP not in serve.status().applications
+    wait_until(lambda: status_of_app() is None)
 
 
 def test_a_command_ends_while_its_replicas_wait_for_cpus(
     port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def end() -> None:
-        wait_until(lambda: APP in serve.status().applications)
+        wait_until(lambda: status_of_app() == "DEPLOYING")
         os.kill(os.getpid(), signal.SIGTERM)
 
     run_command(port, paced_embedder(FAST), end, cpus=64.0)
     assert "2 replicas with 64 each" in caplog.text
-    assert APP not in serve.status().applications
+    assert status_of_app() in (None, "DELETING")
+
+
+def status_of_app() -> str | None:
+    """What Ray says of the application; None: there is none."""
+    found = serve.status().applications.get(APP)
+    return None if found is None else found.status.value
 
 
 def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: float = 0.2) -> None:
