@@ -67,9 +67,8 @@ def serve_models(
         try:
             ended.wait()
         finally:
-            with suppress(
-                TimeoutError
-            ):  # of a minute; Ray lets replicas answer what they have begun
+            # Of a minute: Ray lets replicas answer what they have begun.
+            with suppress(TimeoutError):
                 serve.delete(APP)
 
 

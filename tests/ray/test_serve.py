@@ -102,7 +102,7 @@ def test_a_command_ends_while_its_replicas_wait_for_cpus(
 
     run_command(port, paced_embedder(FAST), end, cpus=64.0)
     assert "2 replicas with 64 each" in caplog.text
-    assert status_of_app() in (None, "DELETING")
+    wait_until(lambda: status_of_app() in (None, "DELETING"))  # Ray's controller looks now and then
 
 
 def status_of_app() -> str | None:
