@@ -171,11 +171,9 @@ def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
     from embedlib.engines.openvino.kind import KIND
     from embedlib.engines.worthwhile import worthwhile
     from embedlib.fidelity.preparing import prepare
-    from embedlib.models.opening import OpenedModel
     from embedlib.session.preparing import Task
 
-    opened = OpenedModel.find(model.model_name, model.config)
-    if opened.read_files(with_head=opened.has_head).spec.encoder.is_table:
+    if model.spec.encoder.is_table:
         return  # it has float32 alone
     *faster, _ = worthwhile(KIND, Machine().cpu_features(), lambda _: True)
     if model.config.precision == "auto" and faster:

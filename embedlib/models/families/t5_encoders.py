@@ -17,6 +17,7 @@ from embedlib.models.families.tensor_names import T5_GATED_TENSORS, T5_TENSORS
 T5_FIXED: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
     {"is_encoder_decoder": (True, False, None), "is_causal": (False, None)}
 )
+"""Keys of config.json that may have these values alone, in both rows."""
 
 # The encoder alone: sentence-transformers leaves out the decoder of a file that has one.
 T5_GATED: Final = Family(
