@@ -135,18 +135,19 @@ class Bar:
 
 
 class Log:
-    """A log: a line every ten seconds."""
+    """A log: a line every ten seconds, unless it would be the one before."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         """Print to a stream; the first line comes ten seconds from now."""
         self._stream = stream
         self._clock = clock
         self._said_at = clock()
+        self._said = ""
 
     def show(self, look: Look) -> None:
-        """Print a line if the last one was long ago."""
-        if self._clock() - self._said_at >= LOG_SECONDS:
-            self.say(look.as_line())
+        """Print a line if the last one was long ago and told less."""
+        if self._clock() - self._said_at >= LOG_SECONDS and (line := look.as_line()) != self._said:
+            self.say(line)
 
     def end(self, look: Look) -> None:
         """Print nothing: what comes next says that it is over."""
@@ -154,6 +155,7 @@ class Log:
     def say(self, line: str) -> None:
         """Print a line; the next one about progress comes ten seconds later."""
         self._said_at = self._clock()
+        self._said = line
         self._stream.write(f"{line}\n")
         self._stream.flush()
 

@@ -102,6 +102,19 @@ def test_a_log_gets_a_line_every_ten_seconds_and_none_in_the_first_ten(
     assert out.getvalue().count("\n") == 2  # the end adds none
 
 
+def test_a_log_says_each_minute_once(out: io.StringIO, clock: Clock) -> None:
+    progress = in_log(out, clock)
+    progress.watch("measuring")
+    for seconds in range(80, 200, 10):
+        clock.now = float(seconds)
+        progress.tick()
+    assert out.getvalue().splitlines() == [
+        "measuring: 80 s",
+        "measuring: 2 min",
+        "measuring: 3 min",
+    ]
+
+
 def test_the_next_phase_keeps_what_was_counted_and_drops_a_mere_clock(
     out: io.StringIO, clock: Clock, work: Work
 ) -> None:
