@@ -11,7 +11,8 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from tempfile import NamedTemporaryFile
+from typing import IO, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,11 +192,14 @@ def _check_header(header: bytes, num_bytes: int) -> None:
     Raises:
         SafetensorError: as for a file.
     """
-    file = os.memfd_create("embedlib-header")
-    try:
-        os.write(file, header)
-        os.ftruncate(file, num_bytes)
-        with safe_open(f"/proc/self/fd/{file}", framework="numpy"):
+    is_linux = hasattr(os, "memfd_create")
+    with _file_in_memory() if is_linux else NamedTemporaryFile() as file:
+        file.write(header)
+        file.truncate(num_bytes)
+        with safe_open(f"/proc/self/fd/{file.fileno()}" if is_linux else file.name, "numpy"):
             pass
-    finally:
-        os.close(file)
+
+
+def _file_in_memory() -> IO[bytes]:
+    """Return a new file that is in no folder, so none need be writable."""
+    return os.fdopen(os.memfd_create("embedlib-header"), "wb")

@@ -116,11 +116,22 @@ def test_an_embedder_of_a_pack_has_the_vectors_and_the_fingerprint_of_the_folder
     tiny_folder: Folder, tmp_path: Path, engine_cache: Path
 ) -> None:
     config = Config(engine_cache_dir=engine_cache)
-    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
-    with Embedder(pack, config=config) as embedder, Embedder(tiny_folder("bert")) as folder:
+    source = tiny_folder("bert")
+    pack = packed(source, tmp_path / "model.embedlib", config)
+    with Embedder(pack, config=config) as embedder, Embedder(source, config=config) as folder:
         np.testing.assert_array_equal(embedder.encode(TEXTS), folder.encode(TEXTS))
         assert embedder.fingerprint == folder.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == [pack.name]  # nothing was unpacked
+
+
+def test_a_pack_is_read_where_no_file_can_be_in_memory_alone(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `memfd_create`, as on macOS, the library checks the header in a temporary file."""
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    monkeypatch.delattr(os, "memfd_create")
+    with Embedder(pack, config=config) as embedder:
+        assert embedder.encode("a text").shape == (embedder.spec.embedding_dim,)
 
 
 def test_name_and_commit_on_the_hub_stay_known(
