@@ -8,7 +8,11 @@ with Embedder("sentence-transformers/all-MiniLM-L6-v2") as embedder:
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    raise ImportError("embedlib does not run on Windows itself; install it in WSL (wsl --install)")
 
 from embedlib import errors
 from embedlib.config import Config

@@ -278,6 +278,14 @@ def test_the_list_of_commands_reads_no_metadata_of_installed_packages() -> None:
     assert loaded & {"importlib.metadata", "embedlib.engines.registry"} == set()
 
 
+def test_windows_is_told_where_embedlib_runs() -> None:
+    script = "import sys; sys.platform = 'win32'; import embedlib"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: embedlib does not run on Windows itself; install it in WSL (wsl --install)"
+    )
+
+
 @cache
 def loaded_by(code: str) -> frozenset[str]:
     """Run code in a process of its own and return the modules that it has imported."""

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,6 +92,6 @@ def lower_priority() -> None:
     """Let everything else on this machine go first; threads made later inherit it."""
     with suppress(OSError):
         os.nice(LOWEST_PRIORITY)
-    if hasattr(os, "SCHED_IDLE"):  # Linux
+    if sys.platform == "linux":
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

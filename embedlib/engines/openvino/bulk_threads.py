@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,7 @@ class BulkThreads:
 
     def lower(self) -> None:
         """Let bulk threads compute only while a core is idle, from now on; any thread may call."""
-        if self._is_lowered:
+        if self._is_lowered or sys.platform != "linux":
             return
         self._is_lowered = True
         for number in self.numbers():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -192,14 +193,14 @@ def _check_header(header: bytes, num_bytes: int) -> None:
     Raises:
         SafetensorError: as for a file.
     """
-    is_linux = hasattr(os, "memfd_create")
-    with _file_in_memory() if is_linux else NamedTemporaryFile() as file:
+    if sys.platform == "linux":  # a file that is in no folder, so none need be writable
+        file: IO[bytes] = os.fdopen(os.memfd_create("embedlib-header"), "wb")
+        path = f"/proc/self/fd/{file.fileno()}"
+    else:
+        file = NamedTemporaryFile()  # noqa: SIM115 - closed below
+        path = file.name
+    with file:
         file.write(header)
         file.truncate(num_bytes)
-        with safe_open(f"/proc/self/fd/{file.fileno()}" if is_linux else file.name, "numpy"):
+        with safe_open(path, framework="numpy"):
             pass
-
-
-def _file_in_memory() -> IO[bytes]:
-    """Return a new file that is in no folder, so none need be writable."""
-    return os.fdopen(os.memfd_create("embedlib-header"), "wb")
