@@ -24,7 +24,7 @@ class BatchingPolicy:
 
     max_micro_batch_texts: int = 512
     """After each micro-batch the thread waits for the interpreter, milliseconds where another one
-    launches a GPU's kernels from Python. Source: docs/benchmarks.md, "From text"."""
+    launches a GPU's kernels from Python. Source: docs/measurements/gpu.md, next on a GPU."""
 
     instant_texts: int = 256
     """The same where that thread computes them as well: more of them share each step in Python."""
@@ -39,7 +39,7 @@ class BatchingPolicy:
     min_split_tokens: int = 32
     """Minimum tokens per batch when a small job is split into parallel batches. A job too small to
     split is computed as a query, on all cores; a query that arrives in the meantime waits for
-    milliseconds. Source: docs/benchmarks.md, few texts."""
+    milliseconds. Source: docs/measurements/queries.md, few texts."""
 
     def micro_batch(self, limits: EngineLimits) -> int:
         """Return how many texts are tokenized at a time for an engine."""

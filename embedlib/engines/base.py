@@ -54,7 +54,7 @@ class Batch:
 
 PADDING_TOKENS: Final = 20
 """Another batch takes the time of some 12 tokens more than its own tokens. Source:
-docs/benchmarks.md, few texts."""
+docs/measurements/queries.md, few texts."""
 
 
 @dataclass(frozen=True, kw_only=True)

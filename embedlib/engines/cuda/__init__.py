@@ -1,6 +1,6 @@
 """The CUDA engine: our own FP8 on torch and Triton, without TensorRT-LLM.
 
-**State.** It has run on an H100 and an H200 (docs/benchmarks.md, "On a GPU"). Its tests run without
+**State.** It has run on an H100 and an H200 (docs/measurements/gpu.md). Its tests run without
 a GPU, too: every kernel under Triton's interpreter, every model on torch's CPU with FP8 emulated.
 docs/cuda.md says which command checks and measures it on a GPU.
 

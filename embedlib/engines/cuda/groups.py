@@ -31,11 +31,12 @@ Work = NDArray[np.float64]
 MAX_GROUP_WORK: Final = 1e12
 """Maximum work of a group: 1.3 ms at the 780e12 operations per second of an H200. Two groups are in
 flight at a time (`turns`), so that a query of 3.0 ms took 5.4 ms beside bulk at the median; with
-1.5e12 6.1 to 6.3, with .7e12 4.8 (docs/benchmarks.md). A slower GPU takes longer."""
+1.5e12 6.1 to 6.3, with .7e12 4.8 (docs/measurements/gpu.md, the second run). A slower GPU
+takes longer."""
 ATTENTION_WORK: Final = 2.0
 """Work of an operation of attention. Source: Shah et al., FlashAttention-3 (arXiv:2407.08608),
 figure 5: a Triton kernel reaches about 390e12 per second on an H100. Ours reaches some 480e12 for
-long texts (docs/benchmarks.md, "On a GPU"); for short ones it is not known."""
+long texts (docs/measurements/gpu.md, next on a GPU); for short ones it is not known."""
 PICKING_WORK: Final = 12.0
 """The same where attention picks two products for each score (`distances`). A block of 128 queries
 and 64 keys loads three numbers for each of its 8,192 scores, 32 at a time and in 8 cycles: 6,000

@@ -19,7 +19,7 @@ ALWAYS_SHORT_TOKENS: Final = 512
 """Batches of up to so many tokens are recorded for every model, and those of bulk up to so many."""
 MOST_SHORT_TOKENS: Final = 4096
 """Batches of up to so many are recorded for a small model: more than 512 that waited were launched
-from Python, in 20 to 90 ms, while more came. Source: docs/benchmarks.md, the second run."""
+from Python, in 20 to 90 ms, while more came. Source: docs/measurements/gpu.md, the second run."""
 FP8_WORK: Final = 0.6
 """Work of an FP8 operation (`groups`). Source: 780e12 over about 1300e12 per second, estimated."""
 MAX_SHORT_WORK: Final = 1e13
@@ -29,11 +29,11 @@ LEAST_BATCH_TOKENS: Final = 16_384
 """Enough rows to fill the matrix units."""
 MOST_BATCH_TOKENS: Final = 65_536
 """With half of them BERT-large is 1 % slower in bf16; more were not measured. Source:
-docs/benchmarks.md, tokens of a batch on a GPU."""
+docs/measurements/gpu.md, tokens of a batch on a GPU."""
 BATCH_BYTES: Final = 2.5 * GIB
 """Activations of a batch of more tokens. In a small model each kernel takes less time than its
 launch from Python, unless it has more rows. Measured on an H100 for BERT-large in FP8: 724,000
-tokens/s with 16,384, 976,000 with 65,536 (docs/benchmarks.md, "On a GPU")."""
+tokens/s with 16,384, 976,000 with 65,536 (docs/measurements/gpu.md, the same)."""
 
 
 def most_short_tokens(encoder: Encoder, precision: str) -> int:

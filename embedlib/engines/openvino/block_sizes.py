@@ -11,7 +11,7 @@ MAX_WHOLE_TOKENS: Final = 1024
 """Up to so many, attention in one piece is small enough whatever is added to the scores."""
 MAX_MASK_TOKENS: Final = 40_960
 """Most tokens of a causal model whose mask, a byte for each pair of tokens, is made whole: 1.6 GiB,
-beside more for the activations. Source: docs/benchmarks.md, long texts."""
+beside more for the activations. Source: docs/measurements/attention.md, long texts."""
 BLOCK_SCORES: Final = 1 << 19
 """Scores of a block, per sequence and head: its queries times all keys. Source: the same."""
 MIN_BLOCK_QUERIES: Final = 16

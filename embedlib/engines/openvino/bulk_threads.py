@@ -8,7 +8,7 @@ is compiled by threads of a name that nobody else has.
 
 Niceness is not enough: with 19 more a query was as late in one of a hundred cases as with 10. A
 thread of the policy SCHED_IDLE is put aside as soon as any other one can run. Source: sched(7);
-docs/benchmarks.md, queries beside bulk work.
+docs/measurements/queries-beside-bulk.md, only while a core is idle.
 """
 
 from __future__ import annotations

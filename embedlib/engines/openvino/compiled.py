@@ -23,7 +23,7 @@ from embedlib.interrupts import is_of_handler
 MAX_FEW_ROWS: Final = 64
 MIN_MANY_ROWS: Final = 128
 """Between them oneDNN changes the form of the few matrices of a float32 file that it packs, and
-keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
+keeps both. Source: docs/measurements/memory.md, packings."""
 
 
 class CompiledModels:

@@ -51,10 +51,10 @@ TRIAL_PRODUCTS: Final = 10_000_000_000
 TRIAL_TOKENS: Final = (8, 32)
 """The fewest and the most tokens of the longer sequence of a trial. The library may pack an
 int8 matrix a second time for more than 80 rows; two sequences of 32 are fewer. Source:
-docs/benchmarks.md, memory of the CPU engine."""
+docs/measurements/memory.md, packings."""
 COMPILING_THREADS: Final = 2
-"""OpenVINO changes a graph on one core: a second for eight layers. Source: docs/benchmarks.md,
-starts; each graph at once has its own copy in memory."""
+"""OpenVINO changes a graph on one core: a second for eight layers. Source:
+docs/measurements/starts.md; each graph at once has its own copy in memory."""
 SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
 """Variables of the environment that switch instructions or kernels of the libraries off."""
 

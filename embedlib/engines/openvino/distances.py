@@ -4,7 +4,7 @@ Distances share a vector where they are large, and of a short text only few occu
 multiplied with the vectors that they can need, and each pair of tokens takes its product from
 there. The tokens are divided into blocks, since those at one end of a text need few of the
 distances that those at the other end have. Where a pair's product lies holds for all layers and
-heads. Source: docs/benchmarks.md, relative positions.
+heads. Source: docs/measurements/attention.md, relative positions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ jitUniGatherKernel of OpenVINO, intel_cpu/src/nodes/kernels/x64/gather_uni_kerne
 OpenVINO 2026.4."""
 BLOCK_TOKENS: Final = 120
 """The most tokens of a text that are multiplied with the same vectors. Not 128: numbers that lie
-512 bytes apart share few sets of a cache. Source: docs/benchmarks.md, relative positions."""
+512 bytes apart share few sets of a cache. Source: docs/measurements/attention.md, blocks."""
 LANES: Final = 8
 """Float32 numbers of a vector register of AVX2."""
 

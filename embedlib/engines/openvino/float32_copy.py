@@ -66,7 +66,8 @@ _logger = logging.getLogger(__name__)
 def pays(precision: ChosenPrecision) -> bool:
     """Return whether float32 in place of 16 bits pays on this machine.
 
-    Source: docs/benchmarks.md, 16-bit files on AVX2 alone. CPUs of Intel were not measured.
+    Source: docs/measurements/cpu-avx2.md, 16-bit files on AVX2 alone. CPUs of Intel were not
+    measured.
     """
     if precision.name != "float32":
         return False

@@ -22,28 +22,29 @@ from embedlib.models.weights.tensor_roles import linear_weights
 
 MAX_INFLIGHT_QUERIES: Final = 1
 """Those that wait become one batch. With one more ready behind it, 4 clients of MiniLM in bf16 got
-a fifth fewer answers, and 16 of them, or 8 of BERT-base, some 6 % fewer (docs/benchmarks.md)."""
+a fifth fewer answers, and 16 of them, or 8 of BERT-base, some 6 % fewer. Source:
+docs/measurements/server.md, several connections with one short text each."""
 PREPARED_PER_LAYER: Final = 30
 """Operators that OpenVINO keeps ready for sizes of batches it has met, for each layer: those of
 about three sizes. More cost memory and save no time that could be measured.
 
 Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
-docs/benchmarks.md, memory of the CPU engine.
+docs/measurements/memory.md, sizes of batches.
 """
 
 
 TILES_PADDING_TOKENS: Final = 150
 """Where AMX multiplies: reading the weights takes as long as many more tokens, and few rows are
-multiplied at a fraction of the rate. Source: docs/benchmarks.md, products by their sizes, and
-padding, with AMX."""
+multiplied at a fraction of the rate. Source: docs/measurements/cpu-amx.md, padding."""
 MAX_UNFUSED_TOKENS: Final = 512
 """Where AMX multiplies with one thread a batch, products, softmax and mask of attention are not
 fused in models that take so many tokens at most: short texts gain more than long ones lose. With
-all threads in a batch they gain less than long ones lose. Source: docs/benchmarks.md, as it comes
-on a CPU with AMX."""
+all threads in a batch they gain less than long ones lose. Source:
+docs/measurements/cpu-amx.md, batches, queries and attention."""
 SPARE_TOKENS: Final = 4
 """A lone query is padded by so many tokens at most to the length of the one before, for which the
-library has sized its operators. Source: docs/benchmarks.md, as it comes."""
+library has sized its operators. Source: docs/measurements/cpu-zen.md, a lone query on
+Zen 5."""
 SMALL_LAYER_WEIGHTS: Final = 1 << 21
 """In a layer of more weights the padding costs as much as it saves. Source: as above."""
 
@@ -161,8 +162,9 @@ class Layout:
         query of a small one, oneDNN is faster on Intel. On other CPUs OpenVINO gives oneDNN the
         products that an activation follows. With AVX2 and no AVX-512 that loses more than fusing
         saves, so there MLAS multiplies float32 matrices of a small model, too. Source:
-        docs/benchmarks.md, single queries, memory of the CPU engine, bf16 and int8 on Zen 4, and as
-        it comes on AVX2 alone; CPUs of vendors other than Intel and AMD were not measured.
+        docs/measurements/, queries.md (single queries), memory.md (packings), zen4-precisions.md
+        (tried on Zen 4) and cpu-avx2.md (as it comes on AVX2 alone); CPUs of vendors other
+        than Intel and AMD were not measured.
 
         Args:
             core: OpenVINO's, with its CPU plugin loaded.

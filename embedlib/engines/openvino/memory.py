@@ -45,18 +45,19 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, line
 from embedlib.models.weights.weight_files import weight_files
 
 MAX_BATCH_TOKENS: Final = 512
-"""Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
+"""Small batches stay in the cache of a core. Source: docs/measurements/queries.md, token
+budget."""
 SHARED_BATCH_TOKENS: Final = 192
 """Of a batch where the lanes share a compiled model: a query waits for a part of one, and fewer
-rows are multiplied at less than the full rate. Source: docs/benchmarks.md, batches of a shared
-model."""
+rows are multiplied at less than the full rate. Source: docs/measurements/memory.md, batches
+of a shared model."""
 TILES_BATCH_TOKENS: Final = 1024
 """Where AMX multiplies, whether the lanes share one or not: for more rows it is busier, and a batch
-takes no longer than a smaller one in float32. Source: docs/benchmarks.md, as it comes on a CPU with
-AMX."""
+takes no longer than a smaller one in float32. Source: docs/measurements/cpu-amx.md, batches,
+queries and attention."""
 LIBRARY_BYTES: Final = 168 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
-to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
+to spare. Source: docs/measurements/memory.md, by model and precision."""
 CACHE_BYTES: Final = 48 << 20
 """What a start that fills the cache of compiled models takes beside that; large models are not
 kept there. Source: as above."""
@@ -66,7 +67,7 @@ SMALL_BYTES: Final = 64 << 20
 """Of packed matrices: so small a model may have copies and cost nothing worth saving."""
 MLAS_COPIES: Final = 1.1
 """Packed copies of a float32 matrix in a large model: the plugin fuses some products with what
-follows, and multiplies them with oneDNN. Source: docs/benchmarks.md, memory of the CPU engine."""
+follows, and multiplies them with oneDNN. Source: docs/measurements/memory.md, packings."""
 SMALL_COPIES: Final = 2.0
 """Packed copies of any matrix in a small model. Source: as above."""
 MAPPED_BYTES: Final = GIB // 8
@@ -76,16 +77,15 @@ TABLE_BYTES: Final = GIB // 16
 SPARE_SHARE: Final = 0.25
 SPARE_BYTES: Final = 197 << 20
 """What packed copies, and what a second compiled model takes beside them, may take beyond the
-weights, for both lanes to have a model of their own. Source: docs/benchmarks.md, memory of the CPU
-engine."""
+weights, for both lanes to have a model of their own. Source: docs/measurements/memory.md, lanes."""
 LANE_BYTES: Final = 5 << 20
 """What a second compiled model takes for each layer beside its matrices, where oneDNN has them.
-Source: docs/benchmarks.md, bf16 and int8 on Zen 4."""
+Source: docs/measurements/zen4-precisions.md, BERT-large and Qwen3-0.6B in int8."""
 LIVE_ROWS: Final = 8
 """Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
 BLOCK_ROWS: Final = 14
-"""What attention in blocks keeps beside them, in rows of all heads. Source: docs/benchmarks.md,
-long texts."""
+"""What attention in blocks keeps beside them, in rows of all heads. Source:
+docs/measurements/attention.md, long texts."""
 LONG_ROWS: Final = 8
 """The same of long texts in one piece. Source: as above."""
 WINDOW_BYTES: Final = 6

@@ -6,7 +6,7 @@ With the rows of `up` (and of `gate`) and the columns of `down` cut alike,
 
 so a part's activations go from one product to the next as they are. The matrices of a part stay in
 the cache of a core while it multiplies all rows of a batch, and its sums are short. Source:
-docs/benchmarks.md, products by their sizes, and padding, with AMX.
+docs/measurements/cpu-amx.md, products by their sizes.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from embedlib.models.spec import Encoder
 
 CACHE_WEIGHTS: Final = 1 << 20
 """A smaller matrix stays in the cache of a core as it is: 2 MiB in bf16, the L2 cache of a Xeon
-with AMX. Cut, MiniLM's gain nothing. Source for these numbers: docs/benchmarks.md, products by
-their sizes, and padding, with AMX; on two cores."""
+with AMX. Cut, MiniLM's gain nothing. Source for these numbers:
+docs/measurements/cpu-amx.md, products by their sizes; on two cores."""
 MAX_COLUMNS: Final = 1024
 """Of a part, where one thread multiplies a batch."""
 SHARED_COLUMNS: Final = 512

@@ -8,15 +8,14 @@ from embedlib.engines.base import Batch, Lane
 
 MIN_ROWS: Final = 8
 """Tokens that batches of large models are padded to: oneDNN packs a matrix in another form for
-fewer, and keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
+fewer, and keeps both. Source: docs/measurements/memory.md, packings."""
 TILE_ROWS: Final = 16
 """Rows that AMX multiplies at once: padding a lone query to whole tiles costs no products, and the
 library meets fewer sizes. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
-volume 1, chapter 18; docs/benchmarks.md, as it comes on a CPU with AMX."""
+volume 1, chapter 18; docs/measurements/cpu-amx.md, batches, queries and attention."""
 EVEN: Final = 2
 """Where AMX multiplies, tokens that a batch's length is a multiple of: with an odd one attention
-takes up to 1.4 times as long. Source: docs/benchmarks.md, products by their sizes, and padding,
-with AMX."""
+takes up to 1.4 times as long. Source: docs/measurements/cpu-amx.md, even lengths."""
 LONG_TOKENS: Final = 256
 """From so many tokens on it is a multiple of `TILE_ROWS`, which saves more than the padding costs.
 Same source."""

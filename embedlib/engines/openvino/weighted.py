@@ -58,7 +58,7 @@ class Weighted:
 
         A leaky ReLU of slope 1 changes nothing, but the plugin runs a matrix product followed by an
         activation with oneDNN, and a bare one with MLAS. Which is faster for the few tokens of a
-        query depends on the CPU. Source: docs/benchmarks.md, single queries.
+        query depends on the CPU. Source: docs/measurements/queries.md, single queries.
         """
         return op.prelu(product, op.constant(np.ones(1, np.float32)))
 

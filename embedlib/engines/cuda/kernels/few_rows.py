@@ -2,8 +2,8 @@
 
 cuBLAS and CUTLASS choose kernels for many rows. On an H100 they read the FP8 weights of a model of
 7 billion numbers at 1.8 TB/s for 16 rows, this kernel at 2.5, where a copy reaches 3.0; those of
-BERT-large take half the time (docs/benchmarks.md, "On a GPU"). For more rows, and in bfloat16 from
-64 on, it is no faster.
+BERT-large take half the time (docs/measurements/gpu.md, few rows). For more rows, and in bfloat16
+from 64 on, it is no faster.
 """
 
 # Names of compile-time constants are in capitals, as in Triton's own kernels.
