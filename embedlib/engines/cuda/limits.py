@@ -33,7 +33,7 @@ docs/measurements/gpu.md, tokens of a batch on a GPU."""
 BATCH_BYTES: Final = 2.5 * GIB
 """Activations of a batch of more tokens. In a small model each kernel takes less time than its
 launch from Python, unless it has more rows. Measured on an H100 for BERT-large in FP8: 724,000
-tokens/s with 16,384, 976,000 with 65,536 (docs/measurements/gpu.md, the same)."""
+tokens/s with 16,384, 976,000 with 65,536 (docs/measurements/gpu.md)."""
 
 
 def most_short_tokens(encoder: Encoder, precision: str) -> int:
