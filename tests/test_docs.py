@@ -76,6 +76,22 @@ def test_the_plots_are_those_of_the_stored_results() -> None:
         assert stored == content, f"{name}: run python docs/make_plots.py"
 
 
+MEASURED = re.compile(r"docs/(measurements/[\w-]+\.md|benchmarks\.md)(?:, ([^.;()\"]+))?")
+
+
+def test_measurements_that_the_source_names_are_there() -> None:
+    found = 0
+    for path in (DOCS.parent / "embedlib").rglob("*.py"):
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        for page, section in MEASURED.findall(text):
+            lines = (DOCS / page).read_text(encoding="utf-8").lower().splitlines()
+            headings = [line.strip("# ").replace("`", "") for line in lines if line[:1] == "#"]
+            named = section.strip().lower()
+            assert any(heading.startswith(named) for heading in headings), (path, page, section)
+            found += 1
+    assert found > 30
+
+
 PAGES = [DOCS.parent / "README.md", *(p for p in DOCS.rglob("*.md") if p.name != "changelog.md")]
 BLOCK = re.compile(r"^ *```(bash|python)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -15,8 +15,8 @@ SIDE: Final = 512
 """Of the square matrices that are multiplied: some milliseconds, and more than the caches next to
 a core hold."""
 SHARE_OF_PRODUCTS: Final = 0.7
-"""Of the rate of products alone that a model in float32 reaches. Source: docs/benchmarks.md, a CPU
-with AVX2 alone, share of the products; rounded down."""
+"""Of the rate of products alone that a model in float32 reaches. Source: the shares of
+the products in docs/benchmarks.md, a CPU with AVX2 alone; rounded down."""
 BYTES_PER_SECOND: Final = 3e8
 """Of float32 weights that are hashed, rounded and written. Source: docs/compile.md, time."""
 
