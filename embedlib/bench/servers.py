@@ -6,14 +6,18 @@ import http.client
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from embedlib.measuring.process import ContestantFailedError, free_port, last_line
+from embedlib.measuring.process import (
+    ContestantFailedError,
+    free_port,
+    last_line,
+    module_command,
+)
 
 START_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
@@ -23,12 +27,15 @@ _POLL_S = 0.05
 class Server:
     """A server of ours in a process of its own."""
 
-    def __init__(self, name: str, arguments: Sequence[str], *, has_port_option: bool) -> None:
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str] = (), *, has_port_option: bool
+    ) -> None:
         """Start it on a free port, and wait until it is ready.
 
         Args:
             name: for messages.
-            arguments: of this interpreter.
+            module: to run.
+            arguments: that it is given.
             has_port_option: whether the port comes as `--port`, or as the last argument.
 
         Raises:
@@ -39,7 +46,7 @@ class Server:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close
         port = ["--port", str(self._port)] if has_port_option else [str(self._port)]
         self._process = subprocess.Popen(
-            [sys.executable, *arguments, *port],
+            module_command(module, *arguments, *port),
             stdout=subprocess.DEVNULL,  # the access log; who serves keeps it elsewhere
             stderr=self._errors,
             env={**os.environ, "HF_HUB_OFFLINE": "1"},

@@ -131,7 +131,7 @@ class _ServeBench:
         self._measure_mixed()
         self.race.report("a server whose engine answers at once")
         with closing(
-            Server("embedlib serve", ["-m", "embedlib.bench.fake_server"], has_port_option=False)
+            Server("embedlib serve", "embedlib.bench.fake_server", has_port_option=False)
         ) as server:
             self.alone = self._measure_alone(server)
 
@@ -144,7 +144,7 @@ class _ServeBench:
         self.race.report("embedlib serve: starting")
         config, folder = self.options.config, str(self.race.course.folder)
         arguments = [
-            *("-m", "embedlib", "serve", folder, "--name", f"served={folder}"),
+            *("serve", folder, "--name", f"served={folder}"),
             *("--threads", str(config.num_threads)),
             # As the model in process, whatever the environment sets, and nothing measured beside.
             *("--device", "cpu", "--no-prepare"),
@@ -156,7 +156,7 @@ class _ServeBench:
         if config.max_batch_tokens is not None:
             arguments += ["--max-batch-tokens", str(config.max_batch_tokens)]
         server = self._stack.enter_context(
-            closing(Server("embedlib serve", arguments, has_port_option=True))
+            closing(Server("embedlib serve", "embedlib", arguments, has_port_option=True))
         )
         self._enter("embedlib serve", server.url, "served", server)
 

@@ -23,6 +23,13 @@ _THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",
 )
 _END_TIMEOUT_S = 10
+_START: Final = (
+    "import sys; end = int(sys.argv[1]) + 2; "
+    "sys.path[:] = sys.argv[2:end] or [path for path in sys.path if path]; del sys.argv[1:end]; "
+    "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""Runs a module as `python -m` does, but not with the current folder in front of the import path:
+it is that of a project, whose json.py or numpy.py would be run in the place of the libraries."""
 MAX_REASON_CHARS: Final = 300
 """Some libraries list all that they know in an error: hundreds of names."""
 
@@ -161,8 +168,21 @@ class JsonProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
+def module_command(module: str, *arguments: str, python: str | None = None) -> list[str]:
+    """Return the command that runs a module.
+
+    Args:
+        module: its name.
+        *arguments: that it is given.
+        python: the interpreter, with an import path of its own; None: this one, with that of this
+            process.
+    """
+    paths = [path for path in sys.path if isinstance(path, str)] if python is None else []
+    return [python or sys.executable, "-c", _START, str(len(paths)), *paths, module, *arguments]
+
+
 class ChildProcess(JsonProcess):
-    """Runs a Python module as `python -m MODULE NAME THREADS`, offline."""
+    """Runs a Python module with the arguments NAME and THREADS, offline."""
 
     def __init__(
         self,
@@ -181,7 +201,7 @@ class ChildProcess(JsonProcess):
             library_threads: threads that its numeric libraries start; None: `threads`.
             python: the interpreter; None: this one.
         """
-        command = [python or sys.executable, "-m", module, name, str(threads)]
+        command = module_command(module, name, str(threads), python=python)
         super().__init__(name, command, _environment(library_threads or threads))
 
     def __enter__(self) -> ChildProcess:
