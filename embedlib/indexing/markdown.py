@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Source: CommonMark 0.31, sections 4.2 ATX headings, 4.3 setext headings, 4.5 fenced code blocks.
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
+"""Matches the beginning of a heading. What ends one is not looked for by a pattern: it would try
+each blank of a line of a million as the first."""
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:(?:[-+*]|\d{1,9}[.)])[ \t]{1,4})+(?=[`~])")
@@ -33,11 +35,19 @@ class Outline:
     def __init__(self, text: str) -> None:
         self.headings = list(_headings(text))
         self._starts = [heading.start for heading in self.headings]
+        self._parents: list[int] = []
+        """Of each heading the place of the one that it is under; -1: none."""
+        for place, heading in enumerate(self.headings):
+            parent = place - 1
+            while parent >= 0 and self.headings[parent].level >= heading.level:
+                parent = self._parents[parent]
+            self._parents.append(parent)
 
     def is_all(self, text: str, start: int, end: int) -> bool:
         """Whether `text[start:end]` consists of headings, or of parts of them, and white space."""
         position = start
-        for heading in self.headings[max(0, bisect_right(self._starts, start) - 1) :]:
+        for place in range(max(0, bisect_right(self._starts, start) - 1), len(self.headings)):
+            heading = self.headings[place]
             if heading.start >= end or text[position : heading.start].strip():
                 break
             position = max(position, heading.end)
@@ -48,16 +58,13 @@ class Outline:
 
         A character within a heading is under that heading's parents, not under the heading itself.
         """
-        last = bisect_right(self._starts, position) - 1
-        level = 7
-        if last >= 0 and position < self.headings[last].end:
-            level = self.headings[last].level
-            last -= 1
+        place = bisect_right(self._starts, position) - 1
+        if place >= 0 and position < self.headings[place].end:
+            place = self._parents[place]
         path: list[str] = []
-        for heading in reversed(self.headings[: last + 1]):
-            if heading.level < level:
-                level = heading.level
-                path.append(heading.title)
+        while place >= 0:
+            path.append(self.headings[place].title)
+            place = self._parents[place]
         return tuple(reversed(path))
 
 
@@ -81,13 +88,21 @@ def _headings(text: str) -> Iterator[Heading]:
             continue
         if atx := _ATX.match(line):
             paragraph = None
-            yield Heading(len(atx[1]), (atx[2] or "").strip(), start, start + len(line))
+            yield Heading(len(atx[1]), _title(line[atx.end() :]), start, start + len(line))
         elif paragraph and (underline := _UNDERLINE.match(line)):
             level = 1 if underline[1].startswith("=") else 2
             yield Heading(level, paragraph[1].strip(), paragraph[0], start + len(line))
             paragraph = None
         else:
             paragraph = None if _NO_PARAGRAPH.match(line) else (start, line)
+
+
+def _title(line: str) -> str:
+    """Return the title of a heading without the # that may close it, behind a blank."""
+    title = line.strip()
+    without = title.rstrip("#")
+    is_closed = without != title and (not without or without[-1] in " \t")
+    return without.rstrip() if is_closed else title
 
 
 def _lines_after_front_matter(text: str) -> Iterator[tuple[int, str]]:

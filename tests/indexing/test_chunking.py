@@ -398,10 +398,22 @@ def test_plain_text_has_no_headings() -> None:
         ("1. ```a``` and b\n# c", ["c"]),
         ("-     ``` indented code\n# a", ["a"]),
         ("---\nno end of the block\n\n# a", ["a"]),
+        ("# a # b #\t\n## ##\n###  c#\n#\td", ["a # b", "", "c#", "d"]),
+        # Takes hours if each blank is tried as the first of those at the end.
+        (f"# a{' ' * 500_000}b", [f"a{' ' * 500_000}b"]),
     ],
 )
 def test_what_is_a_heading(text: str, titles: list[str]) -> None:
     assert [heading.title for heading in Outline(text).headings] == titles
+
+
+def test_any_number_of_headings_costs_as_much_as_their_text() -> None:
+    text = "# top\n" + "### a\ntext\n## b\n" * 20_000
+    outline = Outline(text)
+    places = range(6, len(text), 20)  # takes hours if each looks at all headings before it
+    found = {outline.above(place) for place in places}
+    assert found == {("top",), ("top", "b"), ("top", "b", "a")}
+    assert not any(outline.is_all(text, place, place + 40) for place in places)
 
 
 # --- options --------------------------------------------------------------------------------------

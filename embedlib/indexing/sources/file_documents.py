@@ -29,6 +29,9 @@ _MAX_XML_BYTES: Final = 1 << 26
 """Of the parts of a DOCX file that hold text, which takes some ten times as much when it is read. A
 file of a few kilobytes may be made to grow beyond every memory."""
 
+_BEFORE_XML: Final = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
+"""Bytes that may stand in front of the first < of a part in UTF-8 or UTF-16."""
+
 _MAX_PAGES: Final = 20_000
 
 
@@ -117,7 +120,7 @@ def _read_docx(path: str) -> str:
     data = _read_packed(path)
     try:
         with zipfile.ZipFile(BytesIO(data)) as parts:
-            xml = [part for part in parts.infolist() if part.filename.endswith((".xml", ".rels"))]
+            xml = [part for part in parts.infolist() if _may_be_xml(parts, part)]
         if sum(part.file_size for part in xml) > _MAX_XML_BYTES:
             raise BrokenFileError(f"has more than {_MAX_XML_BYTES >> 20} MiB of text; divide it")
         no_image = mammoth.images.img_element(lambda _: {})  # else each would be in the HTML
@@ -127,6 +130,13 @@ def _read_docx(path: str) -> str:
         raise
     except Exception as error:  # of damaged files; they are of many kinds
         raise _damaged("a Word file (.docx)", error) from error
+
+
+def _may_be_xml(parts: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+    """Return whether a part may hold text, by its first bytes: the file says which ones do."""
+    with parts.open(part) as stream:
+        first = stream.read(64).lstrip(_BEFORE_XML)
+    return first[:1] in (b"<", b"")
 
 
 def _read_pages(file: InputFile, place: str) -> Iterator[Document | BadRow]:

@@ -52,6 +52,10 @@ _TOKEN = re.compile(
 """A piece of a page. Not `html.parser`, which in Python 3.11.7 takes minutes for 60 KB of tags that
 do not end: here, the search for the end of a tag stops at the next one."""
 
+_ENDLESS_NUMBER = re.compile(r"&#[0-9]{600,};?")
+"""A reference to no character: to browsers it is U+FFFD. Python reads numbers of up to 4,300
+digits, or as many as it is told to, at least 640."""
+
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']\s*([\w:.-]+)")
 """In the declaration of XHTML. Source:
@@ -109,7 +113,7 @@ def html_text(page: str) -> tuple[str, str]:
     while (token := _TOKEN.match(page, begin)) is not None:
         begin = token.end()
         if (data := token["data"]) is not None:
-            reader.add(unescape(data))
+            reader.add(_unescaped(data))
         elif token["tag"] is not None:
             tag = token["tag"].lower()
             is_closed = token[0].endswith("/>") and tag in _HIDDEN  # of XHTML
@@ -121,6 +125,14 @@ def html_text(page: str) -> tuple[str, str]:
                     end = _RAW[tag].search(page, begin)
                     begin = len(page) if end is None else end.start()
     return reader.text(), " ".join("".join(reader.title).split())
+
+
+def _unescaped(data: str) -> str:
+    """Return text with the characters that references stand for."""
+    try:
+        return unescape(data)
+    except ValueError:  # a number with more digits than Python reads
+        return unescape(_ENDLESS_NUMBER.sub("\ufffd", data))
 
 
 class _Reader:

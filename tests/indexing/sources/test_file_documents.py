@@ -41,7 +41,7 @@ def bad_row(path: str) -> BadRow:
     return row
 
 
-def docx(body: str) -> bytes:
+def docx(body: str, name: str = "word/document.xml") -> bytes:
     word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
     kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
     package = "http://schemas.openxmlformats.org/package/2006/relationships"
@@ -52,10 +52,10 @@ def docx(body: str) -> bytes:
         parts.writestr(
             "_rels/.rels",
             f'<Relationships xmlns="{package}"><Relationship Id="r1" Type="{kind}" '
-            'Target="word/document.xml"/></Relationships>',
+            f'Target="{name}"/></Relationships>',
         )
         parts.writestr(
-            "word/document.xml",
+            name,
             f'<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>',
         )
         parts.writestr(
@@ -133,6 +133,7 @@ def test_a_page_becomes_markdown() -> None:
         ("<script>'<!--'</script>a<STYLE>b", "a"),
         ("1 < 2 <3> </>", "1 < 2 <3>"),
         ("a&nbsp;b&#8364;&lt;p&gt;", "a\xa0b€<p>"),
+        (f"a&#{'1' * 5000};&amp;", "a\ufffd&"),  # Python reads no number of so many digits
         ("<!-- no --><p>a<!-- ", "a"),
         # Editors write blocks into cells: a row is a line all the same.
         (
@@ -352,5 +353,7 @@ def test_a_word_file_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(file_documents, "_MAX_XML_BYTES", 500)
     assert bad_row("a.docx").reason == "has more than 0 MiB of text; divide it"
+    Path("c.docx").write_bytes(docx(body, "media/image.png"))  # the file says which part it is
+    assert bad_row("c.docx").reason == "has more than 0 MiB of text; divide it"
     Path("b.docx").write_bytes(b"no zip")
     assert bad_row("b.docx").reason.startswith("cannot be read as a Word file (.docx): ")
