@@ -101,10 +101,11 @@ def read_peft(directory: Path, folder: Path, find: Callable[[str], FusedSlice | 
             config.check_fixed(key, accepted)
     rank = config.integer("r")
     factor = config.number("lora_alpha") / rank
+    stored = list_tensors(directory / WEIGHTS_NAME, folder)  # refuses what is no file to map
     data = map_file(directory / WEIGHTS_NAME)
     pairs: dict[str, dict[str, StoredTensor]] = {}
     kinds: dict[str, bool] = {}
-    for name, tensor in list_tensors(directory / WEIGHTS_NAME, folder).items():
+    for name, tensor in stored.items():
         found = _PEFT_NAME.fullmatch(name)
         if found is None:
             raise ModelWeightsError(f"{tensor.file}: tensor {show(name)} is not one of LoRA's")

@@ -23,6 +23,8 @@ MAX_STRING_BYTES: Final = 4096
 """Of a name; tensor names of known models have at most 120."""
 MAX_STACK: Final = 1 << 20
 """Values at a time; SETITEMS takes two for each tensor."""
+MAX_OPCODES: Final = 1 << 23
+"""Of a program; a tensor takes some fifty. Each may make a value of 64 bytes."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class _Machine:
 
     def run(self) -> Any:
         """Return the value that the program leaves."""
-        while True:
+        for _ in range(MAX_OPCODES):
             code = self._take(1)[0]
             if code == ord("."):
                 return self._pop()
@@ -172,6 +174,7 @@ class _Machine:
                 self._actions[code]()
             else:
                 raise self._refused(f"the opcode {bytes([code])!r}")
+        raise self._refused(f"more than {MAX_OPCODES} opcodes")
 
     # Opcodes.
 

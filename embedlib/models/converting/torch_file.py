@@ -46,6 +46,12 @@ STORED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 """Type in safetensors to that of the stored bytes; numpy has no bfloat16."""
 
+_ARCHIVE_ERRORS: Final = (
+    *(zipfile.BadZipFile, ValueError, OSError, EOFError, struct.error),
+    RuntimeError,  # of an encrypted entry, or of a method or version that zipfile does not know
+)
+"""What zipfile raises of an archive that is none, or is damaged."""
+
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 """Signature, 22 bytes, and the lengths of name and extra field. Source: PKWARE's APPNOTE.TXT,
 section 4.3.7."""
@@ -94,7 +100,7 @@ def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:
             with zipfile.ZipFile(stream) as archive:
                 entries = _entries(archive, file)
                 program = _program(archive, entries, file)
-        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        except _ARCHIVE_ERRORS as error:
             raise ModelWeightsError(
                 f"{file}: is no archive of torch.save ({first_line(error)}); download it again"
             ) from error

@@ -41,7 +41,8 @@ REPORTS_PLACE: Final = "embedlib/fidelity"
 LOCAL_HEADER: Final = struct.Struct("<4s22sHH")
 """Signature, what the central directory says too, length of the name, length of the extra field."""
 SIGNATURE: Final = b"PK\x03\x04"
-ENCRYPTED: Final = 1
+UNREADABLE: Final = 0x01 | 0x20 | 0x40
+"""Flags of an entry that is a patch, or encrypted. Source: APPNOTE.TXT, 4.4.4."""
 
 MAX_INDEX_BYTES: Final = 1 << 24
 """16 MiB; the index of a pack with a hundred files has 20 KiB."""
@@ -110,7 +111,7 @@ def open_pack(path: Path) -> Pack:
         status = path.stat()
         identity = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
         return _read(path, identity)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         raise damaged(path, f"{first_line(error)}: it was cut off or changed") from error
     except _INDEX_ERRORS as error:
         raise damaged(path, f"{INDEX_NAME}: {type(error).__name__}: {first_line(error)}") from error
@@ -208,7 +209,7 @@ def _entry(
 def _plain(path: Path, info: zipfile.ZipInfo) -> zipfile.ZipInfo:
     """Return an entry that lies in the archive as it is."""
     is_stored = info.compress_type == zipfile.ZIP_STORED and info.file_size == info.compress_size
-    if not is_stored or info.flag_bits & ENCRYPTED:
+    if not is_stored or info.flag_bits & UNREADABLE:
         raise damaged(
             path,
             f"{shown(info.filename, 200)} is compressed or encrypted, which no pack's are",

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +380,31 @@ def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
     path.write_bytes(content.getvalue()[:place] + b"XX" + content.getvalue()[place + 2 :])
     with pytest.raises(ModelWeightsError, match="its storage is damaged"):
         read_torch_file(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("encrypted", lambda entry: entry[:8] + b"\x01" + entry[9:]),
+        ("version", lambda entry: entry[:6] + b"\xff" + entry[7:]),
+        ("size", lambda entry: entry[:20] + b"\xff\xff\xff\x01" * 2 + entry[28:]),
+    ],
+)
+def test_a_directory_of_the_archive_that_lies(
+    name: str, change: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    content = path.read_bytes()
+    place = content.index(b"PK\x01\x02")  # of data.pkl
+    path.write_bytes(content[:place] + change(content[place:]))
+    with pytest.raises(ModelWeightsError, match=r"no archive of torch\.save \(.+\); download"):
+        read_torch_file(path, tmp_path)
+
+
+def test_a_program_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opcodes, "MAX_OPCODES", 100)
+    with pytest.raises(ModelWeightsError, match="has more than 100 opcodes"):
+        read_checkpoint(HEAD + b"}" * 100 + b".", "x")
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:

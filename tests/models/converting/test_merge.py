@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,17 @@ def test_damaged_adapters(
     change(arrays)
     save_file(arrays, path)
     with pytest.raises(ModelWeightsError, match=message):
+        merge(folder, "retrieval", tmp_path / "out")
+
+
+def test_an_adapter_without_weights(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    weights = folder / "adapters" / "retrieval" / "adapter_model.safetensors"
+    weights.unlink()
+    with pytest.raises(ModelWeightsError, match=r"adapter_model\.safetensors: the file is missing"):
+        merge(folder, "retrieval", tmp_path / "out")
+    os.mkfifo(weights)  # whose reader would wait for ever
+    with pytest.raises(ModelUnsupportedError, match="is a pipe; it must be a regular file"):
         merge(folder, "retrieval", tmp_path / "out")
 
 

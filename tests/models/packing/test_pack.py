@@ -420,6 +420,19 @@ def test_compressed_entries_are_refused(
         OpenedModel.find(other, config)
 
 
+@pytest.mark.parametrize("place", [6, 8])
+def test_an_archive_that_zipfile_does_not_know_is_refused(
+    place: int, tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    """By the version that it needs, or as a patch: two bytes of its directory."""
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    content[content.rindex(b"PK\x01\x02") + place] |= 0xE0 if place == 6 else 0x20
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=r"is damaged \(.+\); copy the pack again"):
+        OpenedModel.find(pack, config)
+
+
 def test_other_files_are_no_packs(tmp_path: Path, config: Config) -> None:
     other = tmp_path / "x.embedlib"
     other.write_bytes(b"PK\x03\x04")
