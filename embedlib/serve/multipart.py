@@ -14,6 +14,10 @@ from embedlib.serve.errors import HTTPError
 
 MAX_HEAD_BYTES = 16 << 10
 """Of the head of one part."""
+MAX_PARTS = 64
+MAX_PARAMETERS = 64
+"""Semicolons in a head or content type. Python looks for the quote that ends a value once for each,
+from the start: 16 KiB of them would keep all requests waiting for half a second."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class MultipartReader:
             HTTPError: it is of another type.
         """
         head = Message()
-        head["content-type"] = content_type
+        head["content-type"] = content_type if _has_few_parameters(content_type) else ""
         boundary = head.get_param("boundary")
         if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str):
             raise HTTPError(
@@ -48,6 +52,7 @@ class MultipartReader:
         self._is_inside = False
         """Whether the first boundary was seen."""
         self._is_whole = False
+        self._num_parts = 0
 
     def feed(self, data: bytes) -> Iterator[Part | bytes]:
         """Yield the heads of parts, and their content in pieces, of the next data of a body.
@@ -104,11 +109,23 @@ class MultipartReader:
             )
         if end < 0:
             return None
-        head = HeaderParser().parsestr(self._buffer[2:end].decode("utf-8", "replace"))
+        text = self._buffer[2:end].decode("utf-8", "replace")
+        self._num_parts += 1
+        if self._num_parts > MAX_PARTS or not _has_few_parameters(text):
+            raise HTTPError(
+                400,
+                f"the body has more than {MAX_PARTS} parts, or a head with more than "
+                f"{MAX_PARAMETERS} semicolons; send file and purpose",
+            )
+        head = HeaderParser().parsestr(text)
         self._buffer = self._buffer[end + 4 :]
         self._is_head = False
         name = head.get_param("name", header="content-disposition")
         return Part(name if isinstance(name, str) else "", _filename(head))
+
+
+def _has_few_parameters(text: str) -> bool:
+    return text.count(";") <= MAX_PARAMETERS
 
 
 def _filename(head: Message) -> str | None:

@@ -68,11 +68,19 @@ def test_a_body_is_read_alike_however_it_is_divided(content: bytes, data: Any) -
         (b"--XXjunk\r\n\r\n", "has no head"),
         (b"--XX\r\n" + b"a" * 20_000, "has no head"),
         (b"--XX\r\nContent-Disposition: form-data; filename*=idna''a\r\n\r\n", "send it in UTF-8"),
+        (form(*[("", None, b"")] * 65), "more than 64 parts"),
+        (form((";" * 65, "a", b"x")), "a head with more than 64 semicolons"),
     ],
 )
 def test_what_is_no_form_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(HTTPError, match=words):
         read_all([body])
+
+
+def test_a_content_type_of_many_parameters_is_refused() -> None:
+    MultipartReader("multipart/form-data; a=b; boundary=XX")
+    with pytest.raises(HTTPError, match="must be multipart/form-data with its boundary"):
+        MultipartReader('multipart/form-data; boundary=XX; a="' + ";" * 65)
 
 
 def test_a_file_name_can_be_stored() -> None:
