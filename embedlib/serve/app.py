@@ -25,7 +25,7 @@ from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
-from embedlib.serve.hosts import check_host
+from embedlib.serve.hosts import check_host, check_page
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.spans import write_nowhere
 from embedlib.serve.keys import Keys
@@ -182,6 +182,7 @@ class Application:
                 else:
                     route, exchange.rest = find_route(request)
                     check_host(request.headers.get("host"), self.options.allowed_hosts)
+                    check_page(request.method, request.headers)
                     if route.needs_key:
                         exchange.owner = self._keys.check(request.headers)
                     if route.body is not None:

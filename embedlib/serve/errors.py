@@ -25,7 +25,7 @@ Kind = Literal[
     "not_found",  # no such model
     "wrong_model",  # the model cannot do this
     "unauthorized",  # the API key is missing or wrong
-    "wrong_host",  # the name that the request was sent to
+    "wrong_host",  # the name that the request was sent to, or the site of the page that sent it
     "too_large",  # the body
     "encoded",  # the body is compressed
     "timeout",  # the body came late, or the deadline passed

@@ -1,12 +1,20 @@
-"""The header Host: a page in a browser must not reach a server on loopback by another name."""
+"""What a page in a browser must not do: reach a server on loopback that nobody else reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from embedlib.serve.errors import HTTPError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_SENT_UNASKED: Final = (
+    *("", "text/plain", "multipart/form-data"),
+    "application/x-www-form-urlencoded",
+)
+"""Content types that a page may send to any site without its browser asking there first.
+
+Source: Fetch, 2.2.2, CORS-safelisted request-header."""
 
 
 def is_loopback(address: str) -> bool:
@@ -31,5 +39,29 @@ def check_host(host: str | None, allowed: Collection[str] | None) -> None:
         raise HTTPError(
             421,
             f"Host = {host!r:.80} is not served here; add --allow-host {name:.60}",
+            "wrong_host",
+        )
+
+
+def check_page(method: str, headers: Mapping[str, str]) -> None:
+    """Refuse what a page of another site sends without its browser having asked first.
+
+    The browser hides the answer from the page, but the request would be computed, and jobs kept.
+
+    Args:
+        method: of a request.
+        headers: its head; browsers tell in one of them which page it is of.
+
+    Raises:
+        HTTPError: it is such a request. Source: W3C, Fetch Metadata Request Headers, 2.4.
+    """
+    if method != "POST" or headers.get("sec-fetch-site") != "cross-site":
+        return  # a browser asks before it sends any other method that changes something
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _SENT_UNASKED and "authorization" not in headers:
+        raise HTTPError(
+            403,
+            "a page of another site sent this; send it from a page of this server, or with "
+            "Content-Type: application/json",
             "wrong_host",
         )

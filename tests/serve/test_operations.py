@@ -399,6 +399,28 @@ def test_pages_of_other_origins_are_not_let_in(client: Client) -> None:
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
+@pytest.mark.parametrize(
+    "kind", ["text/plain;charset=UTF-8", "multipart/form-data; boundary=x", ""]
+)
+def test_what_a_page_of_another_site_sends_unasked_is_refused(
+    kind: str, client: Client, engine: FakeEngine
+) -> None:
+    """Browsers ask before they send JSON or a key to another site, and here get no permission."""
+
+    def status(site: str, kind: str, **headers: str) -> int:
+        sent = {"sec-fetch-site": site, "content-type": kind, **headers}
+        return client.send("POST", "/embed", b'{"inputs": "a"}', headers=sent).status_code
+
+    before = len(engine.batches)
+    assert status("cross-site", kind) == 403
+    assert len(engine.batches) == before
+    assert status("same-origin", kind) == 200
+    assert status("cross-site", "application/json") == 200
+    assert status("cross-site", kind, authorization="Bearer k") == 200
+    page = client.send("GET", "/ui", headers={"sec-fetch-site": "cross-site"})  # a link to it
+    assert page.status_code == 200
+
+
 def test_keys_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# ours\nk1\n\n k2 \n")

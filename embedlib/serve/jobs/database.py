@@ -6,6 +6,7 @@ loss of power only with `synchronous=FULL`.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,6 +76,12 @@ def open_database(path: Path) -> sqlite3.Connection:
     Raises:
         ConfigError: it is damaged, of a newer version, or cannot be written to.
     """
+    try:  # for this user alone, in whatever folder it is: it holds texts, results and webhooks
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be used: {error.strerror}; give another --data-dir"
+        ) from None
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:

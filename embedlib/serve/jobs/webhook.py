@@ -172,8 +172,9 @@ def _unwrapped(address: Address) -> Address:
 
 
 def _refused(url: str, remedy: str) -> HTTPError:
-    # Without path and query, which may hold a secret.
-    shown = "/".join(url.split("/")[:3])
+    # Without user, path and query, which may hold a secret.
+    scheme, _, place = "/".join(url.split("/")[:3]).rpartition("//")
+    shown = f"{scheme}//{place.rpartition('@')[2]}" if scheme else place.rpartition("@")[2]
     return HTTPError(
         400, f"webhook_endpoint = {shown!r:.120} is refused; {remedy}", param="webhook_endpoint"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -239,6 +240,25 @@ def test_a_second_server_is_refused(tmp_path: Path) -> None:
         await open_jobs(tmp_path / "jobs").close()  # given back
 
     run(work())
+
+
+def test_the_database_is_for_its_user_alone(make_jobs: MakeJobs, tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir(mode=0o755)  # as an administrator or systemd makes it
+    before = os.umask(0o022)
+    try:
+        jobs = make_jobs()
+    finally:
+        os.umask(before)
+
+    async def use() -> None:
+        await add_file(jobs, b"a\n")
+        modes = {path.name: path.stat().st_mode & 0o077 for path in folder.iterdir()}
+        assert set(modes.values()) == {0}, modes
+        assert "jobs.sqlite3-wal" in modes
+        await jobs.close()
+
+    run(use())
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_a_large_result_is_to_be_fetched() -> None:
         (("b.example",), "https://a.example/", "--webhook-allow a.example"),
         (("example",), "https://a.example/", "--webhook-allow"),
         (("a.example",), "https://a.example@evil.example/", "leave out user"),
-        (("a.example",), "https://u:p@a.example/", "leave out user"),
+        (("a.example",), "https://u:secret@a.example/", "leave out user"),
         (("a.example",), "https://a.example/#f", "fragment"),
         (("a.example",), "http://a.example/", "it must begin with https://"),
         (("a.example",), "ftp://a.example/", "it must begin with https://"),
@@ -266,6 +266,7 @@ def test_urls_that_are_refused(allowed: tuple[str, ...], url: str, words: str) -
     assert words in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.param == "webhook_endpoint"
+    assert "secret" not in caught.value.message
 
 
 def test_options_of_webhooks_are_checked() -> None:
