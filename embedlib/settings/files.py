@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,14 @@ def find_project_file(folder: Path) -> Path | None:
     """Return the nearest project's file, of the folder or of one above it in its git repository.
 
     Outside of a repository only the folder itself counts: what lies in a shared folder above, such
-    as `/tmp`, is somebody else's.
+    as `/tmp`, is somebody else's. What another user may have put there, be it a file of settings or
+    a `.git` that would make a repository of it, does not count either.
 
     Raises:
         ConfigError: a folder has two, or one cannot be read.
     """
     above = [folder, *folder.parents]
-    root = next((place for place, path in enumerate(above) if os.path.exists(path / ".git")), 0)
+    root = next((place for place, path in enumerate(above) if _is_own(path / ".git")), 0)
     for path in above[: root + 1]:
         own, shared = path / PROJECT_FILE, path / _PYPROJECT
         found = [file for file in (own, shared) if _has_settings(file)]
@@ -80,12 +82,21 @@ def read_user_file(path: Path) -> dict[str, Setting]:
 
 def _has_settings(path: Path) -> bool:
     # A folder that may not be searched has none; Path.is_file raises there before Python 3.14.
-    if not os.path.isfile(path):
+    if not os.path.isfile(path) or not _is_own(path):
         return False
     if path.name == PROJECT_FILE:
         return True
     # The files of other projects need not be understood.
     return b"embedlib" in _read(path) and bool(_table(path))
+
+
+def _is_own(path: Path) -> bool:
+    """Whether something is there, and no other user has put it into a folder that all may write."""
+    try:
+        found, folder = os.lstat(path), os.stat(path.parent)
+    except OSError:
+        return False
+    return not folder.st_mode & stat.S_IWOTH or found.st_uid in (os.geteuid(), 0)
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -153,6 +155,30 @@ def test_a_project_ends_at_its_repository(project: Path) -> None:
     (project / "embedlib.toml").write_text("threads = 2")
     assert find_project_file(inner) is None  # no repository: only the folder itself
     assert find_project_file(project) == project / "embedlib.toml"
+
+
+@pytest.mark.parametrize("planted", [".git", "embedlib.toml", "pyproject.toml"])
+def test_what_others_put_into_a_shared_folder_does_not_count(
+    planted: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /tmp/.git and /tmp/embedlib.toml, for whoever works below /tmp."""
+    inner = project / "inner"
+    settings = project / ("pyproject.toml" if planted == "pyproject.toml" else "embedlib.toml")
+    table = "[tool.embedlib]\n" if planted == "pyproject.toml" else ""
+    settings.write_text(f"{table}threads = 2")
+    lstat, others = os.lstat, project / planted
+
+    def owned(path: object) -> os.stat_result | SimpleNamespace:
+        found = lstat(str(path))
+        uid = 4321 if path == others else os.geteuid()
+        return SimpleNamespace(st_uid=uid, st_mode=found.st_mode)
+
+    monkeypatch.setattr(os, "lstat", owned)
+    assert find_project_file(inner) == settings  # of another user, but not everybody may write
+    project.chmod(0o1777)
+    assert find_project_file(inner) is None
+    monkeypatch.undo()
+    assert find_project_file(inner) == settings  # one's own
 
 
 def test_pyproject_counts_if_it_has_the_table(project: Path) -> None:
