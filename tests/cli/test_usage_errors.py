@@ -104,3 +104,20 @@ def test_the_remedy(
     with open("nearby.txt", "w"):
         pass
     assert message in error_line(run(*arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search", "x", "--to", "edge:x", "postgresql://u:secret@h/db"],
+        ["drop-old", "edge:x", "postgresql://h/db?sslpassword=secret"],
+        ["tune", "m", "--texts", "postgresql://u:secret@h/db"],
+    ],
+)
+def test_the_password_of_a_url_in_a_wrong_place_is_not_shown(
+    arguments: list[str], run: Run
+) -> None:
+    line = error_line(run(*arguments))
+    assert "postgresql://" in line
+    assert "***" in line
+    assert "secret" not in line

@@ -104,7 +104,8 @@ def parse_url(url: str) -> SinkUrl:
 
 def without_password(url: str) -> str:
     """Return a URL with `***` in place of its password, wherever that is."""
-    url = re.sub(r"(?i)([?&](?:password|passwd|token|api_key|apikey)=)[^&]*", r"\1***", url)
+    secret = r"\w*(?:password|passwd|secret|token|api_?key)"  # sslpassword, oauth_client_secret
+    url = re.sub(rf"(?i)([?&]{secret}=)[^&]*", r"\1***", url)
     # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
     # on. If an option contains an @, this hides too much. A number after the colon is a port.
     return re.sub(r"(//[^/?:@]*):(?!\d+[/?]).*@", r"\1:***@", url)

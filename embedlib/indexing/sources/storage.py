@@ -16,6 +16,8 @@ from embedlib.indexing.sinks.urls import without_password
 
 _EXTRA: Final = "storage"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SECRET_WITH_SLASH: Final = re.compile(r"[^/@:\[]+:(?!\d+(?:/|$)).*@")
+"""As AWS makes them: KEY:SEC/RET@BUCKET. What a number follows is a host with its port."""
 _LOCAL: Final = "file://"
 _NO_STORAGE: Final = ("http", "https")
 """They list no files, and their URLs may hold keys, which would become ids."""
@@ -171,7 +173,7 @@ def _resolve(url: str) -> tuple[Any, str]:
         SourceError: the URL is refused, or a package is missing.
     """
     scheme, _, rest = url.partition("://")
-    if ":" in rest.partition("/")[0].rpartition("@")[0]:
+    if ":" in rest.partition("/")[0].rpartition("@")[0] or _SECRET_WITH_SLASH.match(rest):
         raise SourceError(
             f"{without_password(url)}: a URL takes no password or key; set it in the environment "
             "or a file, as the package of this storage documents it"
@@ -185,7 +187,7 @@ def _resolve(url: str) -> tuple[Any, str]:
         if "::" in url:  # fsspec takes it for a file in another file
             path = files._strip_protocol(url)
     except Exception as error:  # such as ImportError: Please install gcsfs to access Google Storage
-        raise SourceError(f"cannot use {url}: {_reason(error)}") from error
+        raise SourceError(f"cannot use {without_password(url)}: {_reason(error)}") from error
     return files, str(path)
 
 

@@ -136,6 +136,8 @@ def test_a_wrong_destination_is_refused(url: str, message: str) -> None:
         ("postgresql://h:5432/db?table=a@b", "postgresql://h:5432/db?table=a@b"),
         ("postgresql://h/db?password=p&table=t", "postgresql://h/db?password=***&table=t"),
         ("qdrant://h/c?API_KEY=k", "qdrant://h/c?API_KEY=***"),
+        ("postgresql://h/db?sslpassword=p&table=t", "postgresql://h/db?sslpassword=***&table=t"),
+        ("postgresql://h?oauth_client_secret=s", "postgresql://h?oauth_client_secret=***"),
         ("edge:a@b:c@d", "edge:a@b:c@d"),
     ],
 )
