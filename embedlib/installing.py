@@ -21,12 +21,15 @@ def install_line(extras: str) -> str:
     import json
     import shlex
     from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
     from urllib.parse import unquote, urlsplit
 
     try:
         recorded = distribution("embedlib").read_text("direct_url.json")
     except PackageNotFoundError:  # imported from a folder on the path
-        recorded = None
+        checkout = Path(__file__).resolve().parent.parent
+        is_one = (checkout / "pyproject.toml").is_file()
+        recorded = json.dumps({"url": checkout.as_uri()}) if is_one else None
     origin: dict[str, Any] = json.loads(recorded) if recorded else {"url": ""}
     url, commit = origin["url"], origin.get("vcs_info")
     flag, place = "", f"embedlib[{extras}]"

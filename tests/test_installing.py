@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlib import installing
 from embedlib.installing import install_line
 
 if sys.version_info >= (3, 11):
@@ -65,12 +66,18 @@ def test_it_names_where_this_embedlib_came_from(
     assert install_line("a,b") == line
 
 
-def test_it_names_the_package_where_nothing_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_that_was_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may not have embedlib, and anybody may upload another package of this name."""
+
     def missing(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    assert install_line("qdrant") == "pip install 'embedlib[qdrant]'"
+    assert install_line("qdrant") == f"pip install '{ROOT.resolve()}[qdrant]'"
+    monkeypatch.setattr(installing, "__file__", str(tmp_path / "embedlib" / "installing.py"))
+    assert install_line("qdrant") == "pip install 'embedlib[qdrant]'"  # a copy without its origin
 
 
 def pages() -> list[Path]:
