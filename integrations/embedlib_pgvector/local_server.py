@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 import warnings
@@ -20,7 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from embedlib.errors import SinkError
-from embedlib.indexing import import_extra
+from embedlib.indexing import import_extra, lock_folder
 from embedlib_pgvector.destination import APPLICATION_NAME
 from embedlib_pgvector.new_database import NewDatabase
 
@@ -187,6 +188,7 @@ class LocalServer:
                     self._new.begin()
                 # Not get_server: it returns the server of this process again after it was stopped.
                 server = package.PostgresServer(self._data, cleanup_mode=None)
+                _keep_socket_private(server)
             try:
                 _start_or_wait(server)
             except BaseException as error:
@@ -241,6 +243,20 @@ def _captured_log(lines: list[str]) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate
+
+
+def _keep_socket_private(server: Any) -> None:
+    """Let this user alone reach the socket of a server, which asks nobody for a password.
+
+    It lies in the database's folder, unless that path is too long. Then the package takes the
+    user's folder of the session, or without one a folder below `/tmp` that all users may enter. As
+    root it has to, since Postgres then runs as another user.
+    """
+    if os.geteuid() and server.runtime_path == Path(tempfile.gettempdir()):
+        folder = lock_folder().parent / "postgres"
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        server.runtime_path = folder
 
 
 def _owner(path: Path) -> str:

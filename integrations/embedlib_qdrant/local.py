@@ -38,15 +38,15 @@ from embedlib_qdrant.collection_options import parse_options
 from embedlib_qdrant.creation import multivector_config, sparse_config
 from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.full_text import SIMPLE
+from embedlib_qdrant.local_points import STORAGE_FILE, check_points
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
 from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
 
 DEFAULT_COLLECTION = "embedlib"
 _META_FILE = "meta.json"
-_STORAGE_FILE = "storage.sqlite"
 _LOCK_FILE = ".lock"
-"""Source of the three: qdrant_client/local, qdrant_local.py and persistence.py."""
+"""Source of both: qdrant_client/local, qdrant_local.py."""
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class LocalSink(CollectionSink):
         if config is None:
             return None
         mark = self.mark_of(config.get("metadata"))
-        storage = self._path / "collection" / self.collection / _STORAGE_FILE
+        storage = self._path / "collection" / self.collection / STORAGE_FILE
         if not storage.exists():
             return mark.to_state(0, "none, exact scan")
         try:
@@ -210,6 +210,7 @@ class LocalSink(CollectionSink):
                 "once; share one embedlib.Search between threads, wait for the other process, or "
                 "use a server (qdrant://)"
             )
+        check_points(self._path, self._read_meta() or (), self.name)
         try:
             # One thread at a time calls, but not always the same.
             return module.QdrantClient(path=str(self._path), force_disable_check_same_thread=True)

@@ -377,3 +377,19 @@ def test_a_process_that_closes_nothing_stops_the_server_at_its_end(
     # The forked process has stopped nothing.
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None None\n", "")
     assert not (pg_folder / "db" / "postmaster.pid").exists()
+
+
+def test_a_socket_outside_of_the_folder_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server asks nobody for a password."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    shared = SimpleNamespace(runtime_path=tmp_path / "tmp")
+    local_server._keep_socket_private(shared)
+    assert shared.runtime_path == tmp_path / "cache" / "embedlib" / "postgres"
+    assert shared.runtime_path.stat().st_mode & 0o777 == 0o700
+    own = SimpleNamespace(runtime_path=tmp_path / "run" / "user")  # of the session
+    local_server._keep_socket_private(own)
+    assert own.runtime_path == tmp_path / "run" / "user"

@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -88,6 +94,66 @@ def test_both_ways_to_write_take_the_same_metadata(make: Callable[..., Any], met
     sink.close()
     assert stored[rows[2].id] == {"big": 2**70}
     assert stored[rows[3].id] == make_rows(10)[3].metadata
+
+
+class Planted:
+    """What a pickle calls when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("collection", ["embedlib", "other"])
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_point_that_would_run_code_is_not_read(
+    make: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    collection: str,
+    protocol: int,
+) -> None:
+    load(make)
+    monkeypatch.chdir(tmp_path)
+    storage = tmp_path / "db" / "collection" / collection / "storage.sqlite"
+    storage.parent.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(storage)) as database, database:
+        database.execute("CREATE TABLE IF NOT EXISTS Points (id TEXT PRIMARY KEY, point BLOB)")
+        planted = pickle.dumps(Planted(), protocol)
+        database.execute("INSERT INTO points VALUES ('x', ?)", [planted])
+    sink = make()
+    with pytest.raises(SinkError, match=r"has a point with (posix|os|nt)\.mkdir, which could run"):
+        sink.search(make_vectors(make_rows(10))[4], 1)
+    with pytest.raises(SinkError, match="which could run code; it is not opened"):
+        sink.begin(TARGET, ignore)
+    sink.close()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_points_that_change_while_they_are_looked_at_are_not_read(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    load(make)
+    storage = tmp_path / "db" / "collection" / "embedlib" / "storage.sqlite"
+    with closing(sqlite3.connect(storage)) as database, database:
+        database.execute("ALTER TABLE points RENAME TO others")
+        database.execute("CREATE VIEW points AS SELECT * FROM others ORDER BY random()")
+    sink = make()
+    with pytest.raises(SinkError, match="cannot be read: points is no table"):
+        sink.search(make_vectors(make_rows(10))[4], 1)
+    sink.close()
+
+
+def test_values_that_other_programs_store_are_read(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    load(make)
+    client = qdrant_client.QdrantClient(path=str(tmp_path / "db"))
+    payload = {"at": datetime(2026, 1, 31, tzinfo=timezone.utc), "id": uuid4(), "price": Decimal(1)}
+    client.upsert("embedlib", [models.PointStruct(id=1, vector=[0.5] * 6, payload=payload)])
+    client.close()
+    sink = make()
+    assert len(sink.search(make_vectors(make_rows(10))[4], 20)) == 10
+    sink.close()
 
 
 def test_langchain_opens_searches_adds_to_and_deletes_from_what_was_written(
