@@ -29,12 +29,17 @@ of is here, too: values and counts as they show them, and the lines of other lib
 """
 
 import copyreg
+import re
 
 _START_CHARACTERS, _END_CHARACTERS = 1500, 500
 """What is kept of a message that quotes a value or a path of any length: its start says what
 happened, its end says what to do."""
 OTHER_CACHE = "name another folder with engine_cache_dir (--engine-cache-dir)"
 """What to do where the cache cannot be written."""
+_PASSWORD = re.compile(r"(:/{1,2}[^/?:@\s]*):(?!\d+[/?:;,'\")\s])\S*@")
+"""Of a URL, up to the last @ before a blank. A number behind the colon is a port."""
+_SECRET = re.compile(r"(?i)([?&]\w*(?:password|passwd|secret|token|api_?key)=)[^&\s'\"]*")
+"""An option of a URL."""
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 """Source: the Unicode standard, 23.1, C0 and C1 controls."""
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS if chr(code) not in "\n\t"}
@@ -44,8 +49,8 @@ class EmbedlibError(Exception):
     """Base of every error raised by embedlib."""
 
     def __init__(self, *args: object) -> None:
-        """Keep the message, without the middle if it is long."""
-        super().__init__(*(shortened(each) if isinstance(each, str) else each for each in args))
+        """Keep the message, without passwords, and without the middle if it is long."""
+        super().__init__(*(_told(each) if isinstance(each, str) else each for each in args))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return what another process makes this error of: the message and the attributes.
@@ -167,6 +172,19 @@ def shortened(message: str) -> str:
     if len(message) <= _START_CHARACTERS + _END_CHARACTERS:
         return message
     return f"{message[:_START_CHARACTERS]} [...] {message[-_END_CHARACTERS:]}"
+
+
+def without_passwords(message: str) -> str:
+    """Return a message with `***` in the place of the passwords of URLs in it.
+
+    Whoever makes a message leaves them out; this is for a URL in a place where none is meant to be,
+    such as that of a file.
+    """
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", message))
+
+
+def _told(message: str) -> str:
+    return shortened(without_passwords(message))
 
 
 def visible(text: str) -> str:

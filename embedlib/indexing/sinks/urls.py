@@ -16,6 +16,9 @@ from embedlib.indexing.sinks.protocol import Sink
 
 ENTRY_POINT_GROUP = "embedlib.sinks"
 
+_HALF_A_LOGIN = re.compile(r"//[^/@\[]*:(?!\d+(?:/|$))[^@]*")
+"""A user with a password, or the first half of one, and no host, which a number would follow."""
+
 _BUILT_IN = {
     "jsonl": "embedlib.indexing.sinks.file_sink:open_file_sink",
     "npy": "embedlib.indexing.sinks.file_sink:open_file_sink",
@@ -92,6 +95,10 @@ def parse_url(url: str) -> SinkUrl:
             f"edge:PATH or jsonl:FILE; {without_password(url)!r} has no scheme"
         )
     location, _, query = rest.partition("?")
+    if "@" in query and _HALF_A_LOGIN.fullmatch(location):
+        raise SinkError(
+            f"{scheme}: the URL has an @ behind its ?; write ? and @ in a password as %3F and %40"
+        )
     pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
     options: dict[str, str] = {}
     for key, value in pairs:
@@ -105,7 +112,7 @@ def parse_url(url: str) -> SinkUrl:
 def without_password(url: str) -> str:
     """Return a URL with `***` in place of its password, wherever that is."""
     secret = r"\w*(?:password|passwd|secret|token|api_?key)"  # sslpassword, oauth_client_secret
-    url = re.sub(rf"(?i)([?&]{secret}=)[^&]*", r"\1***", url)
+    url = re.sub(rf"(?i)((?:^|[?&\s]){secret}=)[^&]*", r"\1***", url)
     # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
     # on. If an option contains an @, this hides too much. A number after the colon is a port.
     return re.sub(r"(//[^/?:@]*):(?!\d+[/?]).*@", r"\1:***@", url)

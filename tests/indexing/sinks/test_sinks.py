@@ -81,6 +81,7 @@ def test_check_sink_sees_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         ("POSTGRESQL://u:p@h:1/db?table=a.b", "postgresql", "//u:p@h:1/db", {"table": "a.b"}),
         ("qdrant+https://h/c?m=0&x=", "qdrant+https", "//h/c", {"m": "0", "x": ""}),
         ("jsonl:a:b.jsonl", "jsonl", "a:b.jsonl", {}),
+        ("qdrant://[::1]:6334/c?m=a@b", "qdrant", "//[::1]:6334/c", {"m": "a@b"}),
     ],
 )
 def test_a_url_is_split(url: str, scheme: str, location: str, options: dict[str, str]) -> None:
@@ -103,7 +104,10 @@ def test_the_home_folder_is_where_a_shell_has_it(monkeypatch: pytest.MonkeyPatch
         ("//u:sec/secret@h/db", r"u:\*\*\*@h/db' has no scheme"),
         ("edge:a?x=1&x=2", "edge: the URL has the option 'x' twice"),
         ("postgresql://u:sec/secret@h/db?m=1&m=2", "has the option 'm' twice"),
-        ("postgresql://u:sec?secret@h/db?table=t", r"an option with @.* as %3F and %40"),
+        ("postgresql://u:sec?secret@h/db?table=t", r"an @ behind its .* as %3F and %40"),
+        ("postgresql://u:sec?secret&x@h/db?table=t", r"an @ behind its .* as %3F and %40"),
+        ("postgresql://u:sec?secret=x@h/db", r"an @ behind its .* as %3F and %40"),
+        ("host=h password=secret", r"'host=h password=\*\*\*' has no scheme"),
         ("jsonl:~no-such-user/a", "no such home folder"),
         ("jsonl:.", "needs a file"),
         ("jsonl:/", "needs a file"),
