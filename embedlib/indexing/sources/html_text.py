@@ -78,6 +78,13 @@ _READ_AS = {
 Source: https://encoding.spec.whatwg.org/#names-and-labels"""
 
 
+_OF_PYTHON_ALONE = frozenset(
+    ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined")
+)
+"""Codecs that no page is in. Punycode takes minutes for 400 KB that mean harm.
+Source: https://docs.python.org/3/library/codecs.html#python-specific-encodings"""
+
+
 def decode_html(data: bytes) -> str:
     """Decode a page by its byte order mark or its declaration, else as UTF-8.
 
@@ -95,7 +102,7 @@ def decode_html(data: bytes) -> str:
         try:
             known = codecs.lookup(found[1].decode("ascii")).name
             # What was read as ASCII so far is not UTF-16, whatever it says.
-            if not known.startswith("utf-16"):
+            if not known.startswith("utf-16") and known not in _OF_PYTHON_ALONE:
                 name = _READ_AS.get(known, known)
         except LookupError:
             pass
