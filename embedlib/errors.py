@@ -178,8 +178,11 @@ def without_passwords(message: str) -> str:
     """Return a message with `***` in the place of the passwords of URLs in it.
 
     Whoever makes a message leaves them out; this is for a URL in a place where none is meant to be,
-    such as that of a file.
+    such as that of a file. A message that is far too long is shortened first: to look through it
+    may take the square of its length.
     """
+    if len(message) > 2 * (_START_CHARACTERS + _END_CHARACTERS):
+        message = shortened(message)
     return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", message))
 
 

@@ -118,3 +118,10 @@ def test_a_message_that_quotes_a_long_value_keeps_its_start_and_its_end() -> Non
 )
 def test_no_error_tells_the_password_of_a_url(message: str, told: str) -> None:
     assert str(errors.SourceError(message)) == told
+
+
+def test_passwords_are_found_in_long_messages_too_and_at_once() -> None:
+    for rest in ("b" * 2900, ":/" * 1_000_000):  # takes hours if all of it is searched
+        told = str(errors.SourceError(f"a 'x://u:secret@h/' {rest}"))
+        assert told.startswith(f"a 'x://u:***@h/' {rest[:9]}")
+        assert len(told) < 2100
