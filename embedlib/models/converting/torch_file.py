@@ -29,6 +29,9 @@ from embedlib.models.weights.safetensors_files import map_file
 MAX_PICKLE_BYTES: Final = 1 << 26
 """64 MiB; that of bge-m3, with 391 tensors, has 0.1 MB."""
 MAX_ENTRIES: Final = 1 << 18
+MAX_TIMES_SHARED: Final = 64
+"""How often the numbers of a file may be in its tensors, each of which is written by itself. T5 has
+its table four times; a pickle of 64 MiB could name a gigabyte often enough to fill any disk."""
 MAX_DIMS: Final = 8
 """Axes of a tensor."""
 MAX_EMPTY: Final = 1 << 40
@@ -115,6 +118,12 @@ def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:
             starts[key] = _start(info, data, what)
         flat = data[starts[key] : starts[key] + info.file_size]
         found[name] = _tensor(tensor, flat)
+    total = sum(tensor.num_bytes for tensor in found.values())
+    if total > MAX_TIMES_SHARED * len(data):
+        raise ModelWeightsError(
+            f"{file}: its tensors share what is stored, and have {total:,} bytes without that, "
+            f"more than {MAX_TIMES_SHARED} times the file; it is not converted"
+        )
     return found
 
 

@@ -401,6 +401,17 @@ def test_a_directory_of_the_archive_that_lies(
         read_torch_file(path, tmp_path)
 
 
+def test_tensors_that_share_all_they_have_do_not_fill_the_disk(tmp_path: Path) -> None:
+    items = {f"a{number}": tensor((10_000,)) for number in range(100)}
+    path = write(tmp_path / "x.bin", checkpoint(items), {"0": bytes(40_000)})
+    with pytest.raises(ModelWeightsError, match="4,000,000 bytes without that, more than 64 times"):
+        read_torch_file(path, tmp_path)
+    write(
+        path, checkpoint({name: items[name] for name in ("a1", "a2", "a3")}), {"0": bytes(40_000)}
+    )
+    assert len(read_torch_file(path, tmp_path)) == 3
+
+
 def test_a_program_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opcodes, "MAX_OPCODES", 100)
     with pytest.raises(ModelWeightsError, match="has more than 100 opcodes"):
