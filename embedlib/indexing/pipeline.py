@@ -149,7 +149,7 @@ def index(
         reader = stack.enter_context(run.begin(documents, chunker, to.named_by))
         if settings.dry_run:
             return run.count(reader)
-        run.load(reader)
+        run.load(reader, None if to.replacement is None else to.replacement.sample)
         run.finish()
         if run.failure is not None:
             raise run.failure

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 import numpy as np
 
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.report import IndexReport
+from embedlib.indexing.row_jobs import RowJob
+from embedlib.indexing.rows import Row
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import RowKey, Sink
+from embedlib.indexing.sinks.protocol import Sink
 from embedlib.indexing.sinks.replaceable import ReplaceableSink, StoredRow
 from embedlib.models.compiled.fidelity_report import Gate
 from embedlib.vectors.arrays import Vectors
@@ -44,12 +45,34 @@ class Comparison:
     overlap: float | None = None
 
 
+class RowSample:
+    """Some rows of a load, as they were read: what is embedded of a row is not stored with it.
+
+    Source: Vitter, Random Sampling with a Reservoir (1985), algorithm R.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._num_rows = 0
+        self._dice = random.Random(0)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take up some of these rows in place of others."""
+        for row in rows:
+            self._num_rows += 1
+            if len(self.rows) < SAMPLE_ROWS:
+                self.rows.append(row)
+            elif (place := self._dice.randrange(self._num_rows)) < SAMPLE_ROWS:
+                self.rows[place] = row
+
+
 def compare(
     new: ReplaceableSink,
     old: ReplaceableSink | None,
     embedder: TextEmbedder,
     report: IndexReport,
     max_missing: float,
+    sample: Sequence[Row],
 ) -> Comparison:
     """Compare new rows with what was read, with the model, and with the rows found now.
 
@@ -59,15 +82,17 @@ def compare(
         embedder: made the new rows.
         report: of the load.
         max_missing: the share, 0 to 1, of the old rows whose documents the new ones may lack.
+        sample: of the rows of the load.
     """
     problem = _count(new, report)
     if problem is not None:
         return Comparison(problem=problem)
     with closing(Seen()) as documents:
-        sample = _read_keys(new, documents)
+        for key in new.scan():
+            documents.add(key.source_id)
         if old is not None:
             problem = _find_missing(old, documents, max_missing)
-    problem = problem or _embed_again(new, [key.id for key in sample], embedder)
+    problem = problem or _embed_again(new, sample, embedder)
     if problem is not None or old is None:
         return Comparison(problem=problem)
     shares = _neighbours(new, old, sample)
@@ -94,22 +119,6 @@ def _count(new: Sink, report: IndexReport) -> str | None:
     return None
 
 
-def _read_keys(new: Sink, documents: Seen) -> list[RowKey]:
-    """Note every document, and return a sample of the rows.
-
-    Source: Vitter, Random Sampling with a Reservoir (1985), algorithm R.
-    """
-    dice = random.Random(0)
-    sample = list[RowKey]()
-    for number, key in enumerate(new.scan()):
-        documents.add(key.source_id)
-        if number < SAMPLE_ROWS:
-            sample.append(key)
-        elif (place := dice.randrange(number + 1)) < SAMPLE_ROWS:
-            sample[place] = key
-    return sample
-
-
 def _find_missing(old: Sink, documents: Seen, max_missing: float) -> str | None:
     num_rows = num_missing = 0
     first = ""
@@ -128,14 +137,16 @@ def _find_missing(old: Sink, documents: Seen, max_missing: float) -> str | None:
     )
 
 
-def _embed_again(new: ReplaceableSink, ids: list[UUID], embedder: TextEmbedder) -> str | None:
-    """Embed the texts of some rows again, and compare with what is stored."""
-    rows = new.stored_rows(ids)
-    if len(rows) != len(ids):
-        return f"{len(ids) - len(rows)} of {len(ids)} sampled rows cannot be read; run again"
-    texts = [rows[id_].text for id_ in ids]
-    vectors = embedder.submit_batch(texts, role="document").result()
-    cosines = [_cosine(rows[id_].vector, each) for id_, each in zip(ids, vectors, strict=True)]
+def _embed_again(new: ReplaceableSink, sample: Sequence[Row], embedder: TextEmbedder) -> str | None:
+    """Embed some rows again, and compare with what is stored."""
+    stored = new.stored_rows([row.id for row in sample])
+    num_missing = len({row.id for row in sample} - stored.keys())
+    if num_missing:
+        return f"{num_missing} of {len(sample)} sampled rows cannot be read; run again"
+    vectors = RowJob(sample, embedder, None).result().vectors
+    cosines = [
+        _cosine(stored[row.id].vector, vector) for row, vector in zip(sample, vectors, strict=True)
+    ]
     worst = min(cosines, default=1.0)
     if worst >= LEAST_COSINE:
         return None
@@ -157,24 +168,22 @@ def _cosine(stored: Vectors, embedded: Vectors) -> float:
     return float(first @ second) / lengths
 
 
-def _neighbours(
-    new: ReplaceableSink, old: ReplaceableSink, sample: Sequence[RowKey]
-) -> list[float]:
+def _neighbours(new: ReplaceableSink, old: ReplaceableSink, sample: Sequence[Row]) -> list[float]:
     """Return for each row the share of its nearest documents that both have."""
-    ids = [key.id for key in sample]
+    ids = [row.id for row in sample]
     new_rows, old_rows = new.stored_rows(ids), old.stored_rows(ids)
     shares = list[float]()
-    for key in sample:
-        row = old_rows.get(key.id)
-        if row is None:
+    for row in sample:
+        stored = old_rows.get(row.id)
+        if stored is None:
             continue
-        before, after = _nearest(old, key, row), _nearest(new, key, new_rows[key.id])
+        before, after = _nearest(old, row, stored), _nearest(new, row, new_rows[row.id])
         if before:
             shares.append(len(before & after) / len(before))
     return shares
 
 
-def _nearest(sink: Sink, key: RowKey, row: StoredRow) -> set[str]:
+def _nearest(sink: Sink, row: Row, stored: StoredRow) -> set[str]:
     """Return the documents nearest to a row, without its own."""
-    hits = sink.search(row.vector, NEIGHBOURS + 1)
-    return {hit.source_id for hit in hits} - {key.source_id}
+    hits = sink.search(stored.vector, NEIGHBOURS + 1)
+    return {hit.source_id for hit in hits} - {row.source_id}

@@ -9,12 +9,12 @@ go on with it. The destination itself says how far all this is.
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from embedlib.errors import SinkError
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.replacement_checks import NEIGHBOURS, compare
+from embedlib.indexing.replacement_checks import NEIGHBOURS, RowSample, compare
 from embedlib.indexing.report import IndexReport
 from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
 from embedlib.indexing.sinks.replaceable import (
@@ -38,6 +38,7 @@ class Replacement:
         target: of the load.
         options: of the load, as the caller gave them.
         tell: takes a line for the user.
+        sample: gets the rows of the load, and keeps some for the checks.
     """
 
     sink: ReplaceableSink
@@ -46,6 +47,7 @@ class Replacement:
     target: Target
     options: IndexOptions
     tell: Tell
+    sample: RowSample = field(default_factory=RowSample)
 
     @property
     def named_by(self) -> Sink:
@@ -70,6 +72,7 @@ class Replacement:
             embedder,
             report,
             options.max_delete if options.delete_missing else 0.0,
+            self.sample.rows,
         )
         name, model = self.sink.name, self.target.model
         if found.problem is not None:

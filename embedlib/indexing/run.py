@@ -13,6 +13,7 @@ from embedlib.indexing.load import Load
 from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
+from embedlib.indexing.replacement_checks import RowSample
 from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.rows import BadRow, CutDocuments, Document, model_digest, row_id
@@ -172,13 +173,20 @@ class Run:
             dry_run.add(group)
         return dry_run.report(self.bad_rows.num_rows)
 
-    def load(self, reader: Reader) -> None:
-        """Embed and write until the source has ended and every row is written."""
+    def load(self, reader: Reader, sample: RowSample | None = None) -> None:
+        """Embed and write until the source has ended and every row is written.
+
+        Args:
+            reader: of the source.
+            sample: gets every row that is read.
+        """
         load = self._start_load()
         try:
             # The reader drives the loader: while no group is ready, `groups` calls `load.work`,
             # so this thread embeds and writes instead of waiting for the source.
             for group in reader.groups(while_waiting=load.work):
+                if sample is not None:
+                    sample.add(group.rows)
                 load.add(group)
             self.failure = load.end()
         finally:

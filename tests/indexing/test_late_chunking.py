@@ -34,6 +34,7 @@ from embedlib.testing import (
     fake_embedder,
     fake_spec,
 )
+from tests.indexing.two_models import Model
 from tests.two_engines import token_vectors, two_engines
 
 ROOM = 64
@@ -68,6 +69,17 @@ def windowed(text: str, max_tokens: int = ROOM) -> list[Any]:
     cut = WindowedChunks(Chunker(byte_tokenizer(), 22), byte_tokenizer(), max_tokens)
     [chunks] = cut([Document(id="a", text=text)])
     return chunks
+
+
+def test_a_change_of_model_embeds_sampled_rows_again_in_their_windows(
+    embedder: Embedder, tmp_path: Path
+) -> None:
+    url, told = f"jsonl:{tmp_path / 'rows.jsonl'}", list[str]()
+    source = [Document(id=id_, text=text) for id_, text in TEXTS.items()]
+    index(source, url, embedder=Model("old"))
+    given = {"late_chunking": True, "chunk_tokens": 22, "replace": True}
+    assert index(source, url, embedder=embedder, tell=told.append, **given).num_rows > 9
+    assert told[-1].endswith("those of 'old' are kept until embedlib drop-old")
 
 
 def test_a_chunk_is_the_mean_of_its_tokens_in_the_window(embedder: Embedder) -> None:

@@ -83,6 +83,16 @@ def test_a_model_is_changed_while_searches_go_on(url: str) -> None:
         search("text 3", url, embedder=old)
 
 
+def test_what_is_embedded_in_front_of_a_chunk_is_no_other_vector(url: str) -> None:
+    """The sampled rows are embedded again with it."""
+    new = Model("new")
+    load(url, new, replace=True, chunk=True, prefix="{page}: ")
+    found = vectors_in(url)
+    expected = {doc.text: f"{doc.metadata['page']}: {doc.text}" for doc in documents(NUM)}
+    assert found.keys() == expected.keys()
+    assert all(np.allclose(found[text], vector_of("new", expected[text])) for text in found)
+
+
 def test_a_load_that_died_goes_on(url: str) -> None:
     new = Model("new")
     new.dies_after = 8
