@@ -50,6 +50,9 @@ class Run:
     nothing is deleted."""
     has_rows: bool = False
     """Whether the destination held rows to compare with when the load began."""
+    lacks_rows: bool = False
+    """Whether the destination seems to hold fewer rows than the load has found and written there:
+    of several copies one may be late."""
 
     @contextmanager
     def begin(
@@ -204,6 +207,7 @@ class Run:
 
         Raises:
             TooManyMissingError: raised last, since the rows that were written must be searchable.
+            SinkError: as late, if rows that were found or written are gone.
         """
         too_many: TooManyMissingError | None = None
         try:
@@ -215,6 +219,8 @@ class Run:
         self.thread.submit(self.sink.finish).result()
         if too_many is not None:
             raise too_many
+        if self.lacks_rows:
+            self.thread.submit(self._check_complete).result()
         if self.failure is None:
             self.thread.submit(self.resuming.keep, self.bad_rows.num_rows).result()
 
@@ -228,11 +234,22 @@ class Run:
                 "rows may be theirs; correct the source and run again"
             )
         leftover = Leftover()
-        if self._num_rows() != tally.num_stored:  # to count is quicker than to compare every row
+        num_rows = self._num_rows()
+        self.lacks_rows = num_rows < tally.num_stored
+        if num_rows != tally.num_stored:  # to count is quicker than to compare every row
             leftover = delete_leftover(self.sink, self.seen, settings.part, max_delete)
         tally.num_deleted = leftover.num_deleted
         is_partial = settings.limit is not None or self.resuming.is_partial
         tally.num_other = None if is_partial else leftover.num_other
+
+    def _check_complete(self) -> None:
+        num_rows, num_stored = self._num_rows(), self.tally.num_stored
+        if num_rows < num_stored:
+            raise SinkError(
+                f"{self.sink.name} holds {num_rows:,} rows, fewer than the {num_stored:,} that "
+                "this load has found there or written: another program removes rows; run the load "
+                "again"
+            )
 
     def _num_rows(self) -> int:
         state = self.sink.inspect()

@@ -197,6 +197,25 @@ def test_a_destination_that_lost_rows_is_loaded_again(table: Table) -> None:
     assert table.stored() == table.rows()
 
 
+def test_a_load_whose_rows_are_removed_meanwhile_is_not_complete(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = FakeSink.write
+
+    def write_and_remove(sink: FakeSink, rows: Any, vectors: Any) -> None:
+        write(sink, rows, vectors)
+        sink.store.rows.pop(rows[0].id, None)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(FakeSink, "write", write_and_remove)
+        with pytest.raises(SinkError, match="fewer than the 20 that this load has found"):
+            table.load()
+    assert [name for name, _ in table.store.calls][-1] == "finish"
+    assert table.store.position is None
+    table.load()
+    assert table.stored() == table.rows()
+
+
 def test_a_dry_run_moves_nothing(table: Table) -> None:
     table.load()
     position = table.store.position
