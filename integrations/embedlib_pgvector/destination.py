@@ -23,14 +23,8 @@ MAX_NAME_BYTES = 63
 Source: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
 """
 
-# With these keepalives a vanished server is noticed after a minute, not after two hours. Rows are
-# sent as UTF-8 whatever the environment sets.
-CONNECTION_DEFAULTS = {
-    "fallback_application_name": APPLICATION_NAME,
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-}
+# Rows are sent as UTF-8 whatever the environment sets.
+CONNECTION_DEFAULTS = {"fallback_application_name": APPLICATION_NAME}
 CONNECTION_FIXED = {"client_encoding": "UTF8"}
 
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -149,6 +150,7 @@ def test_the_wait_for_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def connect(**given: object) -> None:
         waits.append(given["connect_timeout"])
+        assert (given["keepalives_idle"], given["tcp_user_timeout"]) == ("30", "60000")
         raise psycopg.errors.ConnectionTimeout("connection timeout expired")
 
     monkeypatch.setattr(psycopg, "connect", connect)
@@ -169,6 +171,12 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def postgres(pg: Any) -> str:
     return str(pg.dsn)
+
+
+def changed_url(url: str, **changes: str) -> str:
+    from psycopg.conninfo import conninfo_to_dict
+
+    return f"postgresql://?{urlencode({**conninfo_to_dict(url), **changes}, quote_via=quote)}"
 
 
 def test_postgres(postgres: str) -> None:
@@ -194,6 +202,29 @@ def test_postgres(postgres: str) -> None:
     [row] = read(postgres, "SELECT 1 AS id, 'a' AS text, '\\x00'::bytea AS raw")
     assert isinstance(row, BadRow)
     assert row.reason.startswith("the field 'raw' holds bytes")
+
+
+def test_time_limits_of_a_role_do_not_end_a_load(postgres: str) -> None:
+    """A transaction that is idle while rows are embedded, for one."""
+    names = ("statement_timeout", "idle_in_transaction_session_timeout")
+    limited = changed_url(postgres, options=" ".join(f"-c {name}=1h" for name in names))
+    shown = ", ".join(f"current_setting('{name}') AS {name}" for name in names)
+    [row] = read(limited, f"SELECT 1 AS id, 'a' AS text, {shown}")
+    assert isinstance(row, Document)
+    assert row.metadata == dict.fromkeys(names, "0")
+
+
+def test_a_database_without_an_encoding(pg: Any) -> None:
+    name = "embedlib_test_ascii"
+    pg.fetch("DROP DATABASE IF EXISTS {}", name)
+    pg.fetch("CREATE DATABASE {} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0", name)
+    try:
+        url = changed_url(pg.dsn, dbname=name)
+        [row] = read(url, "SELECT 'ä' AS id, 'é漢'::text AS text, 'ü'::varchar AS more")
+        assert isinstance(row, Document)
+        assert (row.id, row.text, row.metadata) == ("ä", "é漢", {"more": "ü"})
+    finally:
+        pg.fetch("DROP DATABASE {}", name)
 
 
 @pytest.mark.parametrize(

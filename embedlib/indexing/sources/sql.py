@@ -24,6 +24,17 @@ from embedlib.indexing.sources.sql_positions import Highest, Value, changed_sinc
 
 CONNECT_SECONDS = "10"
 """Time limit for a connection; the default of psycopg is more than two minutes."""
+_VANISHED = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""With these a server that has vanished is noticed after a minute: the first three while its answer
+is awaited, not after two hours, the last in milliseconds while something is sent, not after 15
+minutes."""
+_TIME_LIMITS = ("statement_timeout", "transaction_timeout", "idle_in_transaction_session_timeout")
+"""Of the server. A load reads in one transaction, which is idle while rows are embedded."""
 POSTGRES_NO_ANSWER = (
     "the server does not answer; check the host and the port, or give it longer with "
     "connect_timeout=SECONDS in the URL or in PGCONNECT_TIMEOUT"
@@ -221,6 +232,11 @@ def _check_postgres_url(url: str, name: str) -> str:
 
 def _read_postgres(url: str, query: str, values: Sequence[object], name: str) -> _Rows:
     with _connected(url, name) as connection:
+        connection.execute(
+            # In this transaction only: a pooler may hand the session on.
+            "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = ANY (%s)",
+            [list(_TIME_LIMITS)],
+        )
         load_as_written(connection)
         # A named cursor stays on the server and sends some rows at a time.
         with connection.cursor(name="embedlib_source") as cursor:
@@ -241,7 +257,8 @@ def _connected(url: str, name: str) -> Iterator[Any]:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
-        given = conninfo.conninfo_to_dict(url)
+        # Of a database in SQL_ASCII psycopg would return bytes.
+        given = {"client_encoding": "UTF8", **conninfo.conninfo_to_dict(url)}
         with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
             yield connection
@@ -253,9 +270,13 @@ def _connected(url: str, name: str) -> Iterator[Any]:
 
 
 def with_connect_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a time limit for the connection to libpq's parameters, unless one is set."""
-    is_set = "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ
-    return dict(given) if is_set else {**given, "connect_timeout": CONNECT_SECONDS}
+    """Add time limits to libpq's parameters, unless they are set.
+
+    They are for a server that does not answer a new connection, and for one that vanishes later.
+    """
+    is_set = "PGCONNECT_TIMEOUT" in os.environ
+    first = {} if is_set else {"connect_timeout": CONNECT_SECONDS}
+    return {**_VANISHED, **first, **given}
 
 
 def _batches(cursor: Any) -> Iterator[Sequence[Any]]:

@@ -42,6 +42,13 @@ def test_the_wait_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None
     assert "connect_timeout" not in conninfo_to_dict(parse("postgresql://h/db").conninfo)
 
 
+def test_a_server_that_vanishes_is_noticed() -> None:
+    """While its answer is awaited, and while rows are sent to it."""
+    given = conninfo_to_dict(parse("postgresql://h/db?keepalives_idle=5").conninfo)
+    assert (given["keepalives_idle"], given["keepalives_count"]) == ("5", "3")
+    assert given["tcp_user_timeout"] == "60000"
+
+
 def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: object, **__: object) -> None:
         raise psycopg.errors.ConnectionTimeout("connection timeout expired")
