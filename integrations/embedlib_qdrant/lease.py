@@ -99,6 +99,7 @@ class Lease:
             process=os.getpid(),
             since=now,
         )
+        self._is_lost = False
         self._lost_to: Holder | None = None
         self._last_beat_s = 0.0
         self._guard = threading.Lock()
@@ -115,11 +116,13 @@ class Lease:
         if seen is not None and seen.token != self._own.token:
             seen = self._watch(seen, tell, sleep)
         token, beat = ("", None) if seen is None else (seen.token, seen.beat)
-        self._request(lambda: self._put(token, beat))
-        holder = self._read_changed(seen, sleep)
-        if holder is None or holder.token != self._own.token:
-            raise self._refusal(holder or seen)
-        self._last_beat_s = time.monotonic()
+        with self._guard:  # against a beat that has found no lease before it was written again
+            self._request(lambda: self._put(token, beat))
+            holder = self._read_changed(seen, sleep)
+            if holder is None or holder.token != self._own.token:
+                raise self._refusal(holder or seen)
+            self._is_lost = False
+            self._last_beat_s = _now_s()
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._keep_beating, name="embedlib-lease", daemon=True
@@ -132,23 +135,27 @@ class Lease:
         Raises:
             SinkError: another load has taken it.
         """
-        if time.monotonic() - self._last_beat_s > EXPIRES_S:
+        if _now_s() - self._last_beat_s > EXPIRES_S:
             self._request(self.beat)
-        if self._lost_to is not None:
+        if self._is_lost:
+            who = self._lost_to or "another load, which has ended,"
             raise SinkError(
-                f"{self._name}: this load was not heard of for {EXPIRES_S:g} s, and "
-                f"{self._lost_to} has taken over; written rows are kept"
+                f"{self._name}: this load was not heard of for {EXPIRES_S:g} s, and {who} has "
+                "taken over; written rows are kept"
             )
 
     def beat(self) -> None:
         """Show that the holder lives, and find out whether it still is the holder."""
         with self._guard:
-            self._own = replace(self._own, beat=self._own.beat + 1)
-            self._put(self._own.token)
-            holder = self._read()
-            if holder is not None and holder.token != self._own.token:
-                self._lost_to = holder
-            self._last_beat_s = time.monotonic()
+            # First, since a lease that is gone would be written again.
+            holder = self._look()
+            if holder is not None and holder.token == self._own.token:
+                self._own = replace(self._own, beat=self._own.beat + 1)
+                self._put(self._own.token)
+                holder = self._look()
+            self._is_lost = holder is None or holder.token != self._own.token
+            self._lost_to = holder
+            self._last_beat_s = _now_s()
 
     def release(self) -> None:
         """Stop beating, and give the lease back if the server answers; may be called twice."""
@@ -166,9 +173,10 @@ class Lease:
             return  # the server is gone, or the collection: the lease expires
 
     def _keep_beating(self) -> None:
-        while not self._stop.wait(BEAT_S) and self._lost_to is None:
+        while not self._stop.wait(BEAT_S):
             try:
-                self.beat()
+                if not self._is_lost:
+                    self.beat()
             except Exception:
                 continue  # the thread that writes meets the same failure and reports it
 
@@ -196,6 +204,14 @@ class Lease:
             if holder != seen or (holder is not None and holder.token == self._own.token):
                 break
             sleep(_LOOK_S)
+        return holder
+
+    def _look(self) -> Holder | None:
+        """Return the holder; a replica may show a new one a moment later."""
+        for _ in range(_NUM_LOOKS):
+            holder = self._read()
+            if holder is not None or self._stop.wait(_LOOK_S):
+                break
         return holder
 
     def _refusal(self, holder: Holder | None) -> SinkError:
@@ -238,6 +254,11 @@ class Lease:
             match = models.MatchValue(value=beat)
             must.append(models.FieldCondition(key=f"{LEASE_KEY}.beat", match=match))
         return models.Filter(must=must)
+
+
+def _now_s() -> float:
+    """Return a time that goes on while the machine is suspended, where the system has such."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _read_token(path: Path, name: str) -> str:

@@ -16,6 +16,7 @@ from embedlib.errors import SinkError
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 from embedlib_qdrant import lease as lease_module
 from embedlib_qdrant.lease import EXPIRES_S, LEASE_KEY, Holder
+from embedlib_qdrant.server import ServerSink
 
 
 @pytest.fixture
@@ -138,6 +139,42 @@ def test_a_load_that_slept_too_long_stops(
         with pytest.raises(SinkError, match=r"process \d+ on .* has taken over; written rows are"):
             action()
     second.write(rows, make_vectors(rows))
+
+
+def test_a_load_that_slept_until_another_one_had_ended_stops(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    first = on_machine("a")
+    kill(first)
+    second = on_machine("b", recreate=True, fingerprint="folder:another-model")
+    rows = make_rows(4)
+    second.write(rows, make_vectors(rows))
+    second.close()
+    monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)
+    monkeypatch.setattr(lease_module, "_LOOK_S", 0.0)
+    for _ in range(2):
+        with pytest.raises(SinkError, match="and another load, which has ended, has taken over"):
+            first.write(rows[:1], make_vectors(rows[:1]))
+    assert stored_lease(stub) is None
+
+
+def test_a_lease_outlives_the_collection_that_its_holder_drops(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat before the lease is in the new one finds none."""
+    monkeypatch.setattr(lease_module, "_LOOK_S", 0.0)
+    on_machine("a").close()
+    create = ServerSink.create
+
+    def create_and_beat(sink: ServerSink, mark: Any) -> None:
+        create(sink, mark)
+        vars(sink)["_lease"].beat()
+
+    monkeypatch.setattr(ServerSink, "create", create_and_beat)
+    sink = on_machine("a", recreate=True)
+    rows = make_rows(4)
+    sink.write(rows, make_vectors(rows))
+    assert sink.inspect().num_rows == 4
 
 
 def test_the_lease_is_kept_by_beats(
