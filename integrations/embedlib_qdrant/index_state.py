@@ -34,7 +34,7 @@ def pausing_changes(models: Any, info: Any) -> dict[str, Any]:
 def building_changes(models: Any, info: Any, m: int) -> dict[str, Any]:
     """Return the arguments of `update_collection` that switch both on; empty: they are on."""
     changes: dict[str, Any] = {}
-    if info.config.hnsw_config.m != m:
+    if info.config.hnsw_config.m == 0:  # else somebody may have chosen another number since
         changes["hnsw_config"] = models.HnswConfigDiff(m=m)
     before = (info.config.metadata or {}).get(LOAD_KEY)
     if before is not None:

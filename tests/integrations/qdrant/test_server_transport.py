@@ -492,6 +492,17 @@ def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
     assert stub.count("Update") == 2
 
 
+def test_a_graph_that_somebody_has_changed_since_is_kept(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    for m in (16, 32):
+        sink = begin(make_sink)
+        sink.finish()
+        assert stub.m == {"docs": m}
+        sink.close()
+        stub.m["docs"] = 32
+
+
 def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(
     make_sink: Callable[..., Any], stub: Any, waits: list[float]
 ) -> None:
