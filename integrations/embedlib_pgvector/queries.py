@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,10 +92,8 @@ def search(
             exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
             rows = connection.execute(exact, (text, *values, text, k)).fetchall()
     check_table(rows, table)
-    return [
-        read_hit(row, 1 - row[-1] if table.similarity == "cosine" else -row[-1])
-        for row in sorted(rows, key=lambda row: row[-1])[:k]
-    ]
+    hits = [read_hit(row, _score(row[-1], table)) for row in rows]
+    return sorted(hits, key=lambda hit: -hit.score)[:k]
 
 
 def search_sparse(
@@ -145,6 +144,12 @@ def read_hit(row: Sequence[Any], score: float) -> Hit:
         text=content,
         metadata=metadata or {},
     )
+
+
+def _score(distance: float, table: Table) -> float:
+    if table.similarity != "cosine":
+        return -distance
+    return 0.0 if math.isnan(distance) else 1 - distance  # a vector of zeros has no direction
 
 
 def _widen(connection: Connection, k: int, *, is_filtered: bool) -> None:

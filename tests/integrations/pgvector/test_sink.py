@@ -68,6 +68,20 @@ def test_scores(pg: Any, pg_table: str, similarity: Similarity, is_halfvec: bool
     assert any(f"{'halfvec' if is_halfvec else 'vector'}_{ops}_ops" in line for line in plan)
 
 
+def test_the_score_of_a_vector_of_zeros_is_a_number(pg: Any, pg_table: str) -> None:
+    rows = pg.rows(0, 3)
+    vectors = np.zeros((3, 6), np.float32)
+    vectors[:2, 0] = 1, -1
+    sink = pg.begun(pg_table, index=None)
+    sink.write(rows, vectors)
+    hits = sink.search(vectors[0], 3)
+    assert [(hit.text, hit.score) for hit in hits] == [
+        (rows[0].text, 1.0),
+        (rows[2].text, 0.0),
+        (rows[1].text, -1.0),
+    ]
+
+
 def test_a_search_finds_enough_after_many_deletions(pg: Any, pg_table: str) -> None:
     rows = pg.rows(0, 600)
     # So few rows would be searched without the index.
