@@ -26,10 +26,14 @@ SEARCH_GIVES_UP_AFTER_SECONDS = 3.0
 # Source of the codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 TRANSIENT = ("08", "40001", "40P01", "57P01", "57P02", "57P03")
 """Lost connections, serialization failures, deadlocks, a server that stops or starts."""
+READ_ONLY = "25006"
+"""In the middle of a load: a failover has made a standby of the server that answers."""
 LONG_WORD = "54000"
 """Of the notice of a word of more than 2,047 bytes, which a full-text index leaves out."""
 REMEDIES = {
-    "25006": "the server or this user is read-only; name the primary server",
+    "22P05": "the database is not in UTF-8; make one with ENCODING 'UTF8' for the rows, or correct "
+    "the text",
+    READ_ONLY: "the server or this user is read-only; name the primary server",
     "3F000": "create the schema first: CREATE SCHEMA",
     "42501": "ask the owner of the database for this permission",
     "42P01": "the table was dropped during the load; run the load again",
@@ -57,6 +61,7 @@ class DatabaseSession:
 
     Attributes:
         tell: called with lines for the user, in the thread that calls the session.
+        has_begun: whether a load has written: the server was no standby then.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class DatabaseSession:
             secret: the password, which messages replace by ***.
         """
         self.tell: Tell = tell_nobody
+        self.has_begun = False
         self._notices: SimpleQueue[str] = SimpleQueue()
         self._name = name
         self._locate = locate
@@ -119,6 +125,8 @@ class DatabaseSession:
             except psycopg.Error as error:
                 line = self._line(error)
                 is_worth_another = self._may_pass(error)
+                if error.sqlstate == READ_ONLY:
+                    self._disconnect()  # the address may lead to another server then
                 if is_worth_another and waited < give_up_after:
                     self.tell(f"{line}; trying again in {delay:g} s")
                 elif is_worth_another:
@@ -139,8 +147,11 @@ class DatabaseSession:
 
     def close(self) -> None:
         """Close the connection, which releases its locks."""
+        self._was_connected = self.has_begun = False
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        self._was_connected = False
         if connection is None:
             return
         # Released explicitly: the server notices a closed connection only a moment later.
@@ -170,6 +181,8 @@ class DatabaseSession:
         """Whether the same operation may succeed later."""
         if (error.sqlstate or "").startswith(TRANSIENT):
             return True
+        if error.sqlstate == READ_ONLY:
+            return self.has_begun
         if self._connection is not None:
             return self._connection.closed
         # The error came while connecting, or before the new connection was set up.

@@ -30,6 +30,7 @@ from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
 from embedlib_pgvector.positions import read_position, write_position
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
+from embedlib_pgvector.session_settings import allow_long_statements, notice_killed_clients
 from embedlib_pgvector.slow_inserts import SlowInserts
 from embedlib_pgvector.stage import STAGE, columns, create_stage, merge_stage
 from embedlib_pgvector.table import (
@@ -76,6 +77,7 @@ class PgvectorSink(TableReader):
         except BaseException:
             self._session.close()
             raise
+        self._session.has_begun = True
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Copy the rows beside the table and merge them into it, in one transaction."""
@@ -208,19 +210,31 @@ class PgvectorSink(TableReader):
 
     def _prepare(self, connection: Connection) -> None:
         super()._prepare(connection)
-        # A row counts as written when it is on disk; stricter settings are kept. The second
-        # setting ends the statement, and with it the lock, of a client that was killed.
+        # A row counts as written when it is on disk; stricter settings are kept.
         connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false)"
-            " WHERE current_setting('synchronous_commit') = 'off';"
-            "SELECT set_config(name, '5s', false) FROM pg_settings"
-            " WHERE name = 'client_connection_check_interval' AND setting = '0'"
+            " WHERE current_setting('synchronous_commit') = 'off'"
         )
+        notice_killed_clients(connection)
         if self._lock is not None:
-            _allow_long_statements(connection)
+            allow_long_statements(connection)
             self._lock.take(connection)
             if self._table is not None:
+                self._check_same(connection, self._table)
                 create_stage(connection, self._table)
+
+    def _check_same(self, connection: Connection, table: Table) -> None:
+        """Refuse to go on in another table: while the lock was lost, somebody else may have had it.
+
+        Raises:
+            SinkError: the table was dropped, and another one has its name.
+        """
+        found = find_table(connection, self._destination)
+        if found is not None and found.oid != table.oid:
+            raise SinkError(
+                f"{self.name}: while the connection was lost, another load has replaced the table; "
+                "nothing was written to the new one; run the load again if its rows shall follow"
+            )
 
     def _begin(self, connection: Connection, target: Target) -> None:
         ensure_extension(connection, self.name)
@@ -234,7 +248,7 @@ class PgvectorSink(TableReader):
         create_stage(connection, self._table)
 
     def _take_lock(self, connection: Connection, shard: str | None = None) -> None:
-        _allow_long_statements(connection)
+        allow_long_statements(connection)
         schema = resolve_schema(connection, self._destination)
         lock = WriterLock(schema, self._destination.owner, self.name, self._wait, shard)
         lock.take(connection)
@@ -279,11 +293,3 @@ class PgvectorSink(TableReader):
 
         self._session.run(work)
         self._is_changed = True
-
-
-def _allow_long_statements(connection: Connection) -> None:
-    """Let a load take its time: building an index exceeds what a role may have for a query."""
-    connection.execute(
-        "SELECT set_config(name, '0', false) FROM pg_settings"
-        " WHERE name IN ('statement_timeout', 'transaction_timeout')"
-    )

@@ -119,6 +119,45 @@ def test_a_writer_that_lost_its_lock_to_another_stops(pg: Any, pg_table: str) ->
     assert numbers(pg, pg_table) == [0]
 
 
+def test_a_table_that_another_writer_has_replaced_meanwhile_is_left_alone(
+    pg: Any, pg_table: str
+) -> None:
+    first = pg.begun(pg_table)
+    pg.end_writers()
+    second = pg.begun(pg_table, pg.target(fingerprint="f2", recreate=True))
+    second.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    second.finish()
+    second.close()
+    with pytest.raises(SinkError, match="lost, another load has replaced the table; nothing was"):
+        first.write(pg.rows(5, 6), pg.vectors(pg.rows(5, 6)))
+    assert numbers(pg, pg_table) == [0]
+
+
+def test_a_standby_in_the_middle_of_a_load_is_waited_out(pg: Any, pg_table: str) -> None:
+    """After a failover the address leads to the old primary for a while."""
+    sink = pg.begun(pg_table)
+    sink._session._connection.execute("SET default_transaction_read_only = on")
+    pg.fetch("ALTER ROLE CURRENT_USER SET default_transaction_read_only = on")
+
+    def promote() -> None:
+        if len(pg.waits) in (0, 3):
+            options = "-c default_transaction_read_only=off"
+            with psycopg.connect(pg.dsn, options=options, autocommit=True) as connection:
+                connection.execute("ALTER ROLE CURRENT_USER RESET default_transaction_read_only")
+
+    pg.on_wait = promote
+    try:
+        sink.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+    finally:
+        pg.waits.clear()
+        promote()
+    assert numbers(pg, pg_table) == [0, 1, 2]
+    assert (
+        sum("read-only transaction; the server or this user is" in line for line in pg.lines) == 3
+    )
+    assert pg.lines[-1].endswith("connected again")
+
+
 def test_its_own_lost_connection_does_not_keep_the_lock(pg: Any, pg_table: str) -> None:
     """The network is gone, and the server believes that the old connection lives."""
     sink = pg.begun(pg_table)

@@ -1,0 +1,30 @@
+"""Settings of the server that a load changes in its own session."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psycopg
+
+from embedlib_pgvector.connection import Connection
+
+
+def allow_long_statements(connection: Connection) -> None:
+    """Let a load take its time: building an index exceeds what a role may have for a query."""
+    connection.execute(
+        "SELECT set_config(name, '0', false) FROM pg_settings"
+        " WHERE name IN ('statement_timeout', 'transaction_timeout')"
+    )
+
+
+def notice_killed_clients(connection: Connection) -> None:
+    """Let the server end the statement, and with it the lock, of a client that was killed.
+
+    A server on Windows cannot, nor Postgres 14 on anything but Linux.
+    Source: `check_client_connection_check_interval` in Postgres' src/backend/tcop/postgres.c.
+    """
+    with suppress(psycopg.errors.InvalidParameterValue):
+        connection.execute(
+            "SELECT set_config(name, '5s', false) FROM pg_settings"
+            " WHERE name = 'client_connection_check_interval' AND setting = '0'"
+        )
