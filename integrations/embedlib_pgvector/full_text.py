@@ -13,16 +13,10 @@ from embedlib.indexing import Filter, Hit, Tell
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.filters import where_clause
-from embedlib_pgvector.hnsw import drop_index, index_name
+from embedlib_pgvector.hnsw import drop_index, find_index, is_own
+from embedlib_pgvector.index_names import WORDS_INDEX, new_index_name
 from embedlib_pgvector.queries import HIT_COLUMNS, check_table, read_hit
-from embedlib_pgvector.table import (
-    WORDS_INDEX,
-    Table,
-    count_rows,
-    own_index_name,
-    read_mark,
-    write_mark,
-)
+from embedlib_pgvector.table import Table, count_rows, read_mark, write_mark
 
 WORDS_COLUMN = "embedlib_words"
 MAX_CHARACTERS = 200_000
@@ -74,8 +68,9 @@ def index_words(
             f"{destination.name}: adding the words of {num_rows:,} rows; searches wait meanwhile, "
             "and the search index is built again at the end"
         )
-        if destination.index is not None:
-            drop_index(connection, table, index_name(table))
+        index = find_index(connection, table)
+        if destination.index is not None and index is not None and is_own(table, index):
+            drop_index(connection, table, index.name)
     alter = sql.SQL(
         "ALTER TABLE {} {drop} ADD COLUMN {words} tsvector GENERATED ALWAYS"
         " AS (to_tsvector({}::regconfig, left(content, {}))) STORED"
@@ -115,7 +110,7 @@ def build_words_index(connection: Connection, table: Table, *, is_live: bool) ->
     connection.execute(
         sql.SQL("CREATE INDEX {} {} ON {} USING gin ({})").format(
             sql.SQL("CONCURRENTLY" if is_live else ""),
-            sql.Identifier(own_index_name(table, WORDS_INDEX)),
+            sql.Identifier(new_index_name(connection, table, WORDS_INDEX)),
             table.identifier,
             _WORDS,
         )

@@ -24,8 +24,10 @@ from embedlib.errors import SinkError
 from embedlib.indexing import ReplacedError, SinkState, StoredRow, Tell, models_of
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
+from embedlib_pgvector.index_names import is_name_taken, new_index_name, own_ending
 from embedlib_pgvector.queries import TableMovedError
-from embedlib_pgvector.table import Table, count_rows, drop_table, find_table, own_indexes
+from embedlib_pgvector.rights import give_rights, read_rights
+from embedlib_pgvector.table import Table, count_rows, drop_table, find_table
 
 NEW: Final = "__embedlib_new"
 OLD: Final = "__embedlib_old"
@@ -156,10 +158,16 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
     name = _replaced(destination).name
     found = connection.execute(
         "SELECT relrowsecurity, ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"
-        " WHERE i.indrelid = c.oid AND NOT i.indisprimary) FROM pg_class c WHERE c.oid = %s",
+        " WHERE i.indrelid = c.oid AND NOT i.indisprimary), pg_has_role(relowner, 'USAGE'),"
+        " pg_get_userbyid(relowner) FROM pg_class c WHERE c.oid = %s",
         (table.oid,),
     ).fetchone()
-    has_policies, indexes = found or (False, [])
+    has_policies, indexes, is_owner, owner = found or (False, [], True, "")
+    if not is_owner:
+        raise SinkError(
+            f"{name} belongs to the role {owner!r}, and only its owner may rename it, as a change "
+            "of model does in the end; load as this role or as a member of it"
+        )
     if has_policies:
         raise SinkError(
             f"{name} has row security, whose policies the new table would not have; load into "
@@ -172,8 +180,13 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             "source and would not be found any more; delete them, or load into another table"
         )
     beside = replace(table, table=f"{table.table}{NEW}")
-    ours = {name for each in (table, beside) for name in own_indexes(each)}
-    others = [index for index in indexes if index.rpartition(".")[2].strip('"') not in ours]
+    others = [
+        index
+        for index in indexes
+        if not any(
+            own_ending(each, index.rpartition(".")[2].strip('"')) for each in (table, beside)
+        )
+    ]
     if others:
         tell(
             f"{name}: the new table does not get the indexes that you made ({', '.join(others)}); "
@@ -205,7 +218,7 @@ def _switch_once(connection: Connection, destination: Destination, new: Table) -
     if before is not None:
         lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(before.identifier)
         connection.execute(lock)
-        _copy_rights(connection, before, new)
+        give_rights(connection, new.identifier, read_rights(connection, before))
         _rename(connection, before, old_of(replaced).table)
     _rename(connection, new, replaced.table)
 
@@ -257,8 +270,6 @@ def _with_lock(
 
 def _rename(connection: Connection, table: Table, name: str) -> None:
     """Rename a table with its primary key and the indexes that embedlib built."""
-    now, then = own_indexes(table), own_indexes(replace(table, table=name))
-    names = {**dict(zip(now, then, strict=True)), f"{table.table}_pkey": f"{name}_pkey"}
     indexes = connection.execute(
         "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
         " WHERE i.indrelid = %s",
@@ -268,32 +279,24 @@ def _rename(connection: Connection, table: Table, name: str) -> None:
         sql.SQL("ALTER TABLE {} RENAME TO {}").format(table.identifier, sql.Identifier(name))
     )
     for (index,) in indexes:
-        if index in names and len(names[index].encode()) <= MAX_NAME_BYTES:
+        new_name = _new_name(connection, table, index, replace(table, table=name))
+        if new_name is not None:
             connection.execute(
                 sql.SQL("ALTER INDEX {} RENAME TO {}").format(
-                    sql.Identifier(table.schema, index), sql.Identifier(names[index])
+                    sql.Identifier(table.schema, index), sql.Identifier(new_name)
                 )
             )
 
 
-def _copy_rights(connection: Connection, source: Table, target: Table) -> None:
-    """Let the roles that may read or write a table do so with another one, too."""
-    granted = connection.execute(
-        "SELECT CASE a.grantee WHEN 0 THEN NULL ELSE pg_get_userbyid(a.grantee) END,"
-        " string_agg(a.privilege_type, ', '), a.is_grantable"
-        " FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = %s AND a.grantee <> c.relowner"
-        " GROUP BY a.grantee, a.is_grantable",
-        (source.oid,),
-    ).fetchall()
-    for role, rights, may_grant in granted:
-        connection.execute(
-            sql.SQL("GRANT {} ON {} TO {} {}").format(
-                sql.SQL(rights),
-                target.identifier,
-                sql.SQL("PUBLIC") if role is None else sql.Identifier(role),
-                sql.SQL("WITH GRANT OPTION" if may_grant else ""),
-            )
-        )
+def _new_name(connection: Connection, table: Table, index: str, renamed: Table) -> str | None:
+    """Return what an index is to be called when its table is renamed; None: it keeps its name."""
+    ending = own_ending(table, index)
+    if ending is not None:
+        return new_index_name(connection, renamed, ending)
+    name = f"{renamed.table}_pkey"
+    is_ours = index == f"{table.table}_pkey" and len(name.encode()) <= MAX_NAME_BYTES
+    is_free = is_ours and not is_name_taken(connection, table.schema, name)
+    return name if is_free else None
 
 
 def read_stored(connection: Connection, table: Table, ids: Sequence[UUID]) -> dict[UUID, StoredRow]:

@@ -15,7 +15,8 @@ from embedlib.config import Similarity
 from embedlib.errors import count_of
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import HnswOptions
-from embedlib_pgvector.table import VECTORS_INDEX, Table, count_rows, own_index_name
+from embedlib_pgvector.index_names import VECTORS_INDEX, new_index_name, own_ending
+from embedlib_pgvector.table import Table, count_rows
 
 # Source of operators and classes: https://github.com/pgvector/pgvector#querying and #hnsw
 OPERATORS: dict[Similarity, str] = {
@@ -80,9 +81,9 @@ def find_index(connection: Connection, table: Table) -> Index | None:
     return Index(name=row[0], method=row[1], is_valid=row[2], options=options)
 
 
-def index_name(table: Table) -> str:
-    """Return the name of the index that embedlib builds."""
-    return own_index_name(table, VECTORS_INDEX)
+def is_own(table: Table, index: Index) -> bool:
+    """Whether embedlib has built an index of this table, which the name says."""
+    return own_ending(table, index.name) == VECTORS_INDEX
 
 
 def drop_index(connection: Connection, table: Table, name: str) -> None:
@@ -103,8 +104,7 @@ def clear_own_index(connection: Connection, table: Table, *, is_live: bool) -> b
         whether there is an index now.
     """
     index = find_index(connection, table)
-    is_ours = index is not None and index.name == index_name(table)
-    if index is not None and is_ours and not (index.is_valid and is_live):
+    if index is not None and is_own(table, index) and not (index.is_valid and is_live):
         try:
             drop_index(connection, table, index.name)
         except psycopg.errors.InsufficientPrivilege:
@@ -162,7 +162,7 @@ class IndexBuild:
             if index is not None and index.is_valid:
                 self._compare(index)
                 return
-            if index is not None and index.name == index_name(self._table):
+            if index is not None and is_own(self._table, index):
                 drop_index(connection, self._table, index.name)
             try:
                 self._build(connection, is_parallel)
@@ -181,9 +181,11 @@ class IndexBuild:
         self._session.tell(f"building the index of {count_of(num_rows, 'row')}")
         self._set_memory(connection, num_rows)
         self._set_workers(connection, is_parallel)
+        if self._is_live:  # nobody waits for it, and it waits for every transaction of others
+            _set(connection, "lock_timeout", "0")
         statement = sql.SQL("CREATE INDEX {} {} ON {} USING hnsw (embedding {}) WITH ({})").format(
             sql.SQL("CONCURRENTLY" if self._is_live else ""),
-            sql.Identifier(index_name(self._table)),
+            sql.Identifier(new_index_name(connection, self._table, VECTORS_INDEX)),
             self._table.identifier,
             sql.SQL(operator_class(self._table)),
             sql.SQL("m = {}, ef_construction = {}").format(

@@ -30,6 +30,7 @@ from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
 from embedlib_pgvector.positions import read_position, write_position
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
+from embedlib_pgvector.rights import Rights, give_rights, read_rights
 from embedlib_pgvector.session_settings import allow_long_statements, notice_killed_clients
 from embedlib_pgvector.slow_inserts import SlowInserts
 from embedlib_pgvector.stage import STAGE, columns, create_stage, merge_stage
@@ -263,10 +264,14 @@ class PgvectorSink(TableReader):
         is_halfvec = choose_halfvec(destination, target.dim) if is_new else None
         check_configuration(connection, target.full_text, self.name)
         with connection.transaction():
+            rights: Rights | None = None
             if table is not None and target.recreate:
+                rights = read_rights(connection, table)
                 drop_table(connection, table)
             if is_new:
                 create_table(connection, destination, target, is_halfvec=bool(is_halfvec))
+            if table is not None and rights is not None:
+                give_rights(connection, table.identifier, rights)
         if is_halfvec and destination.is_halfvec is None:
             self._session.tell(
                 f"{self.name}: an index of 32-bit floats cannot take {target.dim} dimensions; they "

@@ -8,7 +8,6 @@ dumped, restored and dropped with it, whereas a row of a second table could be l
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
@@ -20,7 +19,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing import SparseModel, Target
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import COLUMNS, SPARSE_COLUMN
-from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
+from embedlib_pgvector.destination import Destination
 
 FORMAT = 1
 FORMAT_KEY = "embedlib_format"
@@ -225,22 +224,6 @@ def write_mark(connection: Connection, table: sql.Identifier, mark: dict[str, An
             table, sql.Identifier(DIGEST), sql.Literal(json.dumps(mark))
         )
     )
-
-
-VECTORS_INDEX, WORDS_INDEX = "embedding_hnsw", "words_gin"
-
-
-def own_indexes(table: Table) -> tuple[str, str]:
-    """Return the names of the indexes of embedlib, whether they are there or not."""
-    return own_index_name(table, VECTORS_INDEX), own_index_name(table, WORDS_INDEX)
-
-
-def own_index_name(table: Table, ending: str) -> str:
-    """Return the name of an index of embedlib: that of the table and an ending."""
-    name = f"{table.table}_{ending}"
-    if len(name.encode()) <= MAX_NAME_BYTES:
-        return name
-    return f"embedlib_{zlib.crc32(table.table.encode()):08x}_{ending.rpartition('_')[2]}"
 
 
 def choose_halfvec(destination: Destination, dim: int) -> bool:

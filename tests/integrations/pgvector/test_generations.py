@@ -95,6 +95,24 @@ def test_names_and_rights_change_hands(pg: Any, table: str) -> None:
     assert not any("index" in line for line in told)  # it is found by its name
 
 
+def test_names_that_a_renamed_table_has_kept_do_not_stop_a_switch(pg: Any, table: str) -> None:
+    kept, hnsw = f"{table}__kept", HnswOptions()
+    load(pg, table, "old", hnsw=hnsw)
+    pg.fetch("ALTER TABLE {} RENAME TO {}", table, kept)
+    try:
+        load(pg, table, "old", hnsw=hnsw)
+        told = load(pg, table, "new", hnsw=hnsw, replace=True)
+        assert not any("indexes that you made" in line for line in told)
+        with Search(pg.sink(table), Model("new")) as search:
+            assert is_of("new", "text 3", search.search("text 3"))
+        assert f"{table}_embedding_hnsw" in pg.fetch(
+            f"SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = '{kept}'::regclass"
+        )
+        assert "hnsw" in pg.sink(table).inspect().index
+    finally:
+        pg.fetch("DROP TABLE {}", kept)
+
+
 def test_the_lock_is_given_up_and_tried_again(
     pg: Any, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from psycopg import sql
 
 from embedlib.errors import SinkError
+from embedlib.indexing import Target
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import (
     BYTES_PER_NEIGHBOR,
@@ -15,8 +16,8 @@ from embedlib_pgvector.hnsw import (
     IndexBuild,
     find_index,
     graph_bytes,
-    index_name,
 )
+from embedlib_pgvector.index_names import VECTORS_INDEX, own_ending
 
 
 def indexes(pg: Any, table: str) -> list[Any]:
@@ -351,10 +352,35 @@ def test_long_names_do_not_clash(pg: Any) -> None:
             sink.finish()
             index = sink._session.run(lambda c, sink=sink: find_index(c, sink._begun))
             assert index is not None
-            assert index.name == index_name(sink._begun)
+            assert own_ending(sink._begun, index.name) == VECTORS_INDEX
             found.add(index.name)
         assert len(found) == 2
     finally:
         for sink, name in zip(sinks, names, strict=True):
             sink.close()
             pg.fetch("DROP TABLE {}", name)
+
+
+def test_names_that_a_renamed_table_has_kept_are_left_to_it(pg: Any, pg_table: str) -> None:
+    """As it is renamed by hand, to load anew under its old name."""
+    kept = f"{pg_table}_kept"
+    words = Target(**{**vars(pg.target()), "full_text": "simple"})
+    rows = pg.rows(0, 9)
+    try:
+        for number in ("", "1"):
+            sink = pg.begun(pg_table, words)
+            sink.write(rows, pg.vectors(rows))
+            sink.finish()
+            sink.close()
+            names = [f"{pg_table}_{ending}{number}" for ending in ("embedding_hnsw", "words_gin")]
+            assert [name for name, *_ in indexes(pg, pg_table)] == names
+            if not number:
+                pg.fetch("ALTER TABLE {} RENAME TO {}", pg_table, kept)
+        # Another language: the index of the vectors is built again, and that of the other stays.
+        other = pg.begun(pg_table, Target(**{**vars(words), "full_text": "english"}))
+        other.finish()
+        assert [name for name, *_ in indexes(pg, pg_table)] == names
+        assert all(is_valid for _, is_valid, _ in indexes(pg, kept))
+        assert len(indexes(pg, kept)) == 2
+    finally:
+        pg.fetch("DROP TABLE IF EXISTS {}", kept)
