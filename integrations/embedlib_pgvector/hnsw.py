@@ -233,7 +233,7 @@ class IndexBuild:
         """Give the build the memory that its graph needs, within what the machine can spare."""
         needed = graph_bytes(num_rows, self._table, self._options)
         setting = _bytes_setting(connection, "maintenance_work_mem")
-        value = max(setting, min(needed, self._spare_bytes(connection)))
+        value = max(setting, min(needed, self._spare_bytes(connection), _most_memory(connection)))
         _set(connection, "maintenance_work_mem", f"{value >> 10}kB")
 
     def _spare_bytes(self, connection: Connection) -> int:
@@ -281,6 +281,15 @@ def _setting(connection: Connection, name: str) -> str:
 def _bytes_setting(connection: Connection, name: str) -> int:
     row = connection.execute("SELECT pg_size_bytes(current_setting(%s))", (name,)).fetchone()
     assert row is not None, name
+    return int(row[0])
+
+
+def _most_memory(connection: Connection) -> int:
+    """Return the largest maintenance_work_mem in bytes: on Windows it may be 2 GB."""
+    row = connection.execute(
+        "SELECT max_val::bigint * 1024 FROM pg_settings WHERE name = 'maintenance_work_mem'"
+    ).fetchone()
+    assert row is not None, "every server has this setting"
     return int(row[0])
 
 

@@ -1,0 +1,95 @@
+"""Settings of the session, on servers that differ from the one of the tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from embedlib_pgvector.destination import HnswOptions
+from embedlib_pgvector.hnsw import BYTES_PER_ROW
+
+
+@pytest.fixture
+def without_check(pg: Any) -> Iterator[str]:
+    """A schema before pg_catalog, whose set_config refuses what a server on Windows refuses."""
+    schema = "embedlib_test_windows"
+    pg.fetch("DROP SCHEMA IF EXISTS {} CASCADE", schema)
+    pg.fetch("CREATE SCHEMA {}", schema)
+    with pg.connect() as connection:
+        connection.execute(f"""
+            CREATE FUNCTION {schema}.set_config(name text, value text, is_local boolean)
+            RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+                IF name = 'client_connection_check_interval' THEN
+                    RAISE invalid_parameter_value USING MESSAGE = 'invalid value for parameter';
+                END IF;
+                RETURN pg_catalog.set_config(name, value, is_local);
+            END $$""")
+    yield schema
+    pg.fetch("DROP SCHEMA {} CASCADE", schema)
+
+
+def test_a_server_that_cannot_check_for_killed_clients_is_loaded(
+    pg: Any, pg_table: str, without_check: str
+) -> None:
+    options = f"-c search_path={without_check},pg_catalog,public"
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options=options)
+    sink = pg.begun(f"public.{pg_table}", conninfo=dsn)
+    sink.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+    show = "SHOW client_connection_check_interval"
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("0",)
+    sink.finish()
+    assert sink.inspect().num_rows == 3
+
+
+def test_the_memory_of_a_build_is_at_most_what_the_server_takes(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = pg.begun(pg_table, index=HnswOptions())
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    monkeypatch.setattr("embedlib_pgvector.hnsw.BYTES_PER_ROW", BYTES_PER_ROW + (20 << 20))
+    # A temporary view is found before that of the system.
+    view = """
+        CREATE TEMPORARY VIEW pg_settings AS SELECT name, setting, CASE name
+        WHEN 'maintenance_work_mem' THEN '81920' ELSE max_val END AS max_val
+        FROM pg_catalog.pg_settings"""
+    sink._session.run(lambda connection: connection.execute(view))
+    sink.finish()
+    show = "SHOW maintenance_work_mem"
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("80MB",)
+
+
+def test_an_index_is_built_however_short_a_role_waits_for_locks(pg: Any, pg_table: str) -> None:
+    """Built beside writers, it waits for every transaction that may still see the old table."""
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c lock_timeout=50ms")
+    rows = pg.rows(0, 9)
+    sink = pg.begun(pg_table, index=None)
+    sink.write(rows, pg.vectors(rows))
+    sink.close()
+    sink = pg.begun(pg_table, conninfo=dsn)
+    has_ended = threading.Event()
+    reader = pg.connect()
+    reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    reader.execute("SELECT 1")
+
+    def commit_when_it_has_waited() -> None:
+        waits = (
+            "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX%'"
+            " AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '200ms'"
+        )
+        while not pg.fetch(waits) and not has_ended.is_set():
+            pass
+        reader.execute("COMMIT")
+
+    thread = threading.Thread(target=commit_when_it_has_waited)
+    thread.start()
+    try:
+        sink.finish()
+    finally:
+        has_ended.set()
+        thread.join()
+        reader.close()
+    assert sink.inspect().index == "hnsw"
