@@ -68,6 +68,9 @@ class CollectionSink(CollectionSearch):
         """Become the only writer, or the only writer of this shard of the source."""
         raise NotImplementedError
 
+    def check_new(self, mark: Mark) -> None:
+        """Refuse a collection that cannot be created, before another one is dropped for it."""
+
     def create(self, mark: Mark) -> None:
         """Create the collection."""
         raise NotImplementedError
@@ -118,13 +121,16 @@ class CollectionSink(CollectionSearch):
             # Number of rows and state of the index are not compared.
             check_target(mark.to_state(0, ""), target, self.name)
             self.given.check_stored(mark.options, self.name)
+        new = Mark.of(target, self.given.options)
+        if mark is None or target.recreate:
+            self.check_new(new)
         if mark is not None:
             self.take_lease()
         if mark is not None and target.recreate:
             self.drop()
             mark = None
         if mark is None:
-            mark = Mark.of(target, self.given.options)
+            mark = new
             self.create(mark)
             self.take_lease()
         self._mark = mark = self._with_language(mark, target.full_text)

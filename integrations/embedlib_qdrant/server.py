@@ -42,7 +42,7 @@ from embedlib_qdrant.index_state import (
 from embedlib_qdrant.lease import Lease
 from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.metadata_limits import SERVER_LIMITS
-from embedlib_qdrant.points import SOURCE_ID_KEY, Mark
+from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
 from embedlib_qdrant.retry import retry
 from embedlib_qdrant.server_version import check_metadata, check_ranking
 from embedlib_qdrant.upserts import PointEncoder
@@ -159,10 +159,18 @@ class ServerSink(CollectionSink):
         if self._lease is not None:
             self._lease.check()
 
+    def check_new(self, mark: Mark) -> None:
+        """Refuse options that do not fit together, and a server that is too old."""
+        mark.options.check(self.name)
+        if mark.sparse is not None and mark.options.vector == SPARSE_NAME:
+            raise SinkError(
+                f"{self.name}: vector={SPARSE_NAME} is the name of the sparse vectors; give the "
+                "others another one"
+            )
+        check_metadata(self._read_version(), self.name)
+
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
-        mark.options.check(self.name)
-        check_metadata(self._read_version(), self.name)
         try:
             self.call(
                 lambda: self.connect().create_collection(

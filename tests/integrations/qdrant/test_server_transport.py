@@ -18,7 +18,7 @@ import pytest
 import embedlib
 from embedlib import Document
 from embedlib.errors import SinkError
-from embedlib.indexing import UnstorableRowsError
+from embedlib.indexing import SparseModel, UnstorableRowsError
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink, fake_embedder
@@ -31,6 +31,9 @@ SECRET = "s3cret-key"
 
 def ignore(_line: str) -> None:
     pass
+
+
+SPARSE = SparseModel(model="check/sparse", fingerprint="folder:4567", dim=100)
 
 
 def begin(make_sink: Callable[..., Any], *arguments: Any, **changes: Any) -> Any:
@@ -763,6 +766,25 @@ def test_a_write_may_not_wait_for_more_replicas_than_there_are(
     with pytest.raises(SinkError, match=r"write_consistency=3 is more than replicas=2; give both"):
         begin(make_sink, "?write_consistency=3&replicas=2")
     assert stub.count("Create") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sparse", "message"),
+    [
+        ("?write_consistency=2", None, "write_consistency=2 is more than replicas=1"),
+        ("?vector=sparse", SPARSE, "vector=sparse is the name of the sparse vectors; give the"),
+    ],
+)
+def test_what_cannot_be_created_drops_nothing(
+    make_sink: Callable[..., Any], stub: Any, options: str, sparse: Any, message: str
+) -> None:
+    sink = begin(make_sink)
+    rows = make_rows(4)
+    sink.write(rows, make_vectors(rows))
+    sink.close()
+    with pytest.raises(SinkError, match=message):
+        begin(make_sink, options, recreate=True, sparse=sparse)
+    assert len(stored_ids(stub)) == 4
 
 
 @pytest.mark.parametrize(
