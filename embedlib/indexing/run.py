@@ -235,7 +235,8 @@ class Run:
             )
         leftover = Leftover()
         num_rows = self._num_rows()
-        self.lacks_rows = num_rows < tally.num_stored
+        # What workers have written may become visible a moment later.
+        self.lacks_rows = self.cluster is None and num_rows < tally.num_stored
         if num_rows != tally.num_stored:  # to count is quicker than to compare every row
             leftover = delete_leftover(self.sink, self.seen, settings.part, max_delete)
         tally.num_deleted = leftover.num_deleted
