@@ -23,6 +23,8 @@ TEXT_NAMES = (
 SAMPLE_ROWS = 100
 """How many rows are read to guess the fields."""
 
+_SEPARATORS = "csv files separate fields by commas and tsv files by tabs"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawRow:
@@ -123,7 +125,8 @@ def choose_fields(
     named += (options.metadata_fields or ()) if is_table else ()
     for wanted in named:
         if wanted is not None and wanted not in kinds:
-            raise SourceError(f"{name}: there is no field {wanted!r}; {_list(kinds)}")
+            hint = f"; {_SEPARATORS}: convert the file" if _is_undivided(kinds) else ""
+            raise SourceError(f"{name}: there is no field {wanted!r}; {_list(kinds)}{hint}")
     chosen_id = options.id_field or _find(
         ID_NAMES,
         [key for key in kinds if key not in (texts or ())],
@@ -178,12 +181,17 @@ def _guess_text(kinds: Mapping[str, bool | None], chosen_id: str | None, name: s
             f"{len(strings) or 'none'} of the others hold{'' if len(strings) > 1 else 's'} "
             f"strings; {_list(kinds)}; name one with text_field (--text-field)"
         )
-    if len(kinds) == 1 and any(mark in strings[0] for mark in ";\t|"):
+    if _is_undivided(kinds):
         raise SourceError(
-            f"{name}: its only field is {strings[0]!r}; csv files separate fields by commas and "
-            "tsv files by tabs: convert the file, or name this field with text_field (--text-field)"
+            f"{name}: its only field is {strings[0]!r}; {_SEPARATORS}: convert the file, or name "
+            "this field with text_field (--text-field)"
         )
     return strings[0]
+
+
+def _is_undivided(keys: Collection[str]) -> bool:
+    """Whether the only field looks like several, as of a csv file with semicolons."""
+    return len(keys) == 1 and any(mark in key for key in keys for mark in ";\t|")
 
 
 def _find(names: Iterable[str], keys: Collection[str], name: str, flag: str) -> str | None:

@@ -640,6 +640,14 @@ def test_tables_that_cannot_be_read_are_refused(content: bytes, reason: str) -> 
     assert reason in refusal("a.csv")
 
 
+def test_a_table_with_other_separators_says_so_also_of_a_field_that_is_named() -> None:
+    write("a.csv", "id;body;lang\n1;a;en\n")
+    assert refusal("a.csv", text_field="body").endswith(
+        "there is no field 'body'; the fields are 'id;body;lang'; csv files separate fields by "
+        "commas and tsv files by tabs: convert the file"
+    )
+
+
 # --- which field is what --------------------------------------------------------------------------
 
 
