@@ -40,7 +40,7 @@ from embedlib_pgvector.table import (
     choose_halfvec,
     count_rows,
     create_table,
-    drop_table,
+    drop_to_make_anew,
     ensure_extension,
     find_table,
     resolve_schema,
@@ -267,7 +267,7 @@ class PgvectorSink(TableReader):
             rights: Rights | None = None
             if table is not None and target.recreate:
                 rights = read_rights(connection, table)
-                drop_table(connection, table)
+                drop_to_make_anew(connection, table, self.name)
             if is_new:
                 create_table(connection, destination, target, is_halfvec=bool(is_halfvec))
             if table is not None and rights is not None:

@@ -34,6 +34,10 @@ MAX_INDEXED_HALFVEC_DIM = 4_000
 """Source of both: https://github.com/pgvector/pgvector#hnsw"""
 
 
+DROP_WAIT_MS = 30_000
+"""How long to wait until nobody reads a table that is to be dropped. New searches wait as well."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table that embedlib created, as it is in the database.
@@ -269,6 +273,24 @@ def check_type(destination: Destination, table: Table) -> None:
 def drop_table(connection: Connection, table: Table) -> None:
     """Drop a table that embedlib created, with every row in it."""
     connection.execute(sql.SQL("DROP TABLE {}").format(table.identifier))
+
+
+def drop_to_make_anew(connection: Connection, table: Table, name: str) -> None:
+    """Drop a table for another one of its name; call it in a transaction.
+
+    Raises:
+        SinkError: a transaction reads it for too long. It may be the source of the load itself,
+            which is read before this, and would never end.
+    """
+    try:
+        connection.execute(f"SET LOCAL lock_timeout = {DROP_WAIT_MS:d}")
+        drop_table(connection, table)
+    except psycopg.errors.LockNotAvailable as error:
+        raise SinkError(
+            f"{name} cannot be dropped, because a transaction reads it, such as the query of this "
+            "load (--sql), a backup or a long search (pg_stat_activity shows them); end that and "
+            "run again, or load into another table"
+        ) from error
 
 
 def create_table(

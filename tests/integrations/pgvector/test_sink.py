@@ -202,6 +202,23 @@ def test_a_table_of_another_model_is_refused(pg: Any, pg_table: str) -> None:
     assert pg.lines == []
 
 
+def test_a_table_that_its_own_load_reads_is_not_dropped(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query's transaction is open until the last row is read, after the table was dropped."""
+    monkeypatch.setattr("embedlib_pgvector.table.DROP_WAIT_MS", 50)
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    sink.close()
+    with pg.connect() as source, source.transaction():
+        source.execute(f"SELECT * FROM {pg_table}")
+        with pytest.raises(SinkError, match=r"such as the query of this load \(--sql\)"):
+            pg.begun(pg_table, pg.target(recreate=True))
+    assert stored(pg, pg_table) == expected(pg, 0, 9)
+    pg.begun(pg_table, pg.target(recreate=True))
+    assert stored(pg, pg_table) == []
+
+
 def test_a_second_writer_is_refused_and_a_reader_is_not(pg: Any, pg_table: str) -> None:
     first = pg.begun(pg_table)
     first.write(pg.rows(0, 4), pg.vectors(pg.rows(0, 4)))
