@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 _PLACE = re.compile(r"`\$\.?([^`]*)`$")
 _STEP = re.compile(r"\w+|\[")
+_MARK = b"\xef\xbb\xbf"
+"""Begins a body that a .NET program has written as UTF-8 by its defaults."""
 _HALF_OF_A_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 
 Input = str | list[str | int | list[int]]
@@ -51,8 +53,12 @@ def decode(body: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise HTTPError(400, "the body is nested too deep; send the fields as documented") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        if body.startswith(_MARK):
+            return decode(body[len(_MARK) :], kind)
         what = str(error) if body.strip() else "the body is empty"
         remedy = "send a JSON object"
+        if isinstance(error, UnicodeDecodeError) or b"\0" in body[:4]:
+            what, remedy = "its text is not UTF-8", "encode the body in UTF-8"
         # Near the end of a body the decoder says of half a pair that the data was truncated.
         if "surrogate" in what or ("truncated" in what and _HALF_OF_A_PAIR.search(body)):
             what, remedy = "a text has half of a surrogate pair", "send whole characters"

@@ -54,7 +54,11 @@ def message_of(error: Any) -> str:
         (b'{"input": "\\ud800"}', 400, "half of a surrogate pair; send whole characters"),
         (b'{"input": "\\ud800 and more"}', 400, "half of a surrogate pair"),
         (b'{"input": "\\ud83d\\ude00", "input', 400, "truncated; send a JSON object"),
-        (b'{"input": "' + b"\xff" + b'"}', 400, "not JSON"),
+        (b'{"input": "' + b"\xff" + b'"}', 400, "its text is not UTF-8; encode the body in UTF-8"),
+        ('{"input": "schön"}'.encode("latin-1"), 400, "its text is not UTF-8"),
+        ('{"input": "a"}'.encode("utf-16"), 400, "its text is not UTF-8"),
+        ('{"input": "a"}'.encode("utf-16-le"), 400, "its text is not UTF-8"),
+        ("\ufeff{}".encode(), 400, "input is missing"),
         (b'{"input": NaN}', 400, "not JSON"),
         (b"[" * 100_000, 400, "the body"),
         (b'{"input": ' + b"[" * 100_000, 400, "input"),
@@ -161,6 +165,11 @@ def test_the_clients_own_field_is_named(
         status, error = client.refuse(path, body | {"truncation": False})
         assert (status, error["error"]["param"]) == (400, field)
         assert field in error["error"]["message"] or "too long" in error["error"]["message"]
+
+
+def test_a_mark_in_front_of_utf_8_is_no_text(client: Client) -> None:
+    plain = client.post("/v1/embeddings", {"input": "a"})["data"]
+    assert client.post("/v1/embeddings", '\ufeff{"input": "a"}'.encode())["data"] == plain
 
 
 def test_unknown_fields_are_ignored(client: Client) -> None:
