@@ -96,6 +96,9 @@ def test_rerank_and_classify(page: Any) -> None:
     scores = [float(text) for text in page.locator("#result td:nth-child(2)").all_text_contents()]
     assert len(scores) == 5
     assert scores == sorted(scores, reverse=True)
+    page.fill("#query", "is it true, or null]")
+    run(page)
+    assert '"query": "is it true, or null]"' in page.text_content("#as-python")
     compile(page.text_content("#as-python"), "as-python", "exec")
     page.select_option("#task", "classify")
     assert page.input_value("#model") == "classifier"

@@ -219,6 +219,13 @@ async function run(event) {
 // The same as code. The key itself is never written out.
 
 const quote = (value) => JSON.stringify(value);
+const WORDS = { true: "True", false: "False", null: "None" };
+
+function asPython(value) {
+  if (Array.isArray(value)) return `[${value.map(asPython).join(", ")}]`;
+  if (typeof value === "string" || typeof value === "number") return quote(value);
+  return WORDS[value] ?? `{${Object.entries(value).map(([name, each]) => `${quote(name)}: ${asPython(each)}`).join(", ")}}`;
+}
 
 function showCode(work, body) {
   const url = new URL(work.path, location.href).href;
@@ -229,11 +236,10 @@ function showCode(work, body) {
   const base = new URL("v1", location.href).href;
   const key = hasKey ? 'os.environ["EMBEDLIB_API_KEY"]' : '"-"';
   const openai = `${hasKey ? "import os\n\n" : ""}from openai import OpenAI\n\nclient = OpenAI(base_url=${quote(base)}, api_key=${key})\n`;
-  const pythonBody = quote(body).replaceAll(/\b(true|false|null)\b(?=[,}\]])/g, (word) => ({ true: "True", false: "False", null: "None" })[word]);
   const headers = hasKey ? `{"Authorization": f"Bearer {os.environ['EMBEDLIB_API_KEY']}"}` : "{}";
   byId("as-python").textContent = work.python
     ? `${openai}${work.python(body)}`
-    : `${hasKey ? "import os\n\n" : ""}import httpx\n\nanswer = httpx.post(\n    ${quote(url)},\n    json=${pythonBody},\n    headers=${headers},\n)\nprint(answer.json())`;
+    : `${hasKey ? "import os\n\n" : ""}import httpx\n\nanswer = httpx.post(\n    ${quote(url)},\n    json=${asPython(body)},\n    headers=${headers},\n)\nprint(answer.json())`;
   byId("as-code").hidden = false;
 }
 
