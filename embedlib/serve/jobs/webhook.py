@@ -34,6 +34,8 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a webhook is delivered again."""
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv4 addresses for hosts that have only IPv6."""
+_ORIGIN = re.compile(r"([a-zA-Z]*:?//)?([^/?#]*)")
+"""Scheme and host of whatever is sent."""
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -173,8 +175,8 @@ def _unwrapped(address: Address) -> Address:
 
 def _refused(url: str, remedy: str) -> HTTPError:
     # Without user, path and query, which may hold a secret.
-    scheme, _, place = "/".join(url.split("/")[:3]).rpartition("//")
-    shown = f"{scheme}//{place.rpartition('@')[2]}" if scheme else place.rpartition("@")[2]
+    scheme, host = _ORIGIN.match(url[:MAX_URL_CHARS]).groups("")  # type: ignore[union-attr]
+    shown = f"{scheme}{host.rpartition('@')[2]}"
     return HTTPError(
         400, f"webhook_endpoint = {shown!r:.120} is refused; {remedy}", param="webhook_endpoint"
     )

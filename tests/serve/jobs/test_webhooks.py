@@ -269,6 +269,20 @@ def test_urls_that_are_refused(allowed: tuple[str, ...], url: str, words: str) -
     assert "secret" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://a.example/secret", "https://a.example?token=secret", "a.example/secret"),
+        *("https://user:secret@a.example/", "https://a.example#secret"),
+    ],
+)
+def test_a_refusal_tells_no_secret_of_the_url(url: str) -> None:
+    with pytest.raises(HTTPError) as caught:
+        policy().endpoint(url)
+    assert "a.example'" in caught.value.message
+    assert "secret" not in caught.value.message
+
+
 def test_options_of_webhooks_are_checked() -> None:
     for wrong in ("https://a.example/", "a.example:80", "10.0.0.0/99", "*.example", ""):
         with pytest.raises(ConfigError, match="without scheme and port"):
