@@ -170,6 +170,9 @@ class Connection(ReadLimitedProtocol):
         self._awaits_head = False
         is_forwarded = b"x-forwarded-for" in dict(self.headers)
         self.app = self.config.loaded_app if is_forwarded else self.application
+        if is_forwarded and self.client is None:
+            # A proxy at our unix socket, which is believed as one at a loopback address.
+            self.scope["client"] = ("127.0.0.1", 0)
         super().on_headers_complete()
         direct = DirectRequest(self.cycle, self._gone)
         self.scope["extensions"] = {DIRECT: {"connection": direct}}

@@ -94,6 +94,19 @@ def test_a_connection_without_a_request_always_ends(converse: Converse, stray: b
     converse(conversation)
 
 
+def test_a_proxy_at_a_unix_socket_tells_who_asks(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        for header, client in (
+            (b"", None),
+            (b"X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\n", ("203.0.113.9", 0)),
+        ):
+            head = REQUEST.removesuffix(b"\r\n") + header + b"\r\n"
+            assert (await connection.send(head)).startswith(b"HTTP/1.1 200")
+            assert connection.protocol.scope["client"] == client
+
+    converse(conversation)
+
+
 def test_a_head_has_a_bound(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         half = MAX_HEAD_BYTES // 2
