@@ -160,6 +160,11 @@ class BatchManager:
         return num_queued == 0 or num_queued + num_queries <= self._max_queued
 
     @property
+    def failure(self) -> str | None:
+        """Why the thread has ended before `stop`, which only a bug makes it do; None: it runs."""
+        return None if self._refusal is None or self._is_stopped else str(self._refusal)
+
+    @property
     def has_queries(self) -> bool:
         """Whether queries wait or are being computed."""
         # Without the lock: a signal handler may interrupt this and close the model.

@@ -218,6 +218,11 @@ class Pipeline:
         """Return whether the query queue takes so many more; a moment later it may not."""
         return self._manager.has_room(num_queries)
 
+    @property
+    def failure(self) -> str | None:
+        """Why it will never compute again though nobody has closed it: a bug. None: it may."""
+        return self._manager.failure
+
     def check_may_wait(self) -> None:
         """Check that the calling thread may block on a job.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -150,6 +151,9 @@ def serve(
             click.echo(f"Serving {served} on {listens}; Ctrl-C stops it", err=True)
 
     run(application, listen, tell)
+    if application.catalog.is_loading:
+        # A download or a compilation, which the interpreter would wait for. It may be killed.
+        os._exit(0)
 
 
 def _serve_on_ray(

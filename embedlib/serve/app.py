@@ -35,6 +35,8 @@ from embedlib.serve.routes import COMPUTING, find_route
 from embedlib.serve.tracing import Tracing
 from embedlib.serve.wire import check_encoding
 
+LOAD_SECONDS = 2.0
+"""That the end of a server waits for a model which it is loading."""
 BASETEN_ID = "x-baseten-customer-request-id"
 """The header in which Baseten's client sends the id of a request."""
 _IDS: Final = dict.fromkeys((BASETEN_ID, "x-request-id"))  # a proxy may add the second
@@ -144,7 +146,9 @@ class Application:
             if self._log is not None:
                 stack.callback(self._log.close)
             stack.callback(self._shared.encoder.shutdown, wait=False, cancel_futures=True)
-            stack.push_async_callback(self.catalog.close)
+            # A load may be a download of hours. A program that is more than a server waits for it.
+            limit = None if self.end_server is None else LOAD_SECONDS
+            stack.push_async_callback(self.catalog.close, limit)
             stack.push_async_callback(asyncio.to_thread, self.destinations.close)
             stack.push_async_callback(self._stop_loading)
             if self._shared.jobs is not None:

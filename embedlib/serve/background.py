@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 from time import perf_counter
 
-from embedlib.serve.asgi import JSON, Request, Response
-from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.asgi import Request, Response
+from embedlib.serve.dialects.dialect import OPENAI, Route, check_json
 from embedlib.serve.errors import HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.jobs.answers import Answer
@@ -42,7 +42,7 @@ class Background:
         error: HTTPError | None = None
         started = perf_counter()
         try:
-            response = _check_json(await route.handle(exchange))
+            response = check_json(await route.handle(exchange), "a job's answer")
             exchange.count(perf_counter() - started)
         except Exception as raised:
             error = describe(raised, exchange.work.field)
@@ -58,18 +58,3 @@ class Background:
             num_tokens=exchange.work.usage.num_tokens,
             model="" if exchange.model is None else exchange.model.name,
         )
-
-
-def _check_json(response: Response) -> Response:
-    """Return a response that can be part of a JSON document.
-
-    Raises:
-        HTTPError: it is bytes.
-    """
-    if response.content_type != JSON:
-        raise HTTPError(
-            400,
-            "encoding_format: a job's answer is JSON; use float or base64",
-            param="encoding_format",
-        )
-    return response

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
-from embedlib.engines.base import CallerEngine, Lane, why_lost
+from embedlib.engines.base import CallerEngine, why_lost
 from embedlib.errors import EmbedlibError, first_line
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.token_heads import has_token_head
@@ -25,13 +25,14 @@ from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.gathering import Gathering
+from embedlib.serve.loading import Loader
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import (
     AnyModel,
     EmbeddingForms,
     engine_of,
     has_sparse_head,
-    precision_of,
+    pipeline_of,
     tokens_per_second,
 )
 from embedlib.session.late_interaction import check_one_vector
@@ -76,6 +77,7 @@ class ServedModel:
     feeders: ThreadPoolExecutor = field(init=False)
     tasks: Tasks | None = field(init=False, default=None)
     """What it computes; None while its files were not read, or if they cannot be."""
+    is_closed: bool = field(init=False, default=False)
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
 
@@ -102,6 +104,14 @@ class ServedModel:
         session = self.load(expect)
         self.tasks = _tasks_of(session)  # first: requests find it by them
         self.session = session
+        if self.is_closed:
+            session.close()
+
+    def close(self) -> None:
+        """Close it; one that is loading, by another thread, closes when it is loaded."""
+        self.is_closed = True
+        if self.session is not None:
+            self.session.close()
 
     @cached_property
     def computes_on_callers(self) -> bool:
@@ -117,7 +127,11 @@ class ServedModel:
     @property
     def lost(self) -> str | None:
         """Why it will not compute anything more before the process is restarted; None: it may."""
-        return None if self.session is None else why_lost(engine_of(self.session))
+        if self.session is None:
+            return None
+        failure = pipeline_of(self.session).failure
+        stopped = None if failure is None else f"{failure}; restart the process"
+        return why_lost(engine_of(self.session)) or stopped
 
     def tokens_per_second(self) -> float:
         """Return the rate at which it computes tokens while it computes any; 0: not known."""
@@ -150,7 +164,7 @@ class Catalog:
     def __init__(self, models: Iterable[ServedModel]) -> None:
         """Keep the models in the order of preference for a task."""
         self._models = {model.name: model for model in models}
-        self._loader = ThreadPoolExecutor(1, "embedlib-serve-load")
+        self._loader = Loader()
 
     def __iter__(self) -> Iterator[ServedModel]:
         """Yield every model."""
@@ -199,7 +213,7 @@ class Catalog:
         raise HTTPError(
             400,
             f"no model here can {' or '.join(tasks)}, they can {_with_routes(found)}; start the "
-            "server with one that can",
+            f"server with one that can{_which(tasks)}",
             "wrong_model",
             param="model",
         )
@@ -210,7 +224,9 @@ class Catalog:
             for model in self
             if model.tasks is None or not set(tasks).isdisjoint(model.tasks)
         ]
-        return f"there is {', '.join(names)}" if names else "no other model can"
+        if names:
+            return f"there is {', '.join(names)}"
+        return f"no other model can{_which(tasks)}"
 
     @property
     def is_ready(self) -> bool:
@@ -238,10 +254,9 @@ class Catalog:
             tells_failure: whether the caller tells `failure`, which has the reason of a lone model:
                 it is not logged then.
         """
-        loop = asyncio.get_running_loop()
         for model in self:
             try:
-                await loop.run_in_executor(self._loader, model.make)
+                await self._loader.run(model.make)
             except (EmbedlibError, OSError, MemoryError) as error:
                 model.error = str(error) or type(error).__name__
                 if self._has_several or not tells_failure:
@@ -250,14 +265,22 @@ class Catalog:
                 model.error = f"{type(error).__name__}: {first_line(error)}"
                 logging.getLogger(__name__).exception("%s", model.name)
 
-    async def close(self) -> None:
-        """Close every model, also those after one that cannot be closed in time."""
+    @property
+    def is_loading(self) -> bool:
+        """Whether a load runs, which may go on after `close`."""
+        return self._loader.is_running
+
+    async def close(self, load_seconds: float | None = None) -> None:
+        """Close every model, also those after one that cannot be closed in time.
+
+        Args:
+            load_seconds: to wait for a load, which cannot be ended; None: until it ends by itself.
+        """
         async with AsyncExitStack() as stack:
             for model in reversed(list(self)):
                 stack.push_async_callback(asyncio.to_thread, model.feeders.shutdown)
-                if model.session is not None:
-                    stack.push_async_callback(asyncio.to_thread, model.session.close)
-            await asyncio.to_thread(self._loader.shutdown)
+                stack.push_async_callback(asyncio.to_thread, model.close)
+            await asyncio.to_thread(self._loader.join, load_seconds)
 
 
 def _tasks_of(session: AnyModel) -> Tasks:
@@ -275,46 +298,18 @@ def _embedder_tasks(spec: ModelSpec, with_head: bool) -> Tasks:
     return ("embed", "embed_sparse") if with_head else ("embed",)
 
 
+def _which(tasks: Tasks) -> str:
+    """Return which models can, where their names do not tell."""
+    if tasks != ("embed_sparse",):
+        return ""
+    return (
+        "; SPLADE models can, and those with a sparse_linear.safetensors beside their config.json "
+        "(embedlib convert makes it of BAAI/bge-m3's sparse_linear.pt)"
+    )
+
+
 def _with_routes(tasks: Iterable[Task]) -> str:
     return ", ".join(f"{task} (POST {ROUTE_OF[task]})" for task in tasks)
-
-
-def describe_model(model: ServedModel, owner: str) -> Mapping[str, object]:
-    """Return what `/v1/models` says of a model, with this owner."""
-    facts: dict[str, object] = {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": owner,
-        "root": model.source,
-        "state": model.state,
-    }
-    if model.error:
-        facts["error"] = model.error
-    session = model.session
-    num_texts = sum(model.admission.queued(lane).texts for lane in Lane)
-    # As Infinity's clients read it.
-    facts["stats"] = {
-        "queue_absolute": num_texts,
-        "queue_fraction": num_texts / model.options.max_bulk_texts,
-    }
-    if session is None:
-        return facts
-    facts |= {
-        "task": model.task,
-        "tasks": model.tasks,
-        "max_input_length": session.max_seq_length,
-        "precision": precision_of(session),
-        "engine": type(engine_of(session)).__name__,
-    }
-    if isinstance(session, Embedder):
-        facts |= {
-            "dimensions": session.get_embedding_dimension(),
-            "prompts": sorted(session.prompts),
-        }
-    else:
-        facts["labels"] = list(session.labels)
-    return facts
 
 
 def load_by_kind(name: str, config: Config, tell: Callable[[Tasks], None]) -> AnyModel:

@@ -13,6 +13,7 @@ from embedlib.serve.dialects import (
     classify,
     cohere,
     files,
+    models,
     ollama,
     openai,
     rerank,
@@ -53,6 +54,7 @@ async def _openapi(exchange: Exchange) -> Response:
 
 ROUTES: tuple[Route, ...] = (
     *COMPUTING,
+    *models.ROUTES,
     *search.ROUTES,
     *files.ROUTES,
     *batches.ROUTES,

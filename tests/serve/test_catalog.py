@@ -80,7 +80,9 @@ def test_a_model_with_both_answers_both(serve: Callable[..., Client]) -> None:
     assert client.post("/embed", {"inputs": "a", "model": "both"})
     assert client.application.catalog.find(None, "embed_sparse").name == "both"
     status, error = client.refuse("/embed_sparse", {"inputs": "a", "model": "dense"})
-    assert (status, "sparse_linear" in error["error"]) == (422, True)
+    assert (status, error["error_type"]) == (424, "Backend")
+    assert "'dense' cannot embed_sparse" in error["error"]
+    assert "there is both" in error["error"]
 
 
 def test_a_sparse_model_alone(serve: Callable[..., Client]) -> None:

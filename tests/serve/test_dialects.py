@@ -204,6 +204,14 @@ def test_score(client: Client) -> None:
     assert (status, error["error"]["param"]) == (400, "text_1")
 
 
+def test_an_embedder_computes_the_query_of_many_pairs_once(make_client: Any) -> None:
+    client = make_client({"embed": fake_embedder()})
+    answer = client.post("/score", {"text_1": "q", "text_2": TEXTS})
+    pairs = client.post("/score", {"text_1": ["q"] * 3, "text_2": TEXTS})
+    assert answer["data"] == pairs["data"]
+    assert answer["usage"]["prompt_tokens"] == len("".join(["q", *TEXTS]))
+
+
 def test_predict_takes_texts_and_pairs(client: Client) -> None:
     [one] = [client.post("/predict", {"inputs": "abc"})]
     assert {entry["label"] for entry in one} == set(LABELS)
@@ -301,6 +309,15 @@ def test_cohere_embed_of_the_older_client(client: Client) -> None:
     assert (status, list(error)) == (400, ["message"])
 
 
+def test_cohere_cuts_texts_at_the_limit_of_the_model_alone(client: Client) -> None:
+    body = {"texts": TEXTS, "model": "embed"}
+    plain = client.post("/v2/embed", body)["embeddings"]
+    assert client.post("/v2/embed", {**body, "max_tokens": 32})["embeddings"] == plain
+    status, error = client.refuse("/v2/embed", {**body, "max_tokens": 31})
+    assert (status, list(error)) == (400, ["message"])
+    assert error["message"].startswith("max_tokens = 31; embed cuts texts at its own limit of 32")
+
+
 def test_cohere_makes_each_type_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(
@@ -366,6 +383,18 @@ def test_vertex_counts_each_instance_for_itself(client: Client) -> None:
     assert 'embedlib_texts_total{model="embed",lane="query"} 3' in metrics
 
 
+def test_predictions_are_json_whatever_is_accepted(client: Client) -> None:
+    instance = {"input": "a", "model": "embed"}
+    for kind in ("application/msgpack", "application/octet-stream"):
+        sent = client.send("POST", "/vertex", {"instances": [instance]}, headers={"accept": kind})
+        [answer] = sent.json()["predictions"]
+        assert answer["data"][0]["embedding"] == rows_of(["a"])[0].tolist()
+    packed = {**instance, "encoding_format": "bytes"}
+    status, error = client.refuse("/vertex", {"instances": [packed]})
+    assert (status, error["error_type"]) == (422, "Validation")
+    assert error["error"] == "encoding_format: a prediction is JSON; use float or base64"
+
+
 def test_models_are_described(client: Client) -> None:
     listed = client.send("GET", "/v1/models").json()["data"]
     assert [entry["id"] for entry in listed] == ["embed", "rank", "label"]
@@ -423,6 +452,9 @@ def test_vectors_of_tokens_and_lexical_weights(
     status, error = client.refuse("/embed_all", body)
     assert (status, error["error_type"]) == (413, "Validation")
     monkeypatch.undo()
-    status, error = client.refuse("/embed_sparse", body)
-    assert status == 422
-    assert "sparse_linear" in error["error"]
+    for named in ({}, {"model": "tiny"}, {"model": "any"}):
+        status, error = client.refuse("/embed_sparse", body | named)
+        assert (status, error["error_type"]) == (424, "Backend")
+        assert "can embed_sparse" in error["error"] or "cannot embed_sparse" in error["error"]
+        assert "sparse_linear.safetensors" in error["error"]
+        assert "output_value" not in error["error"]

@@ -10,7 +10,7 @@ import pytest
 
 from embedlib.testing import fake_embedder
 from tests.serve.conftest import Client, MakeClient
-from tests.serve.test_dialects import TEXTS, rows_of
+from tests.serve.test_dialects import TEXTS, rows_of, unit
 
 VOYAGE = {"int8": np.int8, "binary": np.int8, "uint8": np.uint8, "ubinary": np.uint8}
 """What voyageai 0.5 takes the bytes of base64 for. Source: its `util.py`."""
@@ -98,6 +98,7 @@ def test_bits_are_json_whatever_is_accepted(client: Client) -> None:
         ({"embedding_type": "binary", "embed_dtype": "float16"}, "embed_dtype"),
         ({"modality": "image"}, "modality"),
         ({"modality": "audio"}, "modality"),
+        ({"late_chunking": True}, "late_chunking"),
         ({"task": "retrieval"}, "task"),
         ({"task": "retrieval.query", "input_type": "query"}, "task"),
     ],
@@ -133,6 +134,13 @@ def test_a_task_of_queries_is_one_of_the_query_lane(make_client: MakeClient) -> 
     assert rows == rows_of(["R:a", "R:b"]).tolist()
     metrics = client.send("GET", "/metrics").text
     assert 'embedlib_texts_total{model="embed",lane="query"} 2' in metrics
+
+
+def test_vectors_of_unit_length_as_jina_asks_for_them(client: Client) -> None:
+    asked = {"input": TEXTS, "late_chunking": False, "truncate": True}
+    for normalized, right in ((True, unit(rows_of(TEXTS))), (False, rows_of(TEXTS))):
+        answer = client.post("/v1/embeddings", {**asked, "normalized": normalized})
+        assert np.allclose([entry["embedding"] for entry in answer["data"]], right)
 
 
 def test_text_is_infinitys_modality(client: Client) -> None:

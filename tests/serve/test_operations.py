@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from embedlib.cli import main
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, EngineRunError
-from embedlib.serve import ServeOptions, create_app
+from embedlib.serve import ServeOptions, app, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.admission import Admission, Load
 from embedlib.serve.app import Application
@@ -39,6 +39,7 @@ from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
 from embedlib.serve.routes import ROUTES
 from embedlib.serve.server import _own_socket
+from embedlib.serve.sessions import pipeline_of
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 
@@ -59,6 +60,27 @@ def test_one_text_is_a_query_and_lists_are_bulk(client: Client, engine: FakeEngi
     ):
         client.post("/v1/embeddings", body, headers=headers)
         assert engine.batches[-1].lane is lane, body
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/rerank", {"query": "q", "documents": ["a", "b"]}),
+        ("/rerank", {"query": "q", "texts": ["a", "b"]}),
+        ("/score", {"text_1": ["p", "q"], "text_2": ["a", "b"]}),
+    ],
+)
+def test_the_lane_of_a_ranking_is_that_of_its_query_and_documents(
+    make_client: MakeClient, engine: FakeEngine, path: str, body: Any
+) -> None:
+    client = make_client({"embed": fake_embedder(engine)})
+    for lane in Lane:
+        for more, headers in (({}, {"x-embedlib-lane": lane.value}), ({"lane": lane.value}, {})):
+            engine.batches.clear()
+            client.post(path, body | more, headers=headers)
+            assert {batch.lane for batch in engine.batches} == {lane}
+    client.post(path, body)
+    assert engine.batches[-1].lane is Lane.BULK
 
 
 def test_a_query_overtakes_bulk(client: Client, engine: FakeEngine) -> None:
@@ -565,6 +587,42 @@ def test_a_model_whose_load_has_a_bug_is_told() -> None:
     client.close()
 
 
+def test_a_model_that_is_loaded_after_the_end_is_closed() -> None:
+    goes_on, embedder = threading.Event(), fake_embedder()
+    application = create_app({"late": embedder})
+    application.end_server = Mock()
+    served = application.catalog.find("late", "embed")
+    served.load = lambda tell: goes_on.wait() and embedder
+    client = Client(application)
+
+    async def end() -> None:
+        await application.start()
+        await until(lambda: application.catalog.is_loading)
+        await application.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "LOAD_SECONDS", 0.0)
+        client.run(end())
+    assert application.catalog.is_loading
+    assert served.session is None
+    goes_on.set()
+    client.run(application.catalog.close())  # waits for the load
+    assert not application.catalog.is_loading
+    client.close()
+    with pytest.raises(ClosedError):
+        embedder.encode("a")
+
+
+def test_a_body_in_many_parts_keeps_one_timer() -> None:
+    async def work() -> None:
+        with Endable() as block:
+            for _ in range(100):
+                block.end_after(60, Mock()).cancel()
+            assert len(block._timers) == 1
+
+    asyncio.run(work())
+
+
 def test_a_model_that_cannot_be_closed_keeps_no_other_open() -> None:
     first, second = fake_embedder(), fake_embedder()
     stream = io.StringIO()
@@ -638,6 +696,26 @@ def test_a_lost_gpu_fails_the_probe_that_restarts_the_process(
     answer = client.send("GET", "/ready")
     assert answer.status_code == 503
     assert answer.json()["models"]["embed"] == engine.lost  # type: ignore[attr-defined]
+
+
+def test_a_model_whose_thread_has_met_a_bug_fails_the_probe_that_restarts_the_process(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise IndexError("list index out of range")
+
+    client = make_client({"bug": fake_embedder(), "other": fake_embedder()})
+    thread = pipeline_of(client.application.catalog.find("bug", "embed").open())._manager
+    monkeypatch.setattr(thread._scheduler, "next_batch", fail)
+    status, _ = client.refuse("/embed", {"inputs": "a", "model": "bug"})
+    assert status >= 500
+    assert client.send("POST", "/embed", {"inputs": "a", "model": "bug"}).status_code == 503
+    assert client.send("POST", "/embed", {"inputs": "a", "model": "other"}).status_code == 200
+    why = "this model has stopped: list index out of range; restart the process"
+    for path, code in (("/health", 503), ("/ready", 503)):
+        answer = client.send("GET", path)
+        assert answer.status_code == code
+        assert answer.json()["models"]["bug"] == why
 
 
 def test_failures_are_counted_by_their_reason(client: Client, engine: FakeEngine) -> None:

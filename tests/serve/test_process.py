@@ -53,6 +53,15 @@ serve(create_app(models, options=options, log=log), Listen(port=int(sys.argv[1])
 print("kept objects:", gc.get_freeze_count(), flush=True)
 print("ended in order", flush=True)
 """
+LOADING = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from embedlib.cli import main
+from embedlib.serve.catalog import ServedModel
+
+ServedModel.make = lambda model: ThreadPoolExecutor(1).submit(threading.Event().wait).result()
+main(["serve", "model", "--port", sys.argv[1]])
+"""
 CLIENT = """
 import socket, sys
 client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -178,6 +187,24 @@ def test_the_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
         code, output = server.end()
     assert code == 1, output
     assert "ended in order" not in output
+
+
+def test_the_end_waits_for_no_load() -> None:
+    """It may be a download: huggingface-hub runs it on threads that Python's end waits for."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOADING, str(port)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+            wait_ready(http, process)
+            assert http.get("/ready").json()["models"] == {"model": "loading"}
+        process.terminate()
+        _, output = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(start: Callable[..., Server]) -> None:

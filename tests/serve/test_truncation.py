@@ -19,12 +19,13 @@ LEFT, RIGHT = LONG[-32:], LONG[:32]
     ("path", "text", "field", "left", "right"),
     [
         ("/v1/embeddings", {"input": LONG}, "truncation_side", ["left"], ["right", None]),
+        ("/v1/embeddings", {"input": LONG}, "truncate", ["START"], ["END", True, None]),
         ("/embed", {"inputs": LONG}, "truncation_direction", ["Left", "left"], ["Right", "right"]),
         ("/v2/embed", {"texts": [LONG]}, "truncate", ["START"], ["END", None]),
     ],
 )
 def test_vectors_are_those_of_what_is_left(
-    client: Client, path: str, text: dict[str, Any], field: str, left: list[str], right: list[str]
+    client: Client, path: str, text: dict[str, Any], field: str, left: list[Any], right: list[Any]
 ) -> None:
     for values, kept in ((left, LEFT), (right, RIGHT)):
         for value in values:

@@ -82,8 +82,9 @@ def test_long_texts_are_refused_where_asked(
     make = {"/v1/embeddings": fake_embedder, "/classify": fake_classifier}.get(path, makers[model])
     client = make_client({"model": make()})
     assert client.send("POST", path, body).headers["x-embedlib-truncated"] == "1"
-    status, error = client.refuse(path, body | {"truncation": False})
-    assert (status, error["error"]["code"]) == (400, "context_length_exceeded")
+    for refuses in ({"truncation": False}, {"truncate": False}, {"truncate": "NONE"}):
+        status, error = client.refuse(path, body | refuses)
+        assert (status, error["error"]["code"]) == (400, "context_length_exceeded")
 
 
 def test_vectors_keep_their_activation(client: Client) -> None:

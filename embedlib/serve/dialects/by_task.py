@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from embedlib.batching.usage import Usage
-from embedlib.serve.asgi import Response
+from embedlib.serve.asgi import JSON, Response
 from embedlib.serve.compute import Work
 from embedlib.serve.dialects import tei
 from embedlib.serve.dialects.classify import classify
-from embedlib.serve.dialects.dialect import TEI, Handle, Route
+from embedlib.serve.dialects.dialect import TEI, Handle, Route, check_json
 from embedlib.serve.dialects.openai import embeddings
 from embedlib.serve.dialects.rerank import rerank, score
 from embedlib.serve.exchange import Common, Exchange
@@ -63,10 +63,14 @@ async def vertex(exchange: Exchange) -> Response:
     check_count(body.instances, "instances", exchange.shared.options.max_texts)
     answers = []
     usage = Usage()
+    # What a client accepts is the whole, of which an answer in another type is no part.
+    headers = {**exchange.request.headers, "accept": JSON}
+    exchange.request = msgspec.structs.replace(exchange.request, headers=headers)
     for instance in body.instances:
         exchange.body = bytes(instance)
         exchange.work = Work(is_always_bulk=exchange.work.is_always_bulk)
-        answers.append(msgspec.Raw((await exchange.run(by_task)).body))
+        response = check_json(await exchange.run(by_task), "a prediction")
+        answers.append(msgspec.Raw(response.body))
         usage.add(exchange.work.usage)
     exchange.work.usage = usage  # of the request, for its log and metrics
     return await exchange.answer({"predictions": answers}, len(answers))

@@ -14,7 +14,8 @@ from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import COHERE, Route
 from embedlib.serve.dialects.embedding_types import EmbeddingType, as_type, check_type
-from embedlib.serve.dialects.openai import role_of
+from embedlib.serve.dialects.roles import role_of
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive
 from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
 from embedlib.serve.wire import check_count
@@ -25,6 +26,8 @@ class EmbedBody(Common, kw_only=True):
 
     texts: list[str]
     input_type: str | None = None
+    max_tokens: int | None = None
+    """Of a text: no fewer than the model's limit."""
     output_dimension: int | None = None
     embedding_types: list[EmbeddingType] | None = None
     """None: float alone; on `/v1/embed` its rows are the answer's, without a type."""
@@ -41,6 +44,14 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
     model = exchange.find(body.model, "embed")
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
+    limit = session.max_seq_length
+    if body.max_tokens is not None and body.max_tokens < limit:
+        raise HTTPError(
+            400,
+            f"max_tokens = {body.max_tokens}; {model.name} cuts texts at its own limit of {limit} "
+            "tokens alone, leave it out",
+            param="max_tokens",
+        )
     # Each once: a repetition would be encoded again, and gives the same key.
     kinds: Iterable[EmbeddingType] = dict.fromkeys(body.embedding_types or ("float",))
     for kind in kinds:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from embedlib.serve.asgi import Response
+from embedlib.serve.asgi import JSON, Response
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 
@@ -132,3 +132,18 @@ def _plain_error(error: HTTPError, status: int) -> object:
 
 OLLAMA = Dialect(_plain_error)
 BASETEN = Dialect(_plain_error)
+
+
+def check_json(response: Response, what: str) -> Response:
+    """Return a response that can be part of a JSON document, such as a job's answer.
+
+    Raises:
+        HTTPError: it is bytes.
+    """
+    if response.content_type != JSON:
+        raise HTTPError(
+            400,
+            f"encoding_format: {what} is JSON; use float or base64",
+            param="encoding_format",
+        )
+    return response

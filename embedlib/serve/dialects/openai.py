@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/embeddings` and `/v1/models`, as vLLM, Voyage, Jina and Infinity extend them.
+"""OpenAI's `/v1/embeddings`, as vLLM, Voyage, Jina and Infinity extend them.
 
 Source: openai-python 3.54, `types/embedding_create_params.py`; vLLM, `entrypoints/pooling/embed`;
 voyageai 0.5, `util.py`; https://api.jina.ai/redoc; infinity_client, `models`.
@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from time import time
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.models.prompts import Role
-from embedlib.serve.asgi import JSON, Response, new_id
-from embedlib.serve.catalog import describe_model
+from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_types import as_type, check_type
+from embedlib.serve.dialects.roles import prompt_of
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, check_not_negative, check_positive
@@ -43,14 +41,6 @@ MSGPACK = "application/msgpack"
 OCTETS = "application/octet-stream"
 MAX_DESCRIBED_ROWS = 64
 """Of an answer in bytes: a row takes some 100 bytes of a header, and clients refuse 8 kB."""
-_TASKS: Final[Mapping[str, Role | None]] = MappingProxyType(
-    {
-        "retrieval.query": "query",
-        "retrieval.passage": "document",
-        **dict.fromkeys(("text-matching", "classification", "clustering", "separation")),
-    }
-)
-"""Jina's tasks, and the role whose prompt stands for each."""
 
 
 class EmbeddingsBody(PoolingFields, kw_only=True):
@@ -72,8 +62,11 @@ class EmbeddingsBody(PoolingFields, kw_only=True):
     output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = None
     """Voyage's."""
     embedding_type: Literal["float", "base64", "binary", "ubinary"] | None = None
-    """Jina's, as the next one."""
+    """Jina's, as the next three."""
     task: str | None = None
+    normalized: bool | None = None
+    late_chunking: bool | None = None
+    """Only false: each text gets its own vector."""
     modality: str | None = None
     """Infinity's: only "text"."""
 
@@ -90,10 +83,10 @@ async def embeddings(exchange: Exchange) -> Response:
     model = exchange.find(body.model, "embed")
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
-    role, prompt_name = _prompt_of(body, session)
+    role, prompt_name = prompt_of(session, body.input_type, body.prompt_name, body.task)
     kind = body.output_dtype or body.embedding_type or "float"
     field = "output_dtype" if body.output_dtype else "embedding_type"
-    normalizes = bool(body.normalize)
+    normalizes = bool(body.normalize or body.normalized)
     check_type(session, kind, field, dimensions=dimensions, normalizes=normalizes)
     rows = await embed(
         model,
@@ -125,6 +118,13 @@ def _check_fields(body: EmbeddingsBody) -> None:
             400,
             f"modality = {body.modality!r:.40}; there are no images or audio here, send texts",
             param="modality",
+        )
+    if body.late_chunking:
+        raise HTTPError(
+            400,
+            "late_chunking = true; each text is embedded for itself here, leave it out, or let "
+            "embedlib index cut and embed documents (--late-chunking)",
+            param="late_chunking",
         )
     if body.output_dtype is not None and body.embedding_type is not None:
         raise HTTPError(
@@ -169,46 +169,6 @@ def _check_no_bytes(body: EmbeddingsBody) -> None:
             "type, leave one out",
             param="embed_dtype",
         )
-
-
-def _prompt_of(body: EmbeddingsBody, session: Embedder) -> tuple[Role | None, str | None]:
-    """Return the role of the texts, and the name of the prompt.
-
-    Raises:
-        HTTPError: a field is unknown, or two choose the prompt.
-    """
-    role = role_of(body.input_type)
-    if not body.task:
-        return role, body.prompt_name
-    if body.input_type or body.prompt_name:
-        raise HTTPError(
-            400,
-            "task, input_type and prompt_name each choose the prompt; give one",
-            param="task",
-        )
-    has_prompt = body.task in session.prompts
-    if not has_prompt and body.task not in _TASKS:
-        known = ", ".join(dict.fromkeys((*_TASKS, *session.prompts)))
-        raise HTTPError(400, f"task = {body.task!r:.60}; it must be one of {known}", param="task")
-    return _TASKS.get(body.task), body.task if has_prompt else None
-
-
-def role_of(input_type: str | None) -> Role | None:
-    """Return the role that clients spell in several ways.
-
-    Raises:
-        HTTPError: it is none of them.
-    """
-    match input_type:
-        case None | "" | "classification" | "clustering":
-            return None
-        case "query" | "search_query":
-            return "query"
-        case "document" | "passage" | "search_document":
-            return "document"
-    raise HTTPError(
-        400, f"input_type = {input_type!r:.40}; it must be query or document", param="input_type"
-    )
 
 
 def usage_of(exchange: Exchange) -> dict[str, int]:
@@ -308,34 +268,7 @@ def _respond_bytes(exchange: Exchange, rows: Vectors, body: EmbeddingsBody) -> R
     return Response(stored.tobytes(), content_type=OCTETS, headers=headers)
 
 
-async def models(exchange: Exchange, *, owner: str) -> Response:
-    """Answer `GET /v1/models`."""
-    found = [describe_model(model, owner) for model in exchange.shared.catalog]
-    return Response(msgspec.json.encode({"object": "list", "data": found}), content_type=JSON)
-
-
-async def model(exchange: Exchange, *, owner: str) -> Response:
-    """Answer `GET /v1/models/NAME`; a name may have slashes."""
-    for found in exchange.shared.catalog:
-        if found.name == exchange.rest:
-            return Response(msgspec.json.encode(describe_model(found, owner)))
-    raise HTTPError(
-        404, f"no model {exchange.rest!r:.80} here; GET /v1/models lists them", "not_found"
-    )
-
-
-ROUTES = (
-    *(
-        Route("POST", path, embeddings, OPENAI, "The vectors of texts.", EmbeddingsBody)
-        for path in ("/v1/embeddings", "/embeddings")
-    ),
-    *(
-        Route("GET", f"{prefix}{path}", partial(handle, owner=owner), OPENAI, summary)
-        # Infinity's client asks without /v1, and takes no other owner than its own server.
-        for prefix, owner in (("/v1", "embedlib"), ("", "infinity"))
-        for path, handle, summary in (
-            ("/models", models, "The models of this server."),
-            ("/models/", model, "One model of this server."),
-        )
-    ),
+ROUTES = tuple(
+    Route("POST", path, embeddings, OPENAI, "The vectors of texts.", EmbeddingsBody)
+    for path in ("/v1/embeddings", "/embeddings")
 )

@@ -78,8 +78,9 @@ async def embed_both(
     fields: tuple[str, str],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the vectors of queries, and those of documents; the fields of the body have them."""
+    lane = exchange.work.lane
     exchange.work.field = fields[0]
     first = await embed(model, queries, exchange.work, role="query")
     exchange.work.field = fields[1]
-    exchange.work.lane = None
+    exchange.work.lane = lane  # as asked for, not that of the queries
     return first, await embed(model, documents, exchange.work, role="document")

@@ -183,9 +183,7 @@ async def score(exchange: Exchange) -> Response:
     first_name, first = _first_of(body, "text_1", "queries", "data_1")
     second_name, second = _first_of(body, "text_2", "documents", "items", "data_2")
     check_count(second, second_name, exchange.shared.options.max_texts)
-    if len(first) == 1:
-        first = first * len(second)
-    if len(first) != len(second):
+    if len(first) not in (1, len(second)):
         raise HTTPError(
             400,
             f"{first_name} has {len(first)} texts and {second_name} {len(second)}; give one, or as "
@@ -198,7 +196,8 @@ async def score(exchange: Exchange) -> Response:
         vectors = await embed_both(exchange, model, first, second, names)
         scores = await exchange.make(lambda: similarity_pairwise("cosine", *vectors), len(second))
     else:
-        pairs = list(zip(first, second, strict=True))
+        queries = first * len(second) if len(first) == 1 else first
+        pairs = list(zip(queries, second, strict=True))
         check_one_score(model)
         exchange.work.field = second_name
         # By the model's own activation, as vLLM, which may have none; not from 0 to 1 then.

@@ -25,7 +25,7 @@ from embedlib.serve.exchange import (
     labelled,
     ranked,
 )
-from embedlib.serve.sessions import precision_of
+from embedlib.serve.sessions import engine_of, precision_of
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
@@ -133,8 +133,7 @@ async def embed_all(exchange: Exchange) -> Response:
 
 async def embed_sparse(exchange: Exchange) -> Response:
     """Answer `POST /embed_sparse`: lexical weights."""
-    # Where no model has them, an embedder says which file it lacks.
-    weights = await _embed_tokens(exchange, "sparse", "embed_sparse", "embed")
+    weights = await _embed_tokens(exchange, "sparse", "embed_sparse")
 
     def content() -> list[list[dict[str, Any]]]:
         return [
@@ -146,7 +145,7 @@ async def embed_sparse(exchange: Exchange) -> Response:
 
 
 async def _embed_tokens(
-    exchange: Exchange, output: Literal["token_embeddings", "sparse"], *tasks: Task
+    exchange: Exchange, output: Literal["token_embeddings", "sparse"], task: Task
 ) -> list[Any]:
     body = await exchange.read(EmbedAllBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
@@ -158,7 +157,7 @@ async def _embed_tokens(
             param="truncate",
         )
     return await embed_tokens(
-        exchange.find(body.model, *tasks),
+        exchange.find(body.model, task),
         texts_of(body.inputs, "inputs", exchange.shared.options),
         exchange.work,
         output,
@@ -289,7 +288,8 @@ async def info(exchange: Exchange) -> Response:
                 "model_type": kind,
                 "max_concurrent_requests": options.max_bulk_texts,
                 "max_input_length": session.max_seq_length,
-                "max_batch_tokens": session.config.max_batch_tokens or 0,
+                "max_batch_tokens": session.config.max_batch_tokens
+                or engine_of(session).limits.max_batch_tokens,
                 "max_batch_requests": None,
                 "max_client_batch_size": options.max_texts,
                 "auto_truncate": True,

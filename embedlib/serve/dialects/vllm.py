@@ -20,6 +20,8 @@ class PoolingFields(Common, kw_only=True):
     truncation_side: Side | None = None
     truncation: bool | None = None
     """False refuses texts that are too long; Voyage's."""
+    truncate: bool | Literal["NONE", "START", "END"] | None = None
+    """The same as Jina spells it, and NVIDIA."""
     padding: Literal["max_length", "do_not_pad"] | None = None
     """Only "do_not_pad"."""
     add_special_tokens: bool | None = None
@@ -34,8 +36,9 @@ def take_pooling_fields(exchange: Exchange, body: PoolingFields) -> None:
     Raises:
         HTTPError: one of the others has another value than what is done anyway.
     """
-    exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
-    exchange.work.side = body.truncation_side or "right"
+    refuses = body.truncation is False or body.truncate in (False, "NONE")
+    exchange.work.on_truncate = "error" if refuses else "ignore"
+    exchange.work.side = body.truncation_side or ("left" if body.truncate == "START" else "right")
     given = {body.truncate_prompt_tokens, body.padding, body.add_special_tokens}
     if given == {None}:  # as nearly always
         return

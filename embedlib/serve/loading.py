@@ -1,0 +1,59 @@
+"""The thread that loads models: the end of a program need not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from embedlib.closing import WorkerThread
+
+
+class Loader:
+    """Runs one load after the other. One that runs cannot be ended, and may be a download."""
+
+    def __init__(self) -> None:
+        """Start no thread yet."""
+        self._thread: WorkerThread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a load runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    async def run(self, load: Callable[[], None]) -> None:
+        """Run a load, and wait for it. Cancelling leaves it running.
+
+        Raises:
+            EngineBuildError: no thread can be started.
+            what `load` raises.
+        """
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def run() -> None:
+            raised: BaseException | None = None
+            try:
+                load()
+            except BaseException as error:
+                raised = error
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, over, raised)
+
+        self._thread = WorkerThread(run, "embedlib-serve-load")
+        self._thread.start()
+        await over
+
+    def join(self, seconds: float | None) -> None:
+        """Wait for a load that runs, for some seconds; None: until it ends."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+
+def _settle(over: asyncio.Future[None], error: BaseException | None) -> None:
+    if over.done():  # cancelled
+        return
+    if error is None:
+        over.set_result(None)
+    else:
+        over.set_exception(error)
