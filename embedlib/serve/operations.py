@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import suppress
 from functools import partial
 from time import monotonic, time
 from typing import Final
@@ -96,7 +98,8 @@ async def _compute_canary(model: ServedModel) -> None:
 async def metrics(exchange: Exchange) -> Response:
     """Answer `GET /metrics`."""
     if exchange.shared.jobs is not None:
-        await exchange.shared.jobs.count()
+        with suppress(HTTPError, sqlite3.Error):  # of the disk: all else is told all the same
+            await exchange.shared.jobs.count()
     body = await exchange.in_thread(exchange.shared.metrics.render)  # a millisecond or two
     return Response(body, content_type="text/plain; version=0.0.4; charset=utf-8")
 

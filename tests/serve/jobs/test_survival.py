@@ -22,6 +22,7 @@ from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.batches import BatchStore
 from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.thread import StoreThread
@@ -436,6 +437,21 @@ def test_jobs_are_counted_from_the_start(keeper: Client, upload: Callable[[bytes
     assert 'embedlib_texts_total{model="embed",lane="bulk"} 3' in after
     names = {line.rpartition(" ")[0] for line in before.splitlines()}
     assert names == {line.rpartition(" ")[0] for line in after.splitlines()}
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError, sqlite3.DatabaseError])
+def test_a_disk_that_fails_takes_no_other_metric(
+    keeper: Client, error: type[sqlite3.Error], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("disk I/O error")
+
+    before = keeper.send("GET", "/metrics").text
+    monkeypatch.setattr(BatchStore, "count", fail)
+    after = keeper.send("GET", "/metrics")
+    assert after.status_code == 200
+    names = {line.rpartition(" ")[0] for line in before.splitlines()}
+    assert names == {line.rpartition(" ")[0] for line in after.text.splitlines()}
 
 
 def test_a_commit_that_cannot_be_undone_keeps_nobody_waiting() -> None:
