@@ -60,7 +60,7 @@ def line_of(exchange: Exchange, status: int, seconds: float, num_bytes: int, mes
         round(usage.tokenize_seconds * 1e6) / 1e3,
         round(usage.queue_seconds * 1e6) / 1e3,
         round(usage.compute_seconds * 1e6) / 1e3,
-        len(exchange.body),
+        exchange.num_body_bytes,
         num_bytes,
         request.client,
         request.headers.get("user-agent", "")[:200],

@@ -236,13 +236,14 @@ class Application:
         if route.method == "GET":
             return await route.handle(exchange)
         if route.takes_parts:
-            exchange.parts = self._bodies.parts(exchange.request, receive)
+            exchange.parts = exchange.counted(self._bodies.parts(exchange.request, receive))
             return await route.handle(exchange)
         with Endable() as block:
             body = self._bodies.take(exchange.request)
             if body is None:
                 body = await self._bodies.read(exchange.request, receive, block)
             exchange.body = body
+            exchange.num_body_bytes = len(body)
             try:
                 # Whichever comes first ends the handler; it drops its texts before it ends.
                 block.end_without_client(exchange.request.direct, receive)

@@ -78,6 +78,8 @@ class Exchange(msgspec.Struct):
     work: Work = msgspec.field(default_factory=Work)
     parts: AsyncIterator[bytes] | None = None
     """The body as it arrives, of a route that reads it itself."""
+    num_body_bytes: int = 0
+    """That have been read."""
 
     owner: str = ""
     """Whose jobs it sees, as `Keys.check` returns it."""
@@ -108,6 +110,12 @@ class Exchange(msgspec.Struct):
         work = self.work
         if self.model is not None and work.lane is not None:
             self.shared.metrics.answered(self.model, work.lane, work.usage, seconds)
+
+    async def counted(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the parts of the body, and count their bytes."""
+        async for part in parts:
+            self.num_body_bytes += len(part)
+            yield part
 
     async def read(self, kind: type[C]) -> C:
         """Return the body as a value of this type, and take its lane.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import re
 import shutil
@@ -789,15 +790,21 @@ def test_a_bug_is_logged_and_its_text_not_told(
 
 def test_a_line_for_each_request_without_its_texts(engine: FakeEngine, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w+") as stream:
-        application = create_app({"embed": fake_embedder(engine)}, log=AccessLog(stream))
+        options = ServeOptions(data_dir=str(tmp_path / "data"))
+        models = {"embed": fake_embedder(engine)}
+        application = create_app(models, log=AccessLog(stream), options=options)
         client = Client(application)
         client.start()
-        client.send(
-            "POST", "/v1/embeddings?key=abc", {"input": "hidden"}, headers={"x-api-key": "k"}
-        )
+        body = b'{"input": "hidden"}'
+        client.send("POST", "/v1/embeddings?key=abc", body, headers={"x-api-key": "k"})
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"hidden" * 1000)}}
+        assert client.send("POST", "/v1/files", **form).status_code == 200
         client.close()
         stream.seek(0)
-        [line] = stream.read().splitlines()
+        [line, upload] = stream.read().splitlines()
+    assert json.loads(line)["bytes_in"] == len(body)
+    assert json.loads(upload)["bytes_in"] > 6000
+    assert "hidden" not in upload
     assert "hidden" not in line
     assert '"k"' not in line
     assert '"status":200' in line
