@@ -395,6 +395,16 @@ def test_voyage(served: Served) -> None:
     assert [entry.index for entry in ranked.results] == right
 
 
+def test_errors_of_voyage(served: Served) -> None:
+    voyageai = pytest.importorskip("voyageai")
+    client = voyageai.Client(api_key="wrong", base_url=f"{served.url}/v1")
+    with pytest.raises(voyageai.error.AuthenticationError, match="the API key is wrong"):
+        client.embed(TEXTS, model="embed")
+    client = voyageai.Client(api_key=KEY, base_url=f"{served.url}/v1")
+    with pytest.raises(voyageai.error.InvalidRequestError, match="cannot embed"):
+        client.embed(TEXTS, model="rank")
+
+
 def test_curl(served: Served) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")

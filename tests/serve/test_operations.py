@@ -367,6 +367,17 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
         assert client.send("GET", path).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank"])
+def test_an_error_is_told_where_voyages_client_reads_it(make_client: MakeClient, path: str) -> None:
+    """Else it takes a wrong key and 429 for a bug of the server, and does not come again."""
+    client = make_client(api_keys=("right",))
+    for key, status in (("right", 400), ("wrong", 401)):
+        answer = client.send("POST", path, {}, headers={"authorization": f"Bearer {key}"})
+        error = answer.json()
+        assert answer.status_code == status
+        assert error["detail"] == error["error"]["message"]
+
+
 def test_a_key_of_any_characters(make_client: MakeClient) -> None:
     """curl sends UTF-8, Python's http.client Latin-1."""
     client = make_client(api_keys=("schlüssel", "ключ"))

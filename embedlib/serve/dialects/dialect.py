@@ -77,7 +77,7 @@ job_route: Final = partial(Route, keeps_jobs=True)
 """Makes a route that reads or changes jobs."""
 
 
-def _openai_error(error: HTTPError, status: int) -> object:
+def _openai_error(error: HTTPError, status: int) -> dict[str, object]:
     """Source: openai-python, `_exceptions.py`; names of types as the service has them."""
     kinds = {
         "unauthorized": ("authentication_error", "invalid_api_key"),
@@ -95,6 +95,17 @@ def _openai_error(error: HTTPError, status: int) -> object:
 
 
 OPENAI = Dialect(_openai_error)
+
+
+def _shared_error(error: HTTPError, status: int) -> object:
+    """Source: voyageai 0.5, `api_requestor.py`.
+
+    Without `detail` it takes 401 and 429 for a bug of the server, and does not come again.
+    """
+    return {**_openai_error(error, status), "detail": error.message}
+
+
+OPENAI_AND_VOYAGE = Dialect(_shared_error)
 
 
 def _tei_error(error: HTTPError, status: int) -> object:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
-from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.dialect import OPENAI_AND_VOYAGE, Route
 from embedlib.serve.dialects.embedding_types import as_type, check_type
 from embedlib.serve.dialects.roles import prompt_of
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
@@ -269,6 +269,6 @@ def _respond_bytes(exchange: Exchange, rows: Vectors, body: EmbeddingsBody) -> R
 
 
 ROUTES = tuple(
-    Route("POST", path, embeddings, OPENAI, "The vectors of texts.", EmbeddingsBody)
+    Route("POST", path, embeddings, OPENAI_AND_VOYAGE, "The vectors of texts.", EmbeddingsBody)
     for path in ("/v1/embeddings", "/embeddings")
 )

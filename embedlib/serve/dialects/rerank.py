@@ -14,7 +14,7 @@ from embedlib.batching.token_ids import encode_one
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import score_pairs
-from embedlib.serve.dialects.dialect import COHERE, OPENAI, TEI, Route
+from embedlib.serve.dialects.dialect import COHERE, OPENAI, OPENAI_AND_VOYAGE, TEI, Route
 from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
@@ -238,11 +238,15 @@ ROUTES = (
             "POST",
             path,
             rerank,
-            COHERE if path == "/v2/rerank" else OPENAI,
+            dialect,
             "Documents in the order in which they answer a query.",
             RerankBody,
         )
-        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+        for path, dialect in (
+            ("/rerank", OPENAI),
+            ("/v1/rerank", OPENAI_AND_VOYAGE),
+            ("/v2/rerank", COHERE),
+        )
     ),
     *(
         Route("POST", path, score, OPENAI, "The scores of pairs of texts.", ScoreBody)
