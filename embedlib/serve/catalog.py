@@ -75,6 +75,8 @@ class ServedModel:
     forms: EmbeddingForms = field(default_factory=EmbeddingForms)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     feeders: ThreadPoolExecutor = field(init=False)
+    token_calls: ThreadPoolExecutor = field(init=False)
+    """Prepares calls for outputs of tokens; the first one waits here for the second engine."""
     tasks: Tasks | None = field(init=False, default=None)
     """What it computes; None while its files were not read, or if they cannot be."""
     is_closed: bool = field(init=False, default=False)
@@ -85,6 +87,7 @@ class ServedModel:
         """Open the door of the model, and its threads."""
         self.admission = Admission(self.options, self.tokens_per_second)
         self.feeders = ThreadPoolExecutor(FEEDERS, f"embedlib-serve-{self.name}")
+        self.token_calls = ThreadPoolExecutor(1, f"embedlib-serve-tokens-{self.name}")
 
     @property
     def task(self) -> Task | None:
@@ -278,7 +281,8 @@ class Catalog:
         """
         async with AsyncExitStack() as stack:
             for model in reversed(list(self)):
-                stack.push_async_callback(asyncio.to_thread, model.feeders.shutdown)
+                for threads in (model.feeders, model.token_calls):
+                    stack.push_async_callback(asyncio.to_thread, threads.shutdown)
                 stack.push_async_callback(asyncio.to_thread, model.close)
             await asyncio.to_thread(self._loader.join, load_seconds)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -135,14 +136,16 @@ async def embed_tokens(
     check_lengths(texts, num_chars, work.field)
     load = model.estimate.load_of(texts, num_chars)
     await model.admission.take(lane, load)
+    loop = asyncio.get_running_loop()
     outputs: list[Any] = []
     num_left = MAX_TOKEN_NUMBERS
     try:
         for part in _slices(texts, session):
-            # On a thread: the first one loads the second engine.
-            call, finish, pipeline = await asyncio.to_thread(
+            # The first one loads the second engine: asyncio's own threads are for all models.
+            prepare = partial(
                 token_call, session, part, output, role, prompt_name, work.usage, given
             )
+            call, finish, pipeline = await loop.run_in_executor(model.token_calls, prepare)
             found = await aconvert(finish, await arun(pipeline, call, ignore_truncated))
             outputs += found
             num_left -= sum(row.size if isinstance(row, np.ndarray) else len(row) for row in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 import threading
@@ -16,7 +17,9 @@ from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
 from embedlib.serve.dialects import cohere
 from embedlib.serve.dialects.embedding_types import as_type
-from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector
+from embedlib.serve.sessions import token_call
+from embedlib.session.running import ASYNC_ROWS
+from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector, write_tiny_model
 from tests.serve.conftest import LABELS, Client
 
 TEXTS = ["a", "bc", "def"]
@@ -426,11 +429,39 @@ def test_queries_take_the_prompt_of_queries(make_client: Any, embedder: Embedder
         assert answer["data"][0]["embedding"] == rows_of([front + "a"])[0].tolist()
 
 
+def test_a_second_engine_that_loads_keeps_no_long_list_waiting(
+    make_client: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def call(*arguments: Any) -> Any:
+        gate.wait()
+        return token_call(*arguments)
+
+    monkeypatch.setattr(compute, "token_call", call)
+    client = make_client({"tiny": str(write_tiny_model(tmp_path / "model", "bert"))})
+
+    async def work() -> None:
+        async with client.http() as http:
+            # More of them than asyncio's own threads, on which long lists are converted.
+            waiting = [
+                asyncio.ensure_future(http.post("/embed_all", json={"inputs": "a"}))
+                for _ in range(40)
+            ]
+            try:
+                body = {"inputs": ["a"] * (ASYNC_ROWS + 1)}
+                dense = await asyncio.wait_for(http.post("/embed", json=body), 20)
+                assert len(dense.json()) == ASYNC_ROWS + 1
+            finally:
+                gate.set()
+            assert [(await each).status_code for each in waiting] == [200] * 40
+
+    client.run(work())
+
+
 def test_vectors_of_tokens_and_lexical_weights(
     make_client: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embedlib.testing import write_tiny_model
-
     folder = write_tiny_model(tmp_path / "model", "bert")
     client = make_client({"tiny": str(folder)})
     body = {"inputs": ["a b", "c"]}
