@@ -151,7 +151,7 @@ def serve(
             click.echo(f"Serving {served} on {listens}; Ctrl-C stops it", err=True)
 
     run(application, listen, tell)
-    if application.catalog.is_loading:
+    if application.is_loading:
         # A download or a compilation, which the interpreter would wait for. It may be killed.
         os._exit(0)
 

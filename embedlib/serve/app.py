@@ -130,6 +130,11 @@ class Application:
             if destination.error:
                 logging.getLogger(__name__).error(destination.error)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a thread still loads something, which may go on after `close`."""
+        return self.catalog.is_loading or self.destinations.is_loading
+
     async def loaded(self) -> None:
         """Wait until every model is loaded or has failed to."""
         if self._loading is not None:
@@ -149,7 +154,7 @@ class Application:
             # A load may be a download of hours. A program that is more than a server waits for it.
             limit = None if self.end_server is None else LOAD_SECONDS
             stack.push_async_callback(self.catalog.close, limit)
-            stack.push_async_callback(asyncio.to_thread, self.destinations.close)
+            stack.push_async_callback(asyncio.to_thread, self.destinations.close, limit)
             stack.push_async_callback(self._stop_loading)
             if self._shared.jobs is not None:
                 await self._shared.jobs.close()

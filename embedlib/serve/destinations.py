@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from embedlib.indexing.sparse_rows import has_made
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.loading import Loader
 
 _CLOSE_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -200,6 +201,7 @@ class Destinations:
         """
         self._by_name: dict[str, Destination] = {}
         self._has_all_models = False
+        self._loader = Loader()
         try:
             for name, sink in given.items():
                 if not isinstance(name, str) or not name:
@@ -249,16 +251,25 @@ class Destinations:
         """Give each destination its model, when all are loaded."""
         models = list(catalog)
         self._has_all_models = catalog.is_ready
-        loop = asyncio.get_running_loop()
-        # A fingerprint is computed from the weights at its first use.
-        with ThreadPoolExecutor(1, "embedlib-serve-fingerprints") as threads:
-            for destination in self:
-                try:
-                    await loop.run_in_executor(threads, destination.find_model, models)
-                except EmbedlibError as error:
-                    destination.error = str(error)
+        for destination in self:
+            try:
+                # A fingerprint is computed from the weights at its first use.
+                await self._loader.run(partial(destination.find_model, models))
+            except EmbedlibError as error:
+                destination.error = str(error)
 
-    def close(self) -> None:
-        """Close all of them."""
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is looked for, which may go on after `close`."""
+        return self._loader.is_running
+
+    def close(self, load_seconds: float | None = None) -> None:
+        """Close all of them.
+
+        Args:
+            load_seconds: to wait for the search of a model, which cannot be ended; None: until it
+                ends by itself.
+        """
+        self._loader.join(load_seconds)
         for destination in self:
             destination.close()

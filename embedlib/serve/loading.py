@@ -1,4 +1,4 @@
-"""The thread that loads models: the end of a program need not wait for it."""
+"""The thread that loads models, or reads all of their weights: an end need not wait for it."""
 
 from __future__ import annotations
 

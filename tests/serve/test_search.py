@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import UnreachableSinkError
 from embedlib.serve import ServeOptions, create_app, destinations
+from embedlib.serve import app as app_module
 from embedlib.serve.server import Listen, serve
 from embedlib.testing import (
     FakeEngine,
@@ -351,6 +353,37 @@ def test_a_destination_that_does_not_fit_ends_the_server(store: FakeStore) -> No
             serve(app, Listen(port=0))
     finally:
         give_up.cancel()
+
+
+def test_the_end_waits_for_no_search_of_a_model(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fingerprint of many gigabytes takes a minute."""
+    begun, goes_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def find_model(*_: Any) -> None:
+        begun.set()
+        goes_on.wait(5)
+        over.set()
+
+    monkeypatch.setattr(destinations.Destination, "find_model", find_model)
+    monkeypatch.setattr(app_module, "LOAD_SECONDS", 0.0)
+    app = create_app({"embed": fake_embedder()}, search={"docs": FakeSink(store)})
+    app.end_server = Mock()
+    client = Client(app)
+
+    async def end() -> None:
+        await app.start()
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        await app.close()
+
+    client.run(end())
+    assert app.is_loading
+    assert not over.is_set()
+    goes_on.set()
+    assert over.wait(30)
+    client.close()
 
 
 def test_mounted_it_answers_why(make: MakeSearch) -> None:
