@@ -208,7 +208,8 @@ class Gateway:
         answer = await lane(part)
         if answer.status != 200:
             raise _PartRefusedError(answer)
-        return Response(answer.body)
+        kind = dict(answer.headers)[b"content-type"]  # bytes have no place in the whole
+        return Response(answer.body, content_type=kind.decode("latin-1"))
 
     async def _ask_tasks(self, name: str) -> tuple[Task, ...]:
         """Return what a model computes, as a replica of it says."""

@@ -128,6 +128,7 @@ POSTS: tuple[tuple[str, Any], ...] = (
     ("/vertex", {"instances": [{"inputs": "a"}, RERANK, {"inputs": "b", "model": "cls"}]}),
     ("/vertex", {"instances": [{"inputs": "a"}, {"query": 1, "texts": TEXTS}]}),
     ("/vertex", {"instances": [{"inputs": "a", "model": "rank"}]}),
+    ("/vertex", {"instances": [{"input": "a", "encoding_format": "bytes"}]}),
     ("/vertex", {"instances": "a"}),
     ("/tokenize", {"inputs": TEXTS}),
     ("/v1/search", {"query": "a"}),
