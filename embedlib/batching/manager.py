@@ -230,13 +230,21 @@ class BatchManager:
                 message.is_in_inbox = False
                 self._scheduler.drop_cancelled_queries()
             else:
-                self._scheduler.add(message)
+                self._schedule(message)
             if self._refusal is None:  # else it is closing and starts no batch
                 self._fill_engine()
             elif is_stopping:
                 self._fail_waiting(closed_early_error())  # halves of a batch that ran out of memory
             self._publish(message if isinstance(message, list) else [])
             del message  # or the last job, and its vectors, would live until the next one
+
+    def _schedule(self, sequences: list[TokenizedText]) -> None:
+        try:
+            self._scheduler.add(sequences)
+        except BaseException as error:  # a bug: they are nowhere else
+            for sequence in sequences:
+                sequence.job.fail(error)
+            raise
 
     def _fail_waiting(self, error: BaseException) -> None:
         """Fail the jobs of all scheduled sequences."""

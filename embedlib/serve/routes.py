@@ -93,7 +93,9 @@ def find_route(request: Request) -> tuple[Route, str]:
             return route, rest
     others = sorted({route.method for route in ROUTES if route.rest_of(path) is not None})
     if others:
-        raise HTTPError.wrong_method(f"{method} {path:.80}", others)
+        raise HTTPError.wrong_method(f"{request.method} {path:.80}", others)
     raise HTTPError(
-        404, f"{method} {path:.80} is not there; GET /openapi.json lists the routes", "no_route"
+        404,
+        f"{request.method} {path:.80} is not there; GET /openapi.json lists the routes",
+        "no_route",
     )

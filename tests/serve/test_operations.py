@@ -710,15 +710,16 @@ def test_a_lost_gpu_fails_the_probe_that_restarts_the_process(
     assert answer.json()["models"]["embed"] == engine.lost  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("step", ["add", "next_batch"])
 def test_a_model_whose_thread_has_met_a_bug_fails_the_probe_that_restarts_the_process(
-    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def fail(*_: Any) -> None:
         raise IndexError("list index out of range")
 
     client = make_client({"bug": fake_embedder(), "other": fake_embedder()})
     thread = pipeline_of(client.application.catalog.find("bug", "embed").open())._manager
-    monkeypatch.setattr(thread._scheduler, "next_batch", fail)
+    monkeypatch.setattr(thread._scheduler, step, fail)
     status, _ = client.refuse("/embed", {"inputs": "a", "model": "bug"})
     assert status >= 500
     assert client.send("POST", "/embed", {"inputs": "a", "model": "bug"}).status_code == 503
