@@ -27,13 +27,14 @@ from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.gathering import Gathering
 from embedlib.serve.loading import Loader
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.rate import Rate
 from embedlib.serve.sessions import (
     AnyModel,
     EmbeddingForms,
+    computed,
     engine_of,
     has_sparse_head,
     pipeline_of,
-    tokens_per_second,
 )
 from embedlib.session.late_interaction import check_one_vector
 
@@ -79,6 +80,7 @@ class ServedModel:
     """Prepares calls for outputs of tokens; the first one waits here for the second engine."""
     tasks: Tasks | None = field(init=False, default=None)
     """What it computes; None while its files were not read, or if they cannot be."""
+    _rate: Rate = field(init=False, default_factory=Rate)
     is_closed: bool = field(init=False, default=False)
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
@@ -137,10 +139,8 @@ class ServedModel:
         return why_lost(engine_of(self.session)) or stopped
 
     def tokens_per_second(self) -> float:
-        """Return the rate at which it computes tokens while it computes any; 0: not known."""
-        if self.session is None:
-            return 0.0
-        return tokens_per_second(self.session)
+        """Return the rate at which it has computed tokens of late; 0: not known."""
+        return 0.0 if self.session is None else self._rate.at(*computed(self.session))
 
     def note_answer(self) -> None:
         """Record that the engine has just answered."""

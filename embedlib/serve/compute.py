@@ -242,6 +242,8 @@ async def run(
     num_tokens = work.usage.num_tokens
     job.add_to(work.usage)
     model.estimate.learn(asked.texts, num_chars, work.usage.num_tokens - num_tokens)
+    if lane is Lane.BULK:
+        model.tokens_per_second()  # its measure ends here, and is not of queries that come after
     model.note_answer()
     return rows
 

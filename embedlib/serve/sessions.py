@@ -74,12 +74,11 @@ def check_quantization(
     embedder._calls.check_quantization(vectors)
 
 
-def tokens_per_second(session: AnyModel) -> float:
-    """Return the rate while the engine computes; 0: nothing was computed yet."""
+def computed(session: AnyModel) -> tuple[int, float]:
+    """Return the tokens that were computed, and the seconds in which the engine did so."""
     stats = session.stats()
-    seconds = stats.engine_ms / 1000
     parallel = engine_of(session).limits.num_parallel_batches
-    return stats.num_tokens * parallel / seconds if seconds else 0.0
+    return stats.num_tokens, stats.engine_ms / 1000 / parallel
 
 
 class Asked(msgspec.Struct):

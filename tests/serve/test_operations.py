@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from embedlib.cli import main
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, EngineRunError
-from embedlib.serve import ServeOptions, app, create_app
+from embedlib.serve import ServeOptions, app, catalog, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.admission import Admission, Load
 from embedlib.serve.app import Application
@@ -38,6 +38,7 @@ from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.fault_log import fault_log
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
+from embedlib.serve.rate import Rate
 from embedlib.serve.routes import ROUTES
 from embedlib.serve.server import _own_socket
 from embedlib.serve.sessions import pipeline_of
@@ -243,6 +244,28 @@ def test_tokens_are_counted_at_the_door(make_client: MakeClient, engine: FakeEng
             assert (await inside).status_code == (await waiting).status_code == 200
 
     client.run(work())
+
+
+def test_the_rate_is_that_of_late() -> None:
+    rate = Rate()
+    assert rate.at(3, 0.03) == 0.0  # the first batch takes long
+    assert rate.at(1000, 1.25) == 800
+    assert rate.at(1200, 1.5) == 800
+    assert rate.at(101_000, 2.25) == 100_000
+    assert rate.at(111_000, 7.25) == 2000  # queries
+    assert rate.at(211_000, 8.25) == 100_000
+
+
+def test_a_model_tells_seconds_when_it_has_computed_for_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = client.application.catalog.find("embed", "embed")
+    client.post("/v1/embeddings", {"input": "a"})
+    model.admission.tokens_inside[Lane.BULK] = 1000
+    assert model.admission.seconds_of_work == 0.0
+    monkeypatch.setattr(catalog, "computed", lambda session: (500, 2.0))
+    assert model.admission.seconds_of_work == pytest.approx(4.0)
+    model.admission.tokens_inside[Lane.BULK] = 0
 
 
 def test_token_ids_are_counted_as_they_are() -> None:
