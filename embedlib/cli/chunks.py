@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.chunk_options import chunk_options
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
@@ -121,7 +121,7 @@ def chunks(
 def _show(source_id: str, views: list[ChunkView], *, as_json: bool) -> None:
     if as_json:
         for view in views:
-            click.echo(json.dumps({"source_id": source_id, **asdict(view)}, ensure_ascii=False))
+            print_json({"source_id": source_id, **asdict(view)})
         return
     num_tokens = sum(view.num_tokens for view in views)
     click.echo(visible_line(f"{source_id}: {count_of(len(views), 'chunk')}, {num_tokens:,} tokens"))

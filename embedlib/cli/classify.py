@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, prints_to_terminal
@@ -95,8 +95,7 @@ def classify(
             num_texts += len(texts)
             for record, labels in zip(chunk, predicted, strict=True):
                 if as_json:
-                    row = {**record.fields, "labels": labels}
-                    click.echo(json.dumps(row, ensure_ascii=False))
+                    print_json({**record.fields, "labels": labels})
                 else:
                     shown = ", ".join(f"{each['label']} {each['score']:.4f}" for each in labels)
                     click.echo(f"{shown}  {one_line(record.text)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
@@ -90,7 +91,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             **spec_facts(spec),
             **_prompts_as_json(prompts),
         }
-        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content, indent=2)
         return
     print_table(
         [

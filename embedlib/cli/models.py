@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from embedlib.cli.json_output import print_json
 
 if TYPE_CHECKING:
     from embedlib.models.catalog import CatalogEntry
@@ -33,7 +34,7 @@ def models(search: str, as_json: bool) -> None:
 
     found = [entry for entry in catalog() if entry.matches(search)]
     if as_json:
-        click.echo(json.dumps([_facts(entry) for entry in found], indent=2, ensure_ascii=False))
+        print_json([_facts(entry) for entry in found], indent=2)
         return
     if not found:
         raise ConfigError(

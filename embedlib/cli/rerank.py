@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
@@ -101,6 +101,6 @@ def rerank(
         record = candidates[entry["corpus_id"]]
         if as_json:
             fields = {**record.fields, "corpus_id": entry["corpus_id"], "score": entry["score"]}
-            click.echo(json.dumps(fields, ensure_ascii=False))
+            print_json(fields)
         else:
             click.echo(f"{entry['score']:8.4f}  {one_line(record.text)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import (
     MODEL_OPTIONS,
     PATIENT_SECONDS,
@@ -89,7 +89,7 @@ def tune(
         tuned = run_tune(model, asked, report=report)
     if as_json:
         content = asdict(tuned) | {"path": str(tuned.path)}
-        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content, indent=2)
         return
     click.echo(_table(tuned))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, Share, config_options
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
@@ -151,7 +151,7 @@ def verify(
     is_close = report.passes(gate)
     if as_json:
         content = {**report.as_json(), "gate": {"mean": gate.mean, "p1": gate.p1}}
-        click.echo(json.dumps({**content, "passes": is_close}, indent=2, ensure_ascii=False))
+        print_json({**content, "passes": is_close}, indent=2)
     else:
         verdict = f"{'passed' if is_close else 'FAILED'}: mean {gate.mean}, p1 {gate.p1}"
         print_table([*fidelity_rows(report), ("gate", verdict)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import Decorator, TitledOption, decorated
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
@@ -239,6 +239,6 @@ def _worst(result: Match, theirs: Theirs) -> list[tuple[str, float]]:
 def print_theirs(rows: list[tuple[str, str]], facts: dict[str, Any], *, as_json: bool) -> None:
     """Print the result of `compare_theirs`."""
     if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts, indent=2)
     else:
         print_table(rows)

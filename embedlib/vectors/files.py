@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
+from embedlib.vectors.finite import finite
 
 STDOUT = "-"
 _ROW_GROUP_ROWS = 4096
@@ -154,15 +154,7 @@ def _as_json(fields: dict[str, Any]) -> str:
     try:
         return json.dumps(fields, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(fields))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value if not isinstance(value, float) or math.isfinite(value) else None
+        return json.dumps(finite(fields))
 
 
 _WRITERS: dict[str, Callable[[IO[bytes], int], VectorWriter]] = {
@@ -277,13 +269,39 @@ def _remove_left_parts(path: Path) -> None:
 def _open_directly(target: IO[bytes], *, needs_rewind: bool) -> Iterator[IO[bytes]]:
     """Write to a stream that cannot be renamed; spool first if the format has to rewind it."""
     if needs_rewind:
-        with tempfile.TemporaryFile() as spool:
+        with _open_spooled(target) as spool:
             yield spool
-            spool.seek(0)
-            shutil.copyfileobj(spool, target)
     else:
         yield target
     target.flush()
+
+
+@contextmanager
+def _open_spooled(target: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Write to a temporary file, which is copied to a stream when it is complete.
+
+    Raises:
+        SinkError: the temporary file cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            spool = tempfile.TemporaryFile()  # noqa: SIM115 - the stack closes it
+            stack.callback(_close, spool)
+            yield spool
+            spool.seek(0)  # writes what is left
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise SinkError(
+                f"cannot keep the vectors in a temporary file: {error.strerror or error}; make "
+                "room, name another folder in TMPDIR, or write to a file"
+            ) from error
+        shutil.copyfileobj(spool, target)
+
+
+def _close(spool: IO[bytes]) -> None:
+    with suppress(OSError):  # of what is left in its buffer, after an error or for nobody
+        spool.close()
 
 
 def _stat(output: str) -> os.stat_result | None:

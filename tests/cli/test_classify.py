@@ -71,3 +71,20 @@ def test_messages_count_the_texts_of_all_inputs(
     assert "Error: 1 text is too long (row 3: " in done.stderr
     with pytest.warns(TruncationWarning, match=r"row 3: .* Classifier \(--on-truncate\)$"):
         classify(path)
+
+
+def test_fields_that_no_json_has_are_printed_as_json(classify: Run, tmp_path: Path) -> None:
+    """Half of an emoji, as many tools cut titles, and NaN, as Python writes it."""
+    path = tmp_path / "texts.jsonl"
+    lines = ['{"text": "a river", "title": "caf\u00e9 \\ud83d", "rank": NaN, "all": [1, Infinity]}']
+    path.write_text("\n".join([*lines, '{"text": "\u00e9t\u00e9"}']), encoding="utf-8")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    done = classify(path, "--json")
+    assert done.exit_code == 0, done.output
+    first, second = done.stdout.splitlines()
+    row = json.loads(first, parse_constant=refuse)
+    assert (row["title"], row["rank"], row["all"]) == ("caf\u00e9 \ud83d", None, [1, None])
+    assert '"text": "\u00e9t\u00e9"' in second  # what the output has is not escaped

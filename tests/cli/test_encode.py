@@ -446,6 +446,36 @@ def test_a_full_disk_is_one_line(
         writer.write({"text": "a"}, fake_vector("a"))
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (FileNotFoundError(errno.ENOENT, "No usable folder in ['/tmp']"), "No usable folder"),
+    ],
+    ids=["full", "none"],
+)
+@pytest.mark.parametrize("when", ["opened", "written"])
+def test_a_temporary_folder_that_is_full_is_told_apart_from_the_output(
+    error: OSError, told: str, when: str, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise error
+
+    def open_file() -> io.BytesIO:
+        if when == "opened":
+            raise error
+        return Full()
+
+    monkeypatch.setattr("embedlib.vectors.files.tempfile.TemporaryFile", open_file)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    with (
+        pytest.raises(SinkError, match=rf"^cannot keep the vectors in a temporary file: {told}.*"),
+        open_writer("-", "npy", DIM) as writer,
+    ):
+        writer.write({"text": "a"}, fake_vector("a"))
+
+
 # --- options --------------------------------------------------------------------------------------
 
 
