@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,6 +293,13 @@ class Search:
     async def __aexit__(self, *exc_info: object) -> None:
         """Close it on a thread."""
         await asyncio.to_thread(self.close)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a thread and a connection can be neither pickled nor copied."""
+        raise TypeError(
+            "a Search cannot be pickled or copied; share it, which any number of threads may, or "
+            "open another one in the other process"
+        )
 
     def _find_embedder(self, given: QueryEmbedder | str | None, config: Config) -> QueryEmbedder:
         if given is not None and not isinstance(given, str):

@@ -11,6 +11,7 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
+from typing_extensions import Self
 
 from embedlib import Search
 from embedlib.errors import ConfigError
@@ -66,6 +67,12 @@ class EmbedlibRetriever(BaseRetriever):
                 "Search(destination)"
             )
         super().__init__(**{**given, "search": search})
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return a copy that asks the same Search."""
+        memo = {} if memo is None else memo
+        memo[id(self.search)] = self.search  # a thread and a connection are not copied
+        return super().__deepcopy__(memo)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **given: Any

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import pickle
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from embedlib import Document, Search, index
 from embedlib.errors import ConfigError
@@ -88,6 +90,23 @@ def test_other_fields_of_retrievers_and_copies(search: Search) -> None:
     number = ConfigurableField(id="top_k")
     one = retriever.configurable_fields(top_k=number).with_config(configurable={"top_k": 1})
     assert one.invoke("3 text") == found[:1]
+
+
+def test_a_deep_copy_asks_the_same_search(search: Search) -> None:
+    retriever = EmbedlibRetriever(search=search, k=2, metadata={"a": [1]})
+    copied = copy.deepcopy(retriever)
+    assert copied.search is search
+    assert copied.metadata is not retriever.metadata
+    assert copied.invoke("3 text") == retriever.invoke("3 text")
+    assert retriever.model_copy(deep=True).search is search
+
+    class Answers(BaseModel):  # pydantic copies a default for each object
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        asked: BaseRetriever = retriever
+
+    assert Answers().asked.invoke("3 text") == retriever.invoke("3 text")
+    with pytest.raises(TypeError, match="a Search cannot be pickled or copied; share it"):
+        pickle.dumps(retriever)
 
 
 def test_a_class_made_from_it_may_have_fields_of_its_own(search: Search) -> None:
