@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -32,6 +33,10 @@ CONVERSION_ARGUMENTS = ("convert_to_numpy", "convert_to_tensor")
 """Accepted with any value: LangChain always gets lists of floats."""
 
 ENCODE_ARGUMENTS = (*VECTOR_ARGUMENTS, *INERT_ARGUMENTS, *FIXED_ARGUMENTS, *CONVERSION_ARGUMENTS)
+
+_LOOP_NUMBERS = 100_000
+"""Numbers that an event loop makes Python floats of at a time, which takes some milliseconds; on
+another thread it would hold the loop up as well, since numpy keeps the interpreter's lock."""
 
 
 class EmbedlibEmbeddings(ModelHolder, Embeddings):
@@ -169,7 +174,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         """Return what `embed_documents` returns without blocking the event loop."""
         _check_is_list(texts)
         options = _only(self.encode_kwargs, VECTOR_ARGUMENTS)
-        return _floats(await self.embedder.aencode_document(texts, **options))
+        return await _afloats(await self.embedder.aencode_document(texts, **options))
 
     async def aembed_query(self, text: str) -> list[float]:
         """Return what `embed_query` returns without blocking the event loop."""
@@ -180,6 +185,17 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 def _floats(vectors: Any) -> list[list[float]]:
     """Return float32[N, D] as Python floats."""
     rows: list[list[float]] = vectors.tolist()
+    return rows
+
+
+async def _afloats(vectors: Any) -> list[list[float]]:
+    """Return what `_floats` returns; the event loop runs in between."""
+    rows: list[list[float]] = []
+    step = max(1, _LOOP_NUMBERS // vectors.shape[1])
+    for first in range(0, len(vectors), step):
+        if first:
+            await asyncio.sleep(0)
+        rows += _floats(vectors[first : first + step])
     return rows
 
 

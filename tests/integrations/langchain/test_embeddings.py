@@ -235,6 +235,37 @@ def test_the_event_loop_runs_while_vectors_are_computed(
     assert asyncio.run(everything()) == [vector("a", "Q: "), [vector("b", "P: ")]]
 
 
+def test_the_event_loop_runs_while_many_vectors_become_floats(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings = EmbedlibEmbeddings(embedder=embedder)
+    texts = [f"text {index}" for index in range(10)]
+    expected = embeddings.embed_documents(texts)
+    turns: list[str] = []
+
+    class Watched(np.ndarray[Any, Any]):
+        def tolist(self) -> Any:
+            turns.append(f"{len(self)} rows")
+            return super().tolist()
+
+    async def encode(*_: object, **__: object) -> Any:
+        return np.array(expected, np.float32).view(Watched)
+
+    async def everything() -> Any:
+        embedding = asyncio.create_task(embeddings.aembed_documents(texts))
+        while not embedding.done():
+            turns.append("another task")
+            await asyncio.sleep(0)
+        return await embedding
+
+    monkeypatch.setattr(Embedder, "aencode_document", encode)
+    monkeypatch.setattr("langchain_embedlib.embeddings._LOOP_NUMBERS", 4 * len(expected[0]) + 1)
+    assert asyncio.run(everything()) == expected
+    others = "another task"
+    assert turns == [others, "4 rows", others, "4 rows", others, "2 rows", others][: len(turns)]
+    assert turns.count(others) >= 3
+
+
 # --- arguments of encode --------------------------------------------------------------------------
 
 
