@@ -7,11 +7,13 @@ is imported when the command is used, and imports the library inside the command
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -147,6 +149,15 @@ def _of_stream(error: OSError) -> click.ClickException:
     return click.ClickException(f"{shortened(str(error))}; --debug shows the traceback")
 
 
+def _escape_unprintable() -> None:
+    """Print escapes of what the encoding of standard output lacks, as Python does on the other."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with suppress(
+            OSError
+        ):  # it asks a file for its position, and the file may have become none
+            sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _clean_up_at_sigterm(context: click.Context) -> None:
     """Let SIGTERM end a command as Ctrl-C does, not at once: parts of files would stay behind."""
     is_main = threading.current_thread() is threading.main_thread()
@@ -188,6 +199,7 @@ def _format_warning(
 @click.pass_context
 def main(context: click.Context) -> None:
     """Text embeddings in your own process, at the speed of the chip."""
+    _escape_unprintable()
     if context.invoked_subcommand != "serve":  # which answers what runs first
         _clean_up_at_sigterm(context)
     # gRPC, which connects to some destinations, writes log lines to the terminal. Its failures are

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import TEXT, one_line
@@ -131,7 +131,7 @@ def search(
     for hit in hits:
         lines = find(hit) if find else None
         if as_json:
-            click.echo(_json(hit, lines, is_reranked=ranking is not None))
+            print_json(_fields(hit, lines, is_reranked=ranking is not None))
         else:
             click.echo(visible_line(_place(hit, lines)))
             click.echo(visible(_text(hit, lines, is_whole=show)))
@@ -153,8 +153,8 @@ def _nothing_found(where: str | None, min_score: float | None) -> str:
     return told
 
 
-def _json(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> str:
-    fields = {
+def _fields(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> dict[str, Any]:
+    return {
         "score": hit.score,
         **({"vector_score": hit.vector_score} if is_reranked else {}),
         "id": str(hit.id),
@@ -164,7 +164,6 @@ def _json(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> st
         "metadata": dict(hit.metadata),
         **({} if lines is None else {"first_line": lines.first_line, "lines": lines.lines}),
     }
-    return json.dumps(fields, ensure_ascii=False)
 
 
 def _place(hit: SearchHit, lines: SourceLines | None) -> str:
@@ -175,7 +174,7 @@ def _place(hit: SearchHit, lines: SourceLines | None) -> str:
         span = f":{lines.first_line}-{lines.last_line}"
     headings = hit.metadata.get("headings")
     path = f"  {' > '.join(map(str, headings))}" if isinstance(headings, list) else ""
-    return f"{hit.score:.3f}  {hit.source_id}{span}{path}"
+    return f"{hit.score:.4f}  {hit.source_id}{span}{path}"
 
 
 def _text(hit: SearchHit, lines: SourceLines | None, *, is_whole: bool) -> str:

@@ -23,13 +23,7 @@ def print_table(rows: Iterable[tuple[str, str]]) -> None:
     rows = list(rows)
     width = max(_MIN_NAME_WIDTH, *(len(name) for name, _ in rows))
     for name, value in rows:
-        lines = _printable(value).splitlines() or [""]
+        lines = value.splitlines() or [""]
         click.echo(f"{name:<{width}} {lines[0]}".rstrip())
         for line in lines[1:]:
             click.echo(" " * (width + 1) + line)
-
-
-def _printable(text: str) -> str:
-    """Return a text with escapes for what the terminal cannot show, such as half a character."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)

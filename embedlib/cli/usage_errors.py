@@ -12,6 +12,8 @@ from embedlib.errors import shortened, without_passwords
 
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
+_TEXTS = ("QUESTION", "QUERY")
+"""Arguments that are texts and may begin with a dash."""
 
 
 def explain(error: click.UsageError, group: click.Context) -> click.UsageError:
@@ -77,9 +79,10 @@ def _of_no_option(error: click.NoSuchOption) -> click.UsageError:
         return error
     parameters = context.command.params
     argument = _ARGUMENTS.get(name, "")
+    names = [parameter.human_readable_name for parameter in parameters]
     known = [option for each in parameters for option in (*each.opts, *each.secondary_opts)]
     near = get_close_matches(name, known, n=1, cutoff=0.75)
-    if argument in [parameter.human_readable_name for parameter in parameters]:
+    if argument in names:
         said = f"No such option {name!r}; give {argument} without it, as shown above."
     elif near:
         said = f"No such option {name!r}. Did you mean {near[0]!r}?"
@@ -87,6 +90,10 @@ def _of_no_option(error: click.NoSuchOption) -> click.UsageError:
         said = f"No such option {name!r}; options stand behind the name of a command."
     else:
         said = f"No such option {name!r}; `{context.command_path} --help` lists those it takes."
+        # Of a text click names its first letter, as an option, or all of it behind two dashes.
+        text = next((each for each in names if each in _TEXTS), None)
+        if text is not None and (len(name) == 2 or " " in name):
+            said += f" Put -- before a {text} that begins with a dash."
     return click.UsageError(said, context)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -257,6 +258,32 @@ def test_a_closed_stream_is_one_line(
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: {message}")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_an_output_without_some_letters_gets_escapes(
+    encoding: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    text = "a café → 😀"
+    texts = tmp_path / "a.txt"
+    texts.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "embedlib", "rerank", "a", str(texts), "--model"]
+    command.append(str(tiny_folder("bert-cross-encoder")))
+
+    def print_it(*options: str) -> bytes:
+        done = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    assert json.loads(print_it("--json").decode())["text"] == text
+    shown = text if encoding != "latin-1" else "a café \\u2192 \\U0001f600"
+    # click takes an ASCII terminal for one that is set up wrongly, and writes UTF-8.
+    assert shown.encode("utf-8" if encoding == "ascii" else encoding) in print_it()
 
 
 def test_ctrl_c_while_closing_ends_at_once() -> None:

@@ -338,7 +338,7 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     run("index", docs, "-m", model, "--to", out)
     found = run("search", "measure time", "--to", out, "-k", 2)
     assert found.exit_code == 0, found.output
-    assert found.stdout.splitlines()[:2] == [f"1.000  {docs}/b.txt", "       measure time"]
+    assert found.stdout.splitlines()[:2] == [f"1.0000  {docs}/b.txt", "       measure time"]
     as_json = run("search", "measure time", "--to", out, "-k", 1, "--json", "--model", model)
     hit = json.loads(as_json.stdout)
     assert (hit["source_id"], hit["text"]) == (f"{docs}/b.txt", "measure time")

@@ -70,6 +70,12 @@ def test_what_is_missing_is_shown_by_an_example(
             "'--to' requires an argument. For example: embedlib search \"how",
         ),
         (
+            ["search", "-1 is an error", "--to", "edge:x"],
+            "such option '-1'; `main search --help` lists those it takes. Put -- before a QUESTION "
+            "that begins with a dash.",
+        ),
+        (["rerank", "--all of it", "a.txt"], "takes. Put -- before a QUERY that begins with a d"),
+        (
             ["search", "how", "do", "I", "--to", "edge:x"],
             "unexpected extra arguments (do I). A value with blanks needs quotes. For example: ",
         ),
