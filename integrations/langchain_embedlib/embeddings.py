@@ -32,6 +32,9 @@ FIXED_ARGUMENTS = MappingProxyType({"output_value": "sentence_embedding", "preci
 CONVERSION_ARGUMENTS = ("convert_to_numpy", "convert_to_tensor")
 """Accepted with any value: LangChain always gets lists of floats."""
 
+THEIR_MODEL = "sentence-transformers/all-mpnet-base-v2"
+"""What `HuggingFaceEmbeddings()` loads. Source: as below."""
+
 ENCODE_ARGUMENTS = (*VECTOR_ARGUMENTS, *INERT_ARGUMENTS, *FIXED_ARGUMENTS, *CONVERSION_ARGUMENTS)
 
 _LOOP_NUMBERS = 100_000
@@ -99,6 +102,11 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 
     def _check(self, embedder: Embedder | None) -> None:
         """Refuse unsupported and contradictory fields, before a model is loaded."""
+        if embedder is None and self.model_name is None:
+            raise ConfigError(
+                "no model was given; pass model=, for the default of HuggingFaceEmbeddings "
+                f"model={THEIR_MODEL!r}, or embedder= to share an Embedder"
+            )
         self._check_model(embedder)
         if self.multi_process:
             raise ConfigError(
