@@ -61,6 +61,9 @@ def _name_variable(error: click.BadParameter) -> None:
 
 def _in_our_words(error: click.BadParameter) -> str:
     """Return what is wrong with a value; of a number also which ones are taken."""
+    switch = re.fullmatch(r"(.*) is not a valid boolean\..*", error.message, re.DOTALL)
+    if switch is not None:  # of a variable
+        return f"{switch[1]}; give 1, true, yes or on, or 0, false, no or off"
     said = re.fullmatch(r"(.*) is not a valid (integer|float)( range)?\.", error.message, re.DOTALL)
     if said is None:
         return error.message

@@ -31,6 +31,15 @@ def test_an_unknown_option(name: str, run: Run) -> None:
     assert line.endswith(" --help` lists those it takes.")
 
 
+def test_a_variable_that_is_no_switch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLIB_SEARCH_HYBRID", "maybe")
+    line = error_line(run("search", "x", "--to", "edge:x"))
+    assert line == (
+        "Error: Invalid value for EMBEDLIB_SEARCH_HYBRID, which sets '--hybrid': 'maybe'; give 1, "
+        "true, yes or on, or 0, false, no or off"
+    )
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_missing_is_shown_by_an_example(
     name: str, run: Run, monkeypatch: pytest.MonkeyPatch
