@@ -9,7 +9,7 @@ import click
 from embedlib.cli.json_output import print_json
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.paths import FilePath
-from embedlib.cli.progress import loading, prints_to_terminal
+from embedlib.cli.progress import loading, prints_to_terminal, tell_if_typed
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
 from embedlib.screens import Reading
@@ -71,6 +71,7 @@ def classify(
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
+    tell_if_typed(paths)
     records = read_records(paths, input_format=input_format, field=field)
     with (
         loading(model, config.cache_folder) as progress,

@@ -20,7 +20,7 @@ from embedlib.cli.options import (
     config_options,
 )
 from embedlib.cli.paths import FilePath
-from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
+from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal, tell_if_typed
 from embedlib.cli.text_input import TEXT, text_input_options
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError, count_of
@@ -121,6 +121,7 @@ def encode(
     paths = inputs or (STDIN,)
     check_inputs(paths)
     check_not_input(output, paths, "-o")
+    tell_if_typed(paths)
     if output != STDOUT:
         on_interrupt(lambda: f"nothing was written to {output}; run the same command again")
     with (

@@ -88,6 +88,17 @@ def interrupted_line(context: click.Context) -> str:
     return f"Interrupted: {describe()}" if describe is not None else "Interrupted."
 
 
+def tell_if_typed(paths: tuple[str, ...]) -> None:
+    """Say that texts are read from the terminal, where else nothing seems to happen.
+
+    Args:
+        paths: inputs of a command; "-" is standard input.
+    """
+    if "-" in paths and sys.stdin is not None and sys.stdin.isatty():
+        with open_progress() as progress:
+            progress.say("reading texts from this terminal, one per line; Ctrl-D ends them")
+
+
 def prints_to_terminal() -> bool:
     """Whether results appear on the terminal, where a bar would run into them."""
     return sys.stdout is not None and sys.stdout.isatty()

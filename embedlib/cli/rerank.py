@@ -15,7 +15,7 @@ from embedlib.cli.options import (
     config_options,
 )
 from embedlib.cli.paths import FilePath
-from embedlib.cli.progress import loading
+from embedlib.cli.progress import loading, tell_if_typed
 from embedlib.cli.text_input import TEXT, one_line, text_input_options
 from embedlib.config import Config
 from embedlib.screens import Reading
@@ -78,6 +78,7 @@ def rerank(
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
+    tell_if_typed(paths)
     candidates = list(read_records(paths, input_format=input_format, field=field))
     with (
         loading(model, config.cache_folder) as progress,

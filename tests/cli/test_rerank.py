@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,3 +156,23 @@ def test_an_embedding_model_is_refused(run: Run, tiny_folder: Callable[[str], Pa
     done = run("rerank", QUERY, "--model", tiny_folder("bert"), stdin="a\n")
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: ")
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_candidates_that_are_typed(options: list[str], folder: Path) -> None:
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, b"a city\n\x04")
+        done = subprocess.run(
+            [sys.executable, "-m", "embedlib", "rerank", "a", "--model", str(folder), *options],
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    told = "reading texts from this terminal, one per line; Ctrl-D ends them\n"
+    assert done.stderr.startswith(told) == (not options)
+    assert done.stdout.endswith("  a city\n")
