@@ -377,11 +377,15 @@ class Embedder(EmbeddingSession):
     def _make_call(
         self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments, usage: Usage | None
     ) -> EmbeddingCall:
-        """Check the arguments of a call and return it; warns once if it lacks a prompt."""
+        """Check the arguments of a call and return it; warns once if it lacks a prompt.
+
+        Who puts a prompt in front of the first text, as cards of models do, knows of them.
+        """
         call = self._calls.make(inputs, self._tokenizer_of(prompt), prompt, vectors, usage)
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
-            self._warn(arguments.MISSING_PROMPT, PromptWarning)
+            if not self._calls.prompts.begin(call.texts):
+                self._warn(arguments.MISSING_PROMPT, PromptWarning)
         return call
 
     def _tokenizer_of(self, prompt: PromptArguments) -> Tokenizer:

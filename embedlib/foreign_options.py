@@ -6,43 +6,72 @@ import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
+_IN_FILES = "the model's files say it; leave it out"
+_LENGTH = "pass max_seq_tokens="
+_FIRST = "pass the model as the first argument"
+
 FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
+        **dict.fromkeys(("model", "model_name", "model_id", "specific_model_path"), _FIRST),
+        **dict.fromkeys(("config_kwargs", "config_args", "classifier_dropout"), _IN_FILES),
+        **dict.fromkeys(("pooling_method", "pooler_config", "query_length"), _IN_FILES),
+        **dict.fromkeys(("runner", "convert", "hf_overrides", "tokenizer"), _IN_FILES),
+        **dict.fromkeys(("max_length", "max_seq_length", "max_model_len"), _LENGTH),
+        **dict.fromkeys(("query_max_length", "passage_max_length", "document_length"), _LENGTH),
+        **dict.fromkeys(
+            ("processor_kwargs", "tokenizer_kwargs", "tokenizer_args"),
+            "pass max_seq_tokens= for model_max_length, else leave it out",
+        ),
+        **dict.fromkeys(
+            ("model_kwargs", "automodel_args"),
+            "pass precision= for a dtype, else leave it out; there is no torch",
+        ),
+        **dict.fromkeys(
+            ("dtype", "torch_dtype", "use_fp16", "use_bf16"),
+            "pass precision=, such as 'bf16' or 'float32', or leave it out",
+        ),
+        **dict.fromkeys(
+            ("providers", "cuda", "devices", "device_id", "device_ids", "device_map"),
+            "pass device=, such as 'cuda' or 'cuda:0,cuda:1'",
+        ),
+        **dict.fromkeys(
+            ("normalize_embeddings", "show_progress_bar", "top_k"),
+            "pass it to the method that computes",
+        ),
+        **dict.fromkeys(
+            ("batch_size", "max_num_seqs"),
+            "batches are made by token budget; leave it out, or pass max_batch_tokens=",
+        ),
+        **dict.fromkeys(
+            ("compile", "bettertransformer", "enforce_eager", "attn_implementation"),
+            "the engine sees to it; leave it out",
+        ),
+        **dict.fromkeys(("dimensions", "dimensionality", "matryoshka_dim"), "pass truncate_dim="),
+        **dict.fromkeys(("model_warmup", "lazy_load"), "the constructor loads; leave it out"),
         "activation_fn": "pass it to rank or predict",
-        "backend": "pass engine=",
-        "batch_size": "batches are made by token budget; leave it out, or pass max_batch_tokens=",
+        "backend": "leave it out: a CPU takes OpenVINO by itself; engine= names an engine",
         "cache_dir": "pass cache_folder=",
-        "config_kwargs": "the model's files say it; leave it out",
         "default_activation_function": "pass activation_fn= to rank or predict",
-        "dtype": "pass precision=",
-        "max_length": "pass max_seq_tokens=",
-        "max_seq_length": "pass max_seq_tokens=",
-        "model_card_data": "there is no model card; leave it out",
         "embedding_dtype": "pass precision= to encode",
+        "encode_kwargs": "pass them to encode",
+        "examples_for_task": "pass examples=",
         "gpu_memory_utilization": "pass gpu_memory_fraction=",
         "keep_in_fp32_modules": "pass precision='float32'",
-        "max_model_len": "pass max_seq_tokens=",
         "max_num_batched_tokens": "pass max_batch_tokens=",
-        "max_num_seqs": "batches are made by token budget; leave it out, or pass max_batch_tokens=",
-        "model_kwargs": "pass precision= for a dtype, else leave it out; there is no torch",
+        "model_card_data": "there is no model card; leave it out",
         "modules": "give a model folder or a hub name",
-        "normalize_embeddings": "pass it to encode",
         "num_labels": "the model's files say how many there are; leave it out",
         "parallel": "pass threads=, or several devices",
-        "processor_kwargs": "pass max_seq_tokens= for model_max_length, else leave it out",
-        "providers": "pass device=",
         "query_instruction_for_retrieval": "pass prompts={'query': ...}",
-        "runner": "the model's files say what it makes; leave it out",
         "tensor_parallel_size": "a model lies on one GPU; pass device= with several for a copy on "
         "each",
-        "tokenizer_kwargs": "pass max_seq_tokens= for model_max_length, else leave it out",
-        "torch_dtype": "pass precision=",
+        "task": "the model's files say what it makes; the task of texts is an option of encode",
+        "truncation": "pass on_truncate=, or leave it out",
         "use_auth_token": "pass token=",
-        "use_fp16": "pass precision=",
     }
 )
-"""Options of CrossEncoder, SentenceTransformer, FlagEmbedding, fastembed, vLLM and Infinity, and
-what to do instead."""
+"""Options of sentence-transformers, FlagEmbedding, PyLate, fastembed, model2vec, vLLM, Infinity and
+of transformers' pipelines, and what to do instead."""
 
 
 def asks_nothing(name: str, value: object) -> bool:

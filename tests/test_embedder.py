@@ -36,6 +36,7 @@ from embedlib.errors import (
     EmbedlibError,
     EngineRunError,
     InputError,
+    ModelNotFoundError,
     PromptWarning,
     QueueFullError,
     SequenceTooLongError,
@@ -231,7 +232,9 @@ def test_a_column_of_arrow_is_a_list_of_texts(embedder: Embedder) -> None:
 
 @pytest.mark.parametrize("pair", [("a", "b"), ["a", "b"]])
 def test_pairs_are_refused_with_what_scores_them(embedder: Embedder, pair: Any) -> None:
-    with pytest.raises(InputError, match=r"^text 0 is .* it must be a str: score pairs with Rera"):
+    with pytest.raises(
+        InputError, match=r"^text 0 is .* it must be a str: score pairs with Rera.*prompt=$"
+    ):
         embedder.encode([pair])
 
 
@@ -485,6 +488,27 @@ def test_no_warning_where_it_is_said_what_is_meant() -> None:
             embedder.encode("a")
     with fake_embedder(spec=fake_spec(prompts=PROMPTS), default_prompt_name="sts") as embedder:
         embedder.encode("a")
+
+
+@pytest.mark.parametrize("text", ["Q: a", "Q:a", "P: a"])
+def test_no_warning_where_the_first_text_has_a_prompt_by_hand(text: str) -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS)) as embedder:
+        embedder.encode([text, "b"])
+        embedder.encode("b")  # who knows of prompts needs no warning later either
+
+
+@pytest.mark.parametrize("text", ["S: a", " Q: a", "q: a"])
+def test_a_prompt_of_neither_queries_nor_documents_is_none(text: str) -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS)) as embedder, pytest.warns(PromptWarning):
+        embedder.encode(text)
+
+
+def test_of_a_template_only_the_words_before_the_task_are_looked_for() -> None:
+    prompts = {"query": "Instruct: {task}\nQuery: "}
+    with fake_embedder(prompts=prompts) as embedder:
+        embedder.encode(["Instruct: Find it\nQuery: a"])
+    with fake_embedder(prompts=prompts) as embedder, pytest.warns(PromptWarning):
+        embedder.encode([])
 
 
 def test_prompts_are_known_of_a_hub_model_and_not_of_its_folder(tmp_path: Path) -> None:
@@ -871,6 +895,58 @@ def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder)
         embedder.to("cpu")  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"'Embedder' object has no attribute 'nope'$"):
         embedder.nope  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_a_model_has_no_modules_and_is_not_called(embedder: Embedder) -> None:
+    model: Any = embedder
+    for use in (lambda: model[0], lambda: list(model)):
+        with pytest.raises(TypeError, match=r"^'Embedder' object is not subscriptable; there is n"):
+            use()
+    with pytest.raises(TypeError, match=r"^'Embedder' object is not callable; call encode, or of"):
+        model(["a"])
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "remedy"),
+    [
+        ("encode", "max_length", "pass max_seq_tokens= to the constructor"),
+        ("encode", "on_truncate", "pass on_truncate= to the constructor"),
+        ("encode_query", "is_query", "call encode_query or encode_document"),
+        ("aencode", "batch_size", "one process uses all cores, and batches are made by token bu"),
+        ("submit_batch", "precision", "pass it to the constructor for what is computed, or to en"),
+    ],
+)
+def test_an_argument_that_a_method_lacks_names_what_takes_its_place(
+    embedder: Embedder, method: str, option: str, remedy: str
+) -> None:
+    async def call() -> None:
+        found = getattr(embedder, method)(["a"], **{option: True})
+        await found
+
+    said = rf"\(\) got an unexpected keyword argument '{option}'; {remedy}"
+    with pytest.raises(TypeError, match=said):
+        asyncio.run(call())
+
+
+def test_an_argument_that_nobody_has_is_pythons_error(embedder: Embedder) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'nope'"):
+        embedder.encode(["a"], nope=1)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"^Embedder\(\) lacks a model; pass a folder, a pack, a hub name or package:NAME as"),
+        ({"threads": 1}, r"^Embedder\(\) lacks a model; "),
+        ({"model": "m"}, "^unknown option 'model'; pass the model as the first argument$"),
+        ({"modules": []}, "^unknown option 'modules'; give a model folder or a hub name$"),
+    ],
+)
+def test_a_model_is_needed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Embedder(**options)
+    with pytest.raises(ModelNotFoundError):
+        Embedder(model_name_or_path="./nowhere")
 
 
 def test_what_sentence_transformers_says_of_a_model() -> None:

@@ -170,6 +170,16 @@ class Prompts:
         query, document = (self.role_name(role) for role in ROLES)
         return self.by_name.get(query or "", "") != self.by_name.get(document or "", "")
 
+    def begin(self, texts: Sequence[object]) -> bool:
+        """Whether the first text begins with a prompt of queries or documents, put there by hand.
+
+        Of a template only the part in front of the task has to be there.
+        """
+        first = texts[0] if texts else None
+        names = [self.role_name(role) for role in ROLES]
+        starts = [self.by_name[name].partition("{task}")[0].rstrip() for name in names if name]
+        return isinstance(first, str) and any(start and first.startswith(start) for start in starts)
+
     def settings(self) -> dict[str, object]:
         """Return everything that determines the prompts, as JSON values for the fingerprint."""
         found: dict[str, object] = {

@@ -108,7 +108,10 @@ def check_no_pairs(texts: Sequence[object]) -> None:
         is_pair = True
     else:
         return
-    how = ": score pairs with Reranker.predict, or join the two texts yourself"
+    how = (
+        ": score pairs with Reranker.predict, join the two texts yourself, or pass an instruction "
+        "as prompt="
+    )
     raise InputError(
         f"text 0 is {shown(first)}, {a_type(first)}; it must be a str" + (how if is_pair else "")
     )

@@ -36,7 +36,7 @@ from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import one_config
 from embedlib.session.call import Call
 from embedlib.session.call_stack import stacklevel_of_caller
-from embedlib.session.checked import checked
+from embedlib.session.checked import checked, with_model
 from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import StrictAttributes
 from embedlib.session.loading import load_model
@@ -78,6 +78,7 @@ class Session(StrictAttributes):
 
     _tokenizer: Tokenizer | PairTokenizer
 
+    @with_model
     def __init__(
         self,
         model_name_or_path: str | PathLike[str],

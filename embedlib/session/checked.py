@@ -28,8 +28,10 @@ from embedlib.checks import (
 )
 from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.config import VectorPrecision, device_name
-from embedlib.errors import ClosedError
+from embedlib.errors import ClosedError, ConfigError
+from embedlib.foreign_options import FOREIGN_OPTIONS
 from embedlib.models.prompts import ROLES
+from embedlib.session.foreign_names import instead_of_argument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,6 +112,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 def checked(method: Callable[P, R]) -> Callable[P, R]:
     """Check the options of a public method before it runs, and end daemons that are left behind.
 
+    The method raises TypeError for an argument that it lacks, with what to do instead where that is
+    known.
+
     Raises:
         TypeError: `KINDS` does not say what a parameter of the method takes.
     """
@@ -120,7 +125,13 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
 
     def check(args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         for name, value in (*zip(names, args[1:], strict=False), *options.items()):
-            if name in KINDS and name in names:
+            if name not in names:
+                if hint := instead_of_argument(name):
+                    raise TypeError(
+                        f"{method.__qualname__}() got an unexpected keyword argument {name!r}; "
+                        f"{hint}"
+                    )
+            elif name in KINDS:
                 KINDS[name].take(name, value)
 
     if inspect.iscoroutinefunction(method):
@@ -144,5 +155,26 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
         except ClosedError:
             end_left_behind()
             raise
+
+    return run
+
+
+def with_model(init: Callable[P, None]) -> Callable[P, None]:
+    """Check that a constructor is given a model; Python's own error would name `Session.__init__`.
+
+    The constructor raises ConfigError if it is not.
+    """
+
+    @wraps(init)
+    def run(*args: P.args, **options: P.kwargs) -> None:
+        if len(args) < 2 and "model_name_or_path" not in options:
+            for name in options:
+                if name in FOREIGN_OPTIONS:
+                    raise ConfigError(f"unknown option {name!r}; {FOREIGN_OPTIONS[name]}")
+            raise ConfigError(
+                f"{type(args[0]).__name__}() lacks a model; pass a folder, a pack, a hub name or "
+                "package:NAME as its first argument"
+            )
+        init(*args, **options)
 
     return run

@@ -1,4 +1,4 @@
-"""Attributes of other libraries, and what replaces each of them; see docs/migrating.md."""
+"""Attributes and arguments of other libraries, and what replaces each; see docs/migrating.md."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from embedlib.config import Config
 from embedlib.errors import a_type
 
 _OPTION_NAMES = frozenset(item.name for item in fields(Config))
+
+NO_MODULE: Final = "there is no module of torch; spec says what the model is"
 
 FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,8 +40,9 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
             (
                 *("modules", "named_modules", "children", "named_children", "get_submodule"),
                 *("forward", "model", "transformers_model", "append", "extend", "insert", "pop"),
+                *("_first_module", "_last_module", "auto_model"),
             ),
-            "there is no module of torch; spec says what the model is",
+            NO_MODULE,
         ),
         **dict.fromkeys(
             (
@@ -55,6 +58,8 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
             ),
             "merge the adapter into a model folder with embedlib convert --adapter",
         ),
+        **dict.fromkeys(("modalities", "supports"), "texts are the only inputs; leave it out"),
+        "set_pooling_include_prompt": "include_prompt of 1_Pooling/config.json says it",
         "decode": "use tokenizer.id_to_token(id) for each id of a sparse vector",
         "sparsity": "see len(vector), the number of weights of a sparse vector",
         "intersection": "take the ids that both dicts have",
@@ -70,10 +75,23 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         "max_length": "use max_seq_length",
         "embed_documents": "use encode_document, or EmbedlibEmbeddings of langchain_embedlib",
         "embed_query": "use encode_query, or EmbedlibEmbeddings of langchain_embedlib",
-        "embed": "use encode, or encode_stream for an iterator",
-        "query_embed": "use encode_query",
-        "passage_embed": "use encode_document",
+        **dict.fromkeys(
+            ("embed", "aembed"), "use encode, encode_stream for an iterator, or aencode"
+        ),
+        **dict.fromkeys(("query_embed", "encode_queries"), "use encode_query"),
+        **dict.fromkeys(("passage_embed", "encode_corpus"), "use encode_document"),
+        **dict.fromkeys(
+            ("embedding_size", "dim", "get_word_embedding_dimension"),
+            "use get_embedding_dimension()",
+        ),
+        "set_examples": "pass examples= to the constructor, or to encode_query",
+        "compute_lexical_matching_score": "use similarity, which compares sparse vectors by dot",
+        "colbert_score": "use embedlib.maxsim",
         "compute_score": "use predict, with raw_scores=True for the same numbers",
+        **dict.fromkeys(("rerank", "arerank"), "use rank of a Reranker, or arank"),
+        **dict.fromkeys(("score", "score_pairs"), "use rank or predict of a Reranker"),
+        **dict.fromkeys(("classify", "aclassify"), "use predict of a Classifier, or apredict"),
+        **dict.fromkeys(("astart", "astop"), "leave it out; the constructor loads, close() ends"),
         **dict.fromkeys(
             ("truncate_embeddings", "truncate_sentence_embeddings"),
             "pass truncate_dim= to encode",
@@ -84,7 +102,53 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Of sentence-transformers, fastembed and FlagEmbedding: what to use instead."""
+"""Of sentence-transformers, fastembed, FlagEmbedding, model2vec, vLLM and Infinity: what to use
+instead."""
+FOREIGN_ARGUMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("num_workers", "use_multiprocessing", "multiprocessing_threshold", "parallel"),
+                *("batch_size", "chunk_size", "pool"),
+            ),
+            "one process uses all cores, and batches are made by token budget; leave it out",
+        ),
+        **dict.fromkeys(
+            ("max_length", "max_seq_length"), "pass max_seq_tokens= to the constructor"
+        ),
+        **dict.fromkeys(
+            ("truncate", "truncation", "padding"),
+            "leave it out; on_truncate= of the constructor says what happens to long texts",
+        ),
+        "activation_fct": "pass activation_fn=",
+        "apply_softmax": "rank takes models with one score alone; leave it out",
+        **dict.fromkeys(("top_n", "top_k"), "pass top_k= to rank, or to predict of a Classifier"),
+        **dict.fromkeys(("docs", "passages"), "pass documents="),
+        **dict.fromkeys(("return_text", "return_docs"), "pass return_documents="),
+        "use_tqdm": "pass show_progress_bar=",
+        **dict.fromkeys(("dimensions", "matryoshka_dim", "output_dimension"), "pass truncate_dim="),
+        "normalize": "pass normalize_embeddings= to encode, activation_fn='sigmoid' to predict",
+        "instruction": "pass prompt=, or task= where the model takes a task in words",
+        "is_query": "call encode_query or encode_document",
+        **dict.fromkeys(
+            ("return_dense", "return_sparse", "return_colbert_vecs"),
+            "pass output_value='sparse' or 'multi_vector' for the other outputs of bge-m3",
+        ),
+        **dict.fromkeys(
+            ("convert_to_sparse_tensor", "save_to_cpu"),
+            "leave it out; a sparse vector is a dict of token id to weight",
+        ),
+        **dict.fromkeys(
+            ("pool_factor", "protected_tokens", "token_pooling"),
+            "vectors of tokens are all kept; leave it out",
+        ),
+        "precision": "pass it to the constructor for what is computed, or to encode for vectors in "
+        "fewer bytes",
+        "function_to_apply": "pass raw_scores=True for none, else leave it out",
+        "return_all_scores": "predict returns all scores unless top_k= says otherwise",
+    }
+)
+"""Arguments of methods of the same libraries, PyLate's and those of transformers' pipelines."""
 SET_ELSEWHERE: Final = frozenset(
     {
         *("device", "max_length", "dtype", "activation_fn", "default_activation_function"),
@@ -92,6 +156,13 @@ SET_ELSEWHERE: Final = frozenset(
     }
 )
 """Those that programs set there; other names a subclass may use for what it likes."""
+
+
+def instead_of_argument(name: str) -> str | None:
+    """Return what to do instead of an argument that a method lacks; None if it is not known."""
+    if name in FOREIGN_ARGUMENTS:
+        return FOREIGN_ARGUMENTS[name]
+    return f"pass {name}= to the constructor" if name in _OPTION_NAMES else None
 
 
 class StrictAttributes:
@@ -114,6 +185,17 @@ class StrictAttributes:
             if name in SET_ELSEWHERE:
                 self.__getattr__(name)
             object.__setattr__(self, name, value)
+
+        def __getitem__(self, index: object) -> NoReturn:
+            """Raise TypeError: `model[0]`, and a loop over a model, are for modules of torch."""
+            raise TypeError(f"{type(self).__name__!r} object is not subscriptable; {NO_MODULE}")
+
+        def __call__(self, *args: object, **options: object) -> NoReturn:
+            """Raise TypeError: modules of torch and pipelines of transformers are called."""
+            raise TypeError(
+                f"{type(self).__name__!r} object is not callable; call encode, or of a Reranker "
+                "rank or predict, or of a Classifier predict or zero_shot"
+            )
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: threads and engines can be neither pickled nor copied."""
