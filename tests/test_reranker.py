@@ -542,6 +542,19 @@ def test_a_template_without_an_instruction(make: Make) -> None:
         reranker.rank("q", ["a"], instruction="I")
 
 
+def test_a_query_that_is_in_the_template_already_is_refused(make: Make, engine: FakeEngine) -> None:
+    template = replace(TEMPLATE, prefix="Judge this.\n")
+    reranker = make(replace(ONE, template=template))
+    said = r"^the first text of pair 1 is in this model's template already: it begins with 'Judge "
+    with pytest.raises(InputError, match=said):
+        reranker.predict([("q", "a"), ("Judge this.\nfind|q", "|a>")])
+    with pytest.raises(InputError, match="the first text of pair 0 is in this model's template"):
+        reranker.rank("Judge this.|q", ["a"])
+    reranker.rank("q", ["Judge this.\n"])  # a document may speak of it
+    make(replace(ONE, template=TEMPLATE)).rank("<find|q", ["a"])  # a mark alone tells nothing
+    make().rank("Judge this.\nq", ["a"])  # a model without a template
+
+
 # Async.
 
 

@@ -41,6 +41,8 @@ class PairForm(Protocol):
 
     num_special_tokens: int
     """Tokens that every pair has, whatever its texts are."""
+    first_words: str | None
+    """A query that begins with them is in the template already; None: there are none."""
 
     def encode(
         self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
@@ -58,6 +60,8 @@ class TokenizerForm:
     The texts are tokenized separately and joined here, so that a query is tokenized only once
     for all its documents.
     """
+
+    first_words: str | None = None
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, *, has_types: bool, keeps_second: bool
@@ -141,6 +145,9 @@ class TemplateForm:
     def __init__(self, tokenizer: tokenizers.Tokenizer, template: PairTemplate) -> None:
         assert template.body.endswith("{document}"), "text after it belongs in the suffix"
         self._tokenizer = tokenizer
+        # A prefix of one special token, such as <s>, may begin a text for another reason.
+        words = template.prefix.strip()
+        self.first_words = words if len(words.split()) > 1 else None
         self._tail = template.tail
         # Split before it is filled, since the texts may contain line breaks.
         self._parts = re.split("(\n)", template.body) if template.lines_apart else [template.body]

@@ -84,7 +84,8 @@ class PairTokenizer:
             prompt: text put before each first text; with a template, its instruction.
 
         Raises:
-            InputError: a text is not a str or has a lone surrogate, or a pair has no tokens.
+            InputError: a text is not a str or has a lone surrogate, a pair has no tokens, or a
+                query is in the model's template already, which would be filled twice.
             SequenceTooLongError: a pair is longer than the limit and on_truncate is "error".
         """
         started = self._meter.clock()
@@ -123,6 +124,12 @@ class PairTokenizer:
             number = job.message_row(row)
             for name, text in zip(("first", "second"), pair, strict=True):
                 check_text(f"the {name} text of pair {number}", text)
+            if self._form.first_words and pair[0].startswith(self._form.first_words):
+                raise InputError(
+                    f"the first text of pair {number} is in this model's template already: it "
+                    f"begins with {self._form.first_words!r:.40}; embedlib fills the template, so "
+                    "pass the query and the document alone"
+                )
         encoded = self._form.encode(pairs, prompt, self.max_seq_tokens, self._side)
         for row, encoded_pair in enumerate(encoded, first_row):
             if not encoded_pair.ids:
