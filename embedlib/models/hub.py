@@ -293,6 +293,6 @@ def _check_weights(repo: str, found: ModelFolder) -> None:
         raise ModelWeightsError(
             f"{repo!r} at revision {found.revision} has no .safetensors weights here: either a "
             "download was interrupted (load it once online), or the repository holds only files of "
-            "other formats; of pickles, which embedlib does not read because they can run code: "
-            f"{how_to_convert(repo)}"
+            "other formats; of ONNX take the model that it was exported from; of pickles, which "
+            f"embedlib does not read because they can run code: {how_to_convert(repo)}"
         )

@@ -50,12 +50,13 @@ def explain(
         if isinstance(error.__cause__, Exception) and not constants.HF_HUB_OFFLINE:
             return (
                 f"{place}, and the hub cannot be reached: {_without_token(error.__cause__, token)}",
-                "check the connection, or carry the model here (embedlib pack) and pass its path",
+                "check the connection, or carry the model here (embedlib pack) and pass its path"
+                + _other_cache(cache_folder),
             )
         return (
             f"{place}, and offline mode is on (local_files_only or HF_HUB_OFFLINE)",
             "load it once online, check cache_folder, or carry the model here (embedlib pack) and "
-            "pass its path",
+            "pass its path" + _other_cache(cache_folder),
         )
     if _is_refused_token(error):
         return (
@@ -66,6 +67,20 @@ def explain(
     return (
         f"could not be downloaded: {_without_token(error, token)}",
         "try again, or carry the model here (embedlib pack) and pass its path",
+    )
+
+
+def _other_cache(cache_folder: str | os.PathLike[str] | None) -> str:
+    """Return, for the end of a remedy, how to read the cache that sentence-transformers was told.
+
+    Source: sentence-transformers 6.2, `base/model.py`; what is in there has the hub's layout.
+    """
+    folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+    if not folder or cache_folder is not None:
+        return ""
+    return (
+        f"; SENTENCE_TRANSFORMERS_HOME is not read: pass cache_folder={folder!r}, or set "
+        "EMBEDLIB_CACHE_FOLDER"
     )
 
 

@@ -253,6 +253,22 @@ def test_not_in_the_cache_lists_what_was_tried(tmp_path: Path) -> None:
     assert "load it once online" in message
 
 
+def test_the_cache_of_sentence_transformers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", "/models/theirs")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("mini", local_files_only=True)
+    assert one_line(caught).endswith(
+        "; SENTENCE_TRANSFORMERS_HOME is not read: pass cache_folder='/models/theirs', or set "
+        "EMBEDLIB_CACHE_FOLDER"
+    )
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("mini", cache_folder=tmp_path, local_files_only=True)
+    assert "SENTENCE_TRANSFORMERS_HOME" not in one_line(caught)
+
+
 def test_a_revision_that_is_not_cached(tmp_path: Path) -> None:
     make_cached(tmp_path, "owner/model")
     with pytest.raises(ModelNotFoundError, match="'v9' not in the cache"):

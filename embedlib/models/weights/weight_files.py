@@ -106,6 +106,11 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
                 "has a name that transformers does not look for either; if it holds all weights "
                 f"of the model, call it {WEIGHTS_NAME}"
             )
+    elif exported := sorted((*directory.glob("*.onnx"), *directory.glob("onnx/*.onnx"))):
+        told = (
+            f"; {name_in(exported[0], folder)} is the model in ONNX, load the one that it was "
+            "exported from"
+        )
     elif is_snapshot(folder):
         told = (
             "; either its download was interrupted (load the model once online), or its weights "

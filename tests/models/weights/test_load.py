@@ -252,12 +252,15 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
         (["weights.pt", "colbert_linear.safetensors"], "weights.pt is none of the files that"),
         (["adapter_model.safetensors"], "no model.safetensors.index.json$"),
         (["sparse_linear.safetensors"], "no model.safetensors.index.json$"),
+        (["model.onnx"], "; model.onnx is the model in ONNX, load the one that it was exported"),
+        (["onnx/model.onnx"], "; onnx/model.onnx is the model in ONNX, load the one that it was"),
     ],
 )
 def test_weights_under_other_names(tmp_path: Path, names: list[str], remedy: str) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     (folder / "model.safetensors").unlink()
     for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
     with pytest.raises(ModelWeightsError, match=f"there is no model.safetensors .*{remedy}"):
         _load(folder)
