@@ -143,6 +143,15 @@ class Config:
         if self.examples is not None:
             object.__setattr__(self, "examples", check_examples(self.examples))
 
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError: `model.config` of other libraries says what the model is."""
+            raise AttributeError(
+                f"'Config' object has no attribute {name!r}; it holds options, spec says what the "
+                "model is, and labels what a Reranker or Classifier returns"
+            )
+
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> Config:
         """Build a Config from keyword options; the error for an unknown name suggests a known one.

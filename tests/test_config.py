@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import os
 import pickle
@@ -187,6 +188,15 @@ def test_torch_as_backend_is_told_and_ignored(caplog: pytest.LogCaptureFixture) 
     ]
     with pytest.raises(ConfigError, match=r"^unknown option 'backend'; leave it out: a CPU t"):
         Config.from_options({"backend": "onnx"})
+
+
+def test_the_config_is_not_that_of_the_model() -> None:
+    config: Any = Config(threads=2)
+    said = "^'Config' object has no attribute 'id2label'; it holds options, spec says what the mod"
+    with pytest.raises(AttributeError, match=said):
+        config.id2label  # noqa: B018
+    assert not hasattr(config, "hidden_size")
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
 
 
 def test_no_device_at_all() -> None:

@@ -238,6 +238,12 @@ def test_pairs_are_refused_with_what_scores_them(embedder: Embedder, pair: Any) 
         embedder.encode([pair])
 
 
+def test_of_a_dict_the_text_is_to_be_passed(embedder: Embedder) -> None:
+    said = r"^text 0 is {'text': 'a'}, a dict; it must be a str: pass each\['text'\] of the dicts$"
+    with pytest.raises(InputError, match=said):
+        embedder.encode([{"text": "a"}])  # type: ignore[list-item]
+
+
 def test_a_list_that_is_no_pair_is_not_called_one(embedder: Embedder) -> None:
     with pytest.raises(InputError, match=r"^text 0 is \['a'\], a list; it must be a str$"):
         embedder.encode([["a"]])

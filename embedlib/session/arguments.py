@@ -96,25 +96,28 @@ def check_many(name: str, texts: object, hint: str) -> None:
 
 
 def check_no_pairs(texts: Sequence[object]) -> None:
-    """Check the first text: sentence-transformers' `encode` takes pairs of texts, too.
+    """Check the first text: sentence-transformers' `encode` takes pairs and dicts of texts, too.
 
     Raises:
-        InputError: it is a list, a tuple, or a dict of a pair, which transformers' pipelines take.
+        InputError: it is a list, a tuple, or a dict as sentence-transformers or the pipelines of
+            transformers take it.
     """
     first = texts[0] if texts else None
     if isinstance(first, tuple | list):
         is_pair = len(first) == 2
-    elif isinstance(first, Mapping) and "text_pair" in first:
-        is_pair = True
+    elif isinstance(first, Mapping) and "text" in first:
+        is_pair = "text_pair" in first
     else:
         return
-    how = (
-        ": score pairs with Reranker.predict, join the two texts yourself, or pass an instruction "
-        "as prompt="
-    )
-    raise InputError(
-        f"text 0 is {shown(first)}, {a_type(first)}; it must be a str" + (how if is_pair else "")
-    )
+    how = ""
+    if is_pair:
+        how = (
+            ": score pairs with Reranker.predict, join the two texts yourself, or pass an "
+            "instruction as prompt="
+        )
+    elif isinstance(first, Mapping):
+        how = ": pass each['text'] of the dicts"
+    raise InputError(f"text 0 is {shown(first)}, {a_type(first)}; it must be a str{how}")
 
 
 def _check_list(name: str, inputs: object, wanted: str) -> None:
@@ -293,7 +296,7 @@ def check_texts(texts: object) -> tuple[list[str], bool]:
     """
     if isinstance(texts, str):
         return [texts], True
-    if isinstance(texts, Mapping):
+    if isinstance(texts, Mapping) and "text_pair" in texts:
         check_no_pairs([texts])
     _check_list("texts", texts, "a text or a list of texts")
     rows = list(elements(texts))

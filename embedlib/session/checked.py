@@ -27,9 +27,8 @@ from embedlib.checks import (
     whole_number,
 )
 from embedlib.closing import end_left_behind, wait_left_behind
-from embedlib.config import VectorPrecision, device_name
+from embedlib.config import Config, VectorPrecision, device_name
 from embedlib.errors import ClosedError, ConfigError
-from embedlib.foreign_options import FOREIGN_OPTIONS
 from embedlib.models.prompts import ROLES
 from embedlib.session.foreign_names import instead_of_argument
 
@@ -168,9 +167,9 @@ def with_model(init: Callable[P, None]) -> Callable[P, None]:
     @wraps(init)
     def run(*args: P.args, **options: P.kwargs) -> None:
         if len(args) < 2 and "model_name_or_path" not in options:
-            for name in options:
-                if name in FOREIGN_OPTIONS:
-                    raise ConfigError(f"unknown option {name!r}; {FOREIGN_OPTIONS[name]}")
+            others = ("config", "trust_remote_code")
+            # Tells what another library calls the model.
+            Config.from_options({name: options[name] for name in options if name not in others})
             raise ConfigError(
                 f"{type(args[0]).__name__}() lacks a model; pass a folder, a pack, a hub name or "
                 "package:NAME as its first argument"

@@ -84,6 +84,9 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
             ("embedding_size", "dim", "get_word_embedding_dimension"),
             "use get_embedding_dimension()",
         ),
+        **dict.fromkeys(
+            ("rank", "predict"), "a model that scores is loaded with Reranker or Classifier"
+        ),
         "set_examples": "pass examples= to the constructor, or to encode_query",
         "compute_lexical_matching_score": "use similarity, which compares sparse vectors by dot",
         "colbert_score": "use embedlib.maxsim",
