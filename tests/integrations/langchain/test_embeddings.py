@@ -409,7 +409,7 @@ def test_a_model_has_two_names_and_may_be_a_path(tiny_folder: Callable[[str], Pa
         ),
         ({"model": "m", "model_kwargs": {"config": None}}, "model_kwargs cannot hold a config"),
         ({"model": "m", "model_kwargs": {"revison": "x"}}, "did you mean 'revision'?"),
-        ({"model": "m", "model_kwargs": {"backend": "onnx"}}, "'backend'; pass engine="),
+        ({"model": "m", "model_kwargs": {"backend": "onnx"}}, "'backend'; leave it out: a CPU t"),
         (
             {"model": "m", "model_kwargs": {"default_prompt_name": "web"}},
             r"default_prompt_name = 'web' .* pass encode_kwargs=\{'prompt_name': 'web'\}",
