@@ -904,12 +904,12 @@ def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder)
 
 
 def test_a_model_has_no_modules_and_is_not_called(embedder: Embedder) -> None:
+    """Not even to be told so: frameworks take what is callable for a function."""
     model: Any = embedder
     for use in (lambda: model[0], lambda: list(model)):
         with pytest.raises(TypeError, match=r"^'Embedder' object is not subscriptable; there is n"):
             use()
-    with pytest.raises(TypeError, match=r"^'Embedder' object is not callable; call encode, or of"):
-        model(["a"])
+    assert not callable(model)
 
 
 @pytest.mark.parametrize(

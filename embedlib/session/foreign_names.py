@@ -193,13 +193,6 @@ class StrictAttributes:
             """Raise TypeError: `model[0]`, and a loop over a model, are for modules of torch."""
             raise TypeError(f"{type(self).__name__!r} object is not subscriptable; {NO_MODULE}")
 
-        def __call__(self, *args: object, **options: object) -> NoReturn:
-            """Raise TypeError: modules of torch and pipelines of transformers are called."""
-            raise TypeError(
-                f"{type(self).__name__!r} object is not callable; call encode, or of a Reranker "
-                "rank or predict, or of a Classifier predict or zero_shot"
-            )
-
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: threads and engines can be neither pickled nor copied."""
         kind = type(self).__name__
