@@ -25,7 +25,7 @@ from embedlib.engines.tensorrt_llm.support import check_supported
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.catalog import catalog
 from embedlib.models.encoder_parts import ROPE_KINDS
-from embedlib.models.families.row import Family
+from embedlib.models.families.row import Family, Key
 from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import known_model, read_entries
 from embedlib.models.known_rerankers import known_reranker, template_names
@@ -182,7 +182,7 @@ def attention(family: Family, specs: list[ModelSpec]) -> str:
     ways = {spec.encoder.is_causal for spec in specs}
     key = family.is_causal or family.is_bidirectional
     text = "causal" if ways == {True} else "both ways"
-    if len(ways) == 2 and key is not None:
+    if len(ways) == 2 and isinstance(key, Key):
         text = f"causal or both ways (`{key.name}`)"
     extras = [WINDOWS[family.windows]]
     extras.append("grouped queries" if family.num_kv_heads else "")

@@ -22,7 +22,7 @@ from embedlib.models.reading.module_list import read_module_list
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.spec import Encoder, ModelSpec, Module, Normalize, Pooling
 from embedlib.models.weights.table import find_table
-from embedlib.models.weights.weight_files import WEIGHTS_NAME
+from embedlib.models.weights.weight_files import WEIGHTS_NAME, weight_files
 
 MODEL2VEC: Final = "model2vec"
 NO_LIMIT: Final = 2**31 - 1
@@ -56,6 +56,7 @@ def read_static(folder: Path) -> ModelFiles:
 def _read_modules(folder: Path) -> ModelFiles:
     """Return the files of a folder that sentence-transformers wrote."""
     (_, table_dir), *entries = read_module_list(folder, with_head=False)
+    weight_files(table_dir, folder)  # of none it says what there is, and what to do with a pickle
     table = find_table(table_dir / WEIGHTS_NAME, folder)
     dim = table.shape[1]
     modules: list[Module] = [MEAN]

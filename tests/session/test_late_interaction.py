@@ -234,3 +234,8 @@ def test_the_fingerprint_holds_what_no_json_file_does(
     change(copy, "artifact.metadata", mask_punctuation=False)
     with Embedder(copy, threads=1) as other:
         assert other.fingerprint != load("late-stanford").fingerprint
+        fingerprint = other.fingerprint
+    # As Stanford's own class reads it: the key is set, and to nothing.
+    change(copy, "artifact.metadata", mask_punctuation=None)
+    with Embedder(copy, threads=1) as other:
+        assert other.fingerprint == fingerprint

@@ -86,8 +86,9 @@ GEMMA: Final = replace(
     gelu_is_tanh=True,
     num_kv_heads=Key("num_key_value_heads", 16),
     head_dim=Key("head_dim", 256),
-    is_causal=None,
-    is_bidirectional=Key("use_bidirectional_attention"),
+    # With use_bidirectional_attention the class attends both ways, but in a batch with padding it
+    # masks what comes later: a vector would depend on the texts beside it.
+    is_causal=True,
     has_mlp_bias=False,
     fixed={
         **LLAMA.fixed,

@@ -188,7 +188,7 @@ class Family:
     """None: the number of query heads."""
     head_dim: Key | None = None
     """None, or a key that is null: hidden size / query heads."""
-    is_causal: Key | None = None
+    is_causal: Key | bool | None = None
     """None: attention is not causal, unless the key `is_bidirectional` is false."""
     is_bidirectional: Key | None = None
     """A key with the opposite meaning of `is_causal`."""

@@ -223,11 +223,9 @@ def _reranker_activation(
     """Return the activation that CrossEncoder applies; of several settings the newest wins."""
     nested = config.child("sentence_transformers")
     nested.check_keys({"activation_fn", "version"})
-    places = (
-        (general, "activation_fn"),
-        (nested, "activation_fn"),
-        (config, "sbert_ce_default_activation_function"),
-    )
+    places = [(general, "activation_fn"), (nested, "activation_fn")]
+    if "activation_fn" not in nested.values:  # where it is null, the older key is not read
+        places.append((config, "sbert_ce_default_activation_function"))
     for place, key in places:
         if key in place:
             return place.choice(key, RERANKER_ACTIVATIONS)

@@ -80,7 +80,10 @@ def read_stanford(
             token=expansion_token(None, mask, metadata),
             is_attended=metadata.boolean("attend_to_mask_tokens", False),
         ),
-        skipped_words=PUNCTUATION if metadata.boolean("mask_punctuation", True) else (),
+        # A key that is null is set, and to nothing: only one that is missing has the default.
+        skipped_words=PUNCTUATION
+        if metadata.boolean("mask_punctuation", "mask_punctuation" not in metadata.values)
+        else (),
         markers=tuple(prompts.values()),
     )
     projection = Dense(

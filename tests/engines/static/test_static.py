@@ -116,6 +116,14 @@ def test_token_vectors_are_the_rows(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(rows), table[ids])
 
 
+def test_a_pickled_table_is_told_with_what_converts_it(tmp_path: Path) -> None:
+    folder = write_static_model(tmp_path)
+    [weights] = folder.rglob("model.safetensors")
+    weights.rename(weights.with_name("pytorch_model.bin"))
+    with pytest.raises(ModelWeightsError, match=f"is a pickle, .*: embedlib convert {folder}$"):
+        read_folder(folder)
+
+
 def test_modules_json_decides_which_library_is_followed(tmp_path: Path) -> None:
     folder = write_model2vec(tmp_path, max_length=3)
     base = "sentence_transformers.models.StaticEmbedding"

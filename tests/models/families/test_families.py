@@ -248,7 +248,7 @@ def test_convolutions(changes: dict[str, Any], layers: tuple[int, ...], inner: i
 
 def test_gemma_reads_gelu_as_its_tanh_form() -> None:
     assert _read("gemma").activation == "gelu_tanh"
-    assert _read("gemma", use_bidirectional_attention=True).is_causal is False
+    assert _read("gemma").is_causal
 
 
 def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
@@ -455,6 +455,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("ultrabert", {"attention_windows": [4, 4, None, 4]}, "attention_windows = "),
         ("ultrabert", {"rope_theta": [4.0, 4.0]}, "rope_theta = "),
         ("gemma", {"hidden_activation": "relu"}, 'hidden_activation = "relu"'),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
         ("gemma2", {"sliding_window": None}, "sliding_window = null"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
         ("gemma2", {"hidden_act": "gelu"}, 'hidden_act = "gelu"'),

@@ -113,6 +113,15 @@ def test_a_decoder_that_answers_with_a_token(tiny_folder: Callable[[str], Path])
             "softmax",
             "identity",
         ),
+        (  # CrossEncoder reads the older key only where the newer one is missing
+            {
+                "sentence_transformers": {"activation_fn": None},
+                "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid",
+            },
+            None,
+            "softmax",
+            "identity",
+        ),
     ],
 )
 def test_labels_and_activations(
