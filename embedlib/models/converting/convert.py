@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -240,8 +241,9 @@ def _run(
     total = sum((folder / pickle).stat().st_size for pickle, _ in plan.pairs)
     written: list[Written] = []
     confined_by = ""
-    with _worker(task, lock) as answers:
-        for answer in answers:
+    with _worker(task, lock) as process:
+        assert process.stdout is not None, "it is a pipe"
+        for answer in map(json.loads, process.stdout):
             if "error" in answer:
                 raise ModelWeightsError(str(answer["error"]))
             if "confined_by" in answer:
@@ -251,10 +253,15 @@ def _run(
                     report(int(answer["bytes"]), total)
             else:
                 written.append(Written(**answer))
+        status = process.wait()
     if len(written) != len(plan.pairs):
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        # The kernel sends the signal 9 where memory runs out.
+        way = "free memory" if status == -signal.SIGKILL else "check the files"
+        again = "run it again for the others" if target == folder and written else "run it again"
         raise ModelWeightsError(
-            f"{folder}: the process that converts ended after {len(written)} of "
-            f"{len(plan.pairs)} files; what it wrote is complete, run it again for the others"
+            f"{folder}: the process that converts {how} after {len(written)} of "
+            f"{len(plan.pairs)} files; {way} and {again}"
         )
     for path, index in plan.indexes.items():
         shards = {str(path.with_name(name)) for name in index["weight_map"].values()}
@@ -273,8 +280,8 @@ def _run(
 
 
 @contextmanager
-def _worker(task: dict[str, Any], lock: int) -> Iterator[Iterator[dict[str, Any]]]:
-    """Run the other process; yield its answers, which end with it.
+def _worker(task: dict[str, Any], lock: int) -> Iterator[subprocess.Popen[str]]:
+    """Run the other process; yield it. Its answers are lines of JSON, which end with it.
 
     It holds the lock as well: where this process is killed, nobody else writes the files before
     the other one has ended.
@@ -290,9 +297,10 @@ def _worker(task: dict[str, Any], lock: int) -> Iterator[Iterator[dict[str, Any]
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "it is a pipe"
     try:
-        process.stdin.write(json.dumps(task))
-        process.stdin.close()
-        yield (json.loads(line) for line in process.stdout)
+        with suppress(BrokenPipeError):  # it has ended already, and its status says how
+            process.stdin.write(json.dumps(task))
+            process.stdin.close()
+        yield process
     finally:
         process.kill()
         process.wait()

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 
 from embedlib import Embedder
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
-from embedlib.models.converting import opcodes
+from embedlib.models.converting import convert, opcodes
 from embedlib.models.converting.convert import START, convert_folder
 from embedlib.models.converting.opcodes import read_checkpoint
 from embedlib.models.converting.torch_file import read_torch_file
@@ -220,6 +220,30 @@ def test_a_process_that_was_killed(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], stderr=subprocess.PIPE)
     assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, b"")
     assert not list(tmp_path.glob(".*part"))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (
+            "sys.stdin.read(); os.kill(os.getpid(), signal.SIGKILL)",
+            "was killed by signal 9 after 0 of 1 files; free memory and run it again",
+        ),
+        (
+            "os.close(0); os._exit(3)",
+            "ended with status 3 after 0 of 1 files; check the files and run it again",
+        ),
+    ],
+)
+@pytest.mark.parametrize("has_out", [False, True])
+def test_the_other_process_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, told: str, has_out: bool
+) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    monkeypatch.setattr(convert, "START", f"import os, signal, sys; {how}")
+    with pytest.raises(ModelWeightsError, match=f"^{tmp_path}: the process that converts {told}$"):
+        convert_folder(tmp_path, tmp_path / "out" if has_out else None)
+    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
 @pytest.mark.parametrize("is_task", [False, True])
