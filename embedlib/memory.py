@@ -37,14 +37,15 @@ class Room:
     num_bytes: int
     limit: str
 
-    def __str__(self) -> str:
-        """Return both: "3.2 GiB (memory limit of the container)"."""
-        return f"{gib(self.num_bytes)} ({self.limit})"
 
-
-def gib(num_bytes: int) -> str:
+def gib(num_bytes: float, digits: int = 1) -> str:
     """Return a number of bytes as "3.2 GiB"."""
-    return f"{num_bytes / GIB:.1f} GiB"
+    return f"{num_bytes / GIB:.{digits}f} GiB"
+
+
+def digits_apart(one: float, other: float) -> int:
+    """Return how many digits `gib` needs to tell two amounts apart; at least one."""
+    return next((each for each in range(1, 9) if gib(one, each) != gib(other, each)), 9)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,21 @@ class Memory:
         needs = ((self.room, data_bytes), (self.address_room, data_bytes + file_bytes))
         exceeded = [room for room, num_bytes in needs if room and num_bytes > room.num_bytes]
         return min(exceeded, key=lambda room: room.num_bytes, default=None)
+
+    def shortage(self, data_bytes: int, file_bytes: int) -> tuple[str, str] | None:
+        """Return `too_small` in words: what is needed, and the limit; None: it fits.
+
+        They read "3.2 GiB of memory" and "3.1 GiB (memory limit of its cgroup)", with as many
+        digits as tell them apart.
+        """
+        limit = self.too_small(data_bytes, file_bytes)
+        if limit is None:
+            return None
+        kind, needed = "memory", data_bytes
+        if limit is self.address_room:
+            kind, needed = "address space", data_bytes + file_bytes
+        digits = digits_apart(needed, limit.num_bytes)
+        return f"{gib(needed, digits)} of {kind}", f"{gib(limit.num_bytes, digits)} ({limit.limit})"
 
 
 def read_system_file(path: str) -> str:

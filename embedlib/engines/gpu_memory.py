@@ -10,7 +10,7 @@ from embedlib.config import Config
 from embedlib.engines.gpus import Gpu, check_fp8
 from embedlib.engines.kind import EngineChoice, EnginePlan
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import GIB
+from embedlib.memory import GIB, digits_apart, gib
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
@@ -80,12 +80,13 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
     """
     if gpu.total_bytes is None or gpu.free_bytes is None:
         return
-    allowed = gpu.total_bytes * fraction
-    if needed > room_of(gpu, fraction):
+    room = room_of(gpu, fraction)
+    if needed > room:
+        digits = digits_apart(needed, room)
         raise EngineUnavailableError(
-            f"the model needs about {needed / GIB:.1f} GiB; {gpu.name} has "
-            f"{gpu.total_bytes / GIB:.1f} GiB, {gpu.free_bytes / GIB:.1f} GiB free, of which "
-            f"gpu_memory_fraction = {fraction:g} allows {allowed / GIB:.1f} GiB"
+            f"the model needs about {gib(needed, digits)}; {gpu.name} has {gib(gpu.total_bytes)}, "
+            f"{gib(gpu.free_bytes, digits)} free, of which gpu_memory_fraction = {fraction:g} "
+            f"allows {gib(gpu.total_bytes * fraction, digits)}"
         )
 
 

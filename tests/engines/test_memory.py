@@ -119,9 +119,24 @@ def test_a_limit_of_addresses_counts_mapped_files_too() -> None:
     assert memory.address_room == Room(2 * GIB, "limit set by ulimit -v")
     assert memory.too_small(GIB, GIB) is None
     assert memory.too_small(GIB, GIB + 1) is memory.address_room
-    assert str(memory.too_small(5 * GIB, 0)) == "2.0 GiB (limit set by ulimit -v)"
+    told = ("5.0 GiB of address space", "2.0 GiB (limit set by ulimit -v)")
+    assert memory.shortage(5 * GIB, 0) == told
     assert memory.for_each_of(2).too_small(GIB, 1) == Room(GIB, "limit set by ulimit -v")
     assert Memory().too_small(1 << 60, 1 << 60) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "needed", "room"),
+    [(GIB, "3.0 GiB", "2.0 GiB"), (GIB // 30, "2.03 GiB", "2.00 GiB"), (1, "2.000000001 GiB", "")],
+)
+def test_a_need_and_what_it_exceeds_are_told_apart(more: int, needed: str, room: str) -> None:
+    memory = Memory(Room(2 * GIB, "a test"), Room(9 * GIB, "another"))
+    found = memory.shortage(2 * GIB + more, 4 * GIB)
+    assert found is not None
+    assert found[0] == f"{needed} of memory"
+    assert found[1].startswith(room)
+    assert found[1].endswith(" GiB (a test)")
+    assert memory.shortage(2 * GIB, 4 * GIB) is None
 
 
 def test_a_limit_of_data_counts_with_the_memory_of_the_machine() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import subprocess
 import sys
 import weakref
@@ -322,6 +323,14 @@ def test_a_gpu_that_is_too_small(
     with caplog.at_level(logging.INFO):
         assert plan_engine(tiny("llama"), Config(), machine=machine).engine == "openvino"
     assert f"engine {engine} is not used: cuda:0: the model needs about" in caplog.text
+
+
+def test_a_gpu_that_is_a_little_too_small(tiny: Callable[[str], ModelFiles]) -> None:
+    machine = fake_machine(gpu("NVIDIA L4", 2048, 2047, (8, 9)), packages=CUDA)
+    with pytest.raises(EngineUnavailableError) as caught:
+        plan_engine(tiny("llama"), Config(engine="cuda", gpu_memory_fraction=1.0), machine=machine)
+    needed, free = re.findall(r"about (\S+) GiB; .*, (\S+) GiB free", str(caught.value))[0]
+    assert float(needed) > float(free)
 
 
 def test_a_gpu_that_others_use(tiny: Callable[[str], ModelFiles]) -> None:

@@ -18,7 +18,6 @@ from embedlib.engines.openvino.planning import (
     shares_lanes,
 )
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import gib
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 
@@ -116,12 +115,10 @@ def check_memory(
     from embedlib.engines.openvino.remedies import remedy
 
     needed = needs_of(plan, files, config)
-    limit = room(plan).too_small(needed.shared, needed.files)
-    if limit is None:
+    shortage = room(plan).shortage(needed.shared, needed.files)
+    if shortage is None:
         return needed
-    amount = f"{gib(needed.shared)} of memory"
-    if limit is room(plan).address_room:
-        amount = f"{gib(needed.shared + needed.files)} of address space"
+    amount, limit = shortage
     if plan.is_by_layer:
         raise EngineUnavailableError(
             f"engine openvino: {files.folder} needs about {amount} in float32 with one layer at a "

@@ -50,10 +50,11 @@ def shares_lanes(plan: EnginePlan, needs: MemoryNeeds) -> bool:
 def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
     """Return one line: what a precision needs, and whether the process can have it."""
     needs = needs_of(plan, files, config)
-    limit = room(plan).too_small(needs.shared, needs.files)
+    shortage = room(plan).shortage(needs.shared, needs.files)
     shares = shares_lanes(plan, needs)
     told = gib(needs.shared if shares else needs.separate)
-    if limit is not None:
+    if shortage is not None:
+        told, limit = shortage
         verdict = f"no, this process can have {limit}"
     elif shares:
         verdict = "yes, both lanes share a compiled model"

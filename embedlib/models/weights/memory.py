@@ -17,11 +17,13 @@ def no_memory(what: str, num_bytes: int) -> ModelWeightsError:
         what: the file or the model.
         num_bytes: what the weights need.
     """
-    limit = read_memory().too_small(num_bytes, num_bytes)
-    told = "" if limit is None else f", and this process can have {limit}"
+    shortage = read_memory().shortage(num_bytes, num_bytes)
+    told = f"{gib(num_bytes)} of memory"
+    if shortage is not None:
+        told = f"{shortage[0]}, and this process can have {shortage[1]}"
     return ModelWeightsError(
-        f"{what}: the weights need {gib(num_bytes)} of memory{told}; free memory, raise "
-        "the process's limit, or use a smaller model or a larger machine"
+        f"{what}: the weights need {told}; free memory, raise the process's limit, or use a "
+        "smaller model or a larger machine"
     )
 
 
