@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from embedlib.bench.own_cache import share_measurements
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8
 from embedlib.config import Config
 from embedlib.measuring.child import Memory, own_memory
@@ -87,7 +88,8 @@ class OwnContestant(ABC, Generic[Model]):
         self._model = self._make(folder, Config(**{**own, **options}))
 
     def fill_cache(self, cache_dir: Path) -> None:
-        """Wait for what the load measures beside the work."""
+        """End the model, and wait for what it would have measured beside the work."""
+        self._loaded.close()
         finish_preparing(self._loaded, cache_dir)
 
     def precision(self) -> str:
@@ -163,9 +165,10 @@ def is_first_start(cache_dir: Path) -> bool:
 
 
 def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
-    """Wait for what the load measures beside the work, and for a search for layers to keep.
+    """Wait for what a model measures beside the work, and for a search for layers to keep.
 
-    The program of a user lives on until then; that of a contestant has only a first query.
+    The program of a user lives on until then; that of a contestant has only a first query. What the
+    user's own cache knows of the model is not measured again.
     """
     from embedlib.engines.machine import Machine
     from embedlib.engines.openvino.kind import KIND
@@ -177,6 +180,7 @@ def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
         return  # it has float32 alone
     *faster, _ = worthwhile(KIND, Machine().cpu_features(), lambda _: True)
     if model.config.precision == "auto" and faster:
+        share_measurements(Path(model.model_name), cache_dir)
         options = {"threads": model.config.threads, "engine_cache_dir": str(cache_dir)}
         task = Task(
             model=model.model_name,

@@ -32,6 +32,10 @@ PROBE_SECONDS = 60
 MAX_PASS_SECONDS = 300
 """Of a bulk pass: torch in bfloat16 takes longer where the CPU has no instructions for it."""
 
+MAX_CALL_SECONDS = 3600
+"""Of anything else that a peer is asked: exporting a large model takes long, and one that hangs is
+left out."""
+
 StartProcess = Callable[[str, int, "int | None"], Process]
 """`start_contestant`, or a fake in a test."""
 
@@ -43,8 +47,11 @@ def start_contestant(
     pythons: Mapping[str, str] = MappingProxyType({}),
 ) -> ChildProcess:
     """Start the process of a contestant, with its own interpreter where it has one."""
-    python = pythons.get(name)
-    return ChildProcess("embedlib.bench.worker", name, threads, library_threads, python)
+    limit_s = None if name in OURS else MAX_CALL_SECONDS
+    return ChildProcess(
+        *("embedlib.bench.worker", name, threads, library_threads, pythons.get(name)),
+        limit_s=limit_s,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,8 +171,9 @@ class BenchResult(Measured):
     """Of the weights files."""
     padding_share: float
     """Of what embedlib, as it comes, computed in the bulk passes."""
-    engine_idle_share: float
-    """Share of embedlib's bulk passes in which its engine had nothing to do."""
+    engine_idle_share: float | None
+    """Share of embedlib's bulk passes in which its engine had nothing to do; None: a static model,
+    which the threads that tokenize compute."""
     limits: Limits
 
 

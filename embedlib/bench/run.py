@@ -294,7 +294,9 @@ class _Bench:
             skipped=tuple(self.skipped),
             weights_mib=weights_mib(self.files),
             padding_share=self.stats["padding_share"],
-            engine_idle_share=self.stats["engine_idle_share"],
+            engine_idle_share=None
+            if self.files.spec.encoder.is_table
+            else self.stats["engine_idle_share"],
             limits=limits,
         )
 

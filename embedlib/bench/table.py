@@ -127,7 +127,7 @@ def _contestants(result: BenchResult) -> list[Row]:
 
 def _own(result: BenchResult) -> list[Row]:
     limits = result.limits
-    rows = [
+    rows: list[Row] = [
         ("the machine and the model", ""),
         ("weights file", f"{result.weights_mib:,.0f} MiB"),
         ("linear layers per token", f"{limits.flop_per_token / 1e6:,.1f} MFLOP"),
@@ -137,12 +137,13 @@ def _own(result: BenchResult) -> list[Row]:
             f"{library} {rate.median:,.0f}" for library, rate in sorted(libraries.items())
         )
         rows.append((f"products alone in {precision}, {limits.rows} rows", f"{rates} GFLOP/s"))
-    return [
-        *rows,
+    rows += [
         ("reading memory", f"{limits.read_gb_per_s.median:.1f} GB/s"),
         ("embedlib's padding share", f"{result.padding_share:.1%}"),
-        ("embedlib's engine idle share", f"{result.engine_idle_share:.1%}"),
     ]
+    if result.engine_idle_share is not None:
+        rows.append(("embedlib's engine idle share", f"{result.engine_idle_share:.1%}"))
+    return rows
 
 
 def _circumstances(result: BenchResult) -> list[Row]:

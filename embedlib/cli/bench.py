@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os.path
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import click
 
 from embedlib.bench.options import BenchOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
+from embedlib.cli.json_result import check_json_path, json_option, show
 from embedlib.cli.options import (
     MODEL_OPTIONS,
     GroupedCommand,
@@ -29,7 +26,6 @@ from embedlib.cli.progress import measuring
 from embedlib.config import Config
 from embedlib.installing import install_line
 
-_STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 
 
@@ -108,14 +104,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     show_default=True,
     help="Seconds of single queries, for embedlib and each peer alone and again during a bulk job.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=FilePath(),
-    metavar="PATH",
-    help="Also write all measurements as JSON to this file; - writes them to standard output and "
-    "the table to standard error.",
-)
+@json_option
 @config_options("threads", "max_batch_tokens", *MODEL_OPTIONS)
 def bench(
     model: str | None,
@@ -150,7 +139,7 @@ def bench(
       embedlib bench --task rerank --vs sentence-transformers
       embedlib bench --serve ./model --vs-url tei=http://127.0.0.1:3000/v1/embeddings
     """  # noqa: D301 - click takes \b as "keep these lines"
-    _check_json_path(json_path)
+    check_json_path(json_path)
     if model is None and task == "encode":
         model = model_setting()
         if model is None:
@@ -181,7 +170,7 @@ def bench(
             "query_seconds": query_seconds,
         }
         values, table = _encode(shared | peers | encode)
-    _show(values, table, json_path)
+    show(values, table, json_path)
 
 
 def _encode(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -231,33 +220,6 @@ def _circumstances() -> dict[str, Any]:
     }
 
 
-def _check_json_path(path: str | None) -> None:
-    """Reject a file that cannot be written now, not after minutes of measuring."""
-    if path is not None and not Path(path).parent.is_dir():
-        raise click.UsageError(f"--json {path!r}: no such folder; create it first")
-    if path is not None and os.path.isdir(path):
-        raise click.UsageError(f"--json {path!r} is a folder; give a file")
-    if path is None or path == _STDOUT:
-        return
-    with _explaining(path):
-        if Path(path).is_file():
-            Path(path).open("ab").close()
-        elif not Path(path).exists():  # what is there and no file is a pipe, or /dev/null
-            with NamedTemporaryFile(dir=Path(path).parent):
-                pass
-
-
-@contextmanager
-def _explaining(path: str) -> Iterator[None]:
-    """Say which file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise click.ClickException(
-            f"cannot write {path}: {error.strerror}; give another file as --json"
-        ) from error
-
-
 def _names(text: str, known: Iterable[str]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     return tuple(known) if names == (ALL_PEERS,) else names
@@ -269,15 +231,3 @@ def _pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
         if not (name and equals and value):
             raise click.UsageError(f"{option} {name!r}: give {form}")
     return {name: value for name, _, value in pairs}
-
-
-def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:
-    """Print the table, and write the values as JSON if --json was given."""
-    click.echo(table, err=json_path == _STDOUT)
-    if json_path is not None:
-        content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-        if json_path == _STDOUT:
-            click.echo(content, nl=False)
-        else:
-            with _explaining(json_path):
-                Path(json_path).write_text(content, encoding="utf-8")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
 
 from embedlib.bench.options import WriteOptions
-from embedlib.cli.paths import FilePath
+from embedlib.cli.json_result import check_json_path, json_option, show
 from embedlib.cli.progress import measuring
-from embedlib.errors import SinkError
 
 _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 
@@ -48,13 +45,8 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
     show_default=True,
     help="With --model: maximum number of texts.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=FilePath(path_type=Path, dir_okay=False),
-    help="Also write all measurements as JSON to this file.",
-)
-def bench_write(json_path: Path | None, **options: Any) -> None:
+@json_option
+def bench_write(json_path: str | None, **options: Any) -> None:
     """Measure how fast a destination writes rows.
 
     The vectors are computed in advance. The destination must be new, or hold only rows of an
@@ -67,12 +59,8 @@ def bench_write(json_path: Path | None, **options: Any) -> None:
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.bench.write import render, run_write_bench
 
+    check_json_path(json_path)
     asked = WriteOptions(**options)
     with measuring() as report:
         result = run_write_bench(asked, report)
-    click.echo(render(result))
-    if json_path is not None:
-        try:
-            json_path.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise SinkError(f"cannot write {json_path}: {error.strerror}") from error
+    show(result.as_json(), render(result), json_path)

@@ -70,15 +70,24 @@ class Process(Protocol):
 class JsonProcess:
     """Runs a program that answers JSON lines as `child.serve` does. See `Process`."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        limit_s: float | None = None,
+    ) -> None:
         """Start the program.
 
         Args:
             name: the name of the contestant, for error messages.
             command: the program and its arguments.
             environment: all environment variables of the program.
+            limit_s: the longest time that a call may take, unless it says so itself; None: no
+                limit.
         """
         self._name = name
+        self._limit_s = limit_s
         # Libraries print a lot, which is shown only where the process died: its last line.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._started_at = time.perf_counter()
@@ -127,14 +136,15 @@ class JsonProcess:
 
         Args:
             name: the name of the call.
-            timeout_s: the longest time to wait; None: no limit.
+            timeout_s: the longest time to wait; None: the limit of the process.
             **arguments: the arguments of the call.
 
         Raises:
-            OverBudgetError: there was no answer in time; the process cannot be called again.
+            OverBudgetError: there was no answer in time; the process was killed.
             ContestantFailedError: the process answered with an error, or died.
         """
         assert self._process.stdin is not None
+        timeout_s = self._limit_s if timeout_s is None else timeout_s
         line = ""
         try:
             self._process.stdin.write(json.dumps({"call": name, "arguments": arguments}) + "\n")
@@ -143,6 +153,7 @@ class JsonProcess:
         except BrokenPipeError:
             pass
         except Empty:
+            self._kill()  # it may still compute, beside others that are measured
             reason = f"{name} was given {timeout_s:.0f} s and took longer"
             raise OverBudgetError(self._name, reason) from None
         if not line:
@@ -191,6 +202,7 @@ class ChildProcess(JsonProcess):
         threads: int,
         library_threads: int | None = None,
         python: str | None = None,
+        limit_s: float | None = None,
     ) -> None:
         """Start the process.
 
@@ -200,9 +212,10 @@ class ChildProcess(JsonProcess):
             threads: the number of cores it may use.
             library_threads: threads that its numeric libraries start; None: `threads`.
             python: the interpreter; None: this one.
+            limit_s: as of `JsonProcess`.
         """
         command = module_command(module, name, str(threads), python=python)
-        super().__init__(name, command, _environment(library_threads or threads))
+        super().__init__(name, command, _environment(library_threads or threads), limit_s)
 
     def __enter__(self) -> ChildProcess:
         return self

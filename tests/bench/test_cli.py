@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from embedlib.bench import peers as peers_module
+from embedlib.bench import race
 from embedlib.bench.line_up import make_contestant
 from embedlib.bench.peers import PEERS, Peer, missing_modules
 from embedlib.bench.race import start_contestant
-from embedlib.cli import main
+from embedlib.cli import json_result, main
 from embedlib.measuring.process import ContestantFailedError
-
-bench_command = import_module("embedlib.cli.bench")
 
 
 def test_help_shows_the_defaults_and_the_peers() -> None:
@@ -60,7 +58,7 @@ def test_a_json_file_that_cannot_be_written_is_told_before_measuring(
         return refuse() if self == path else opened(self, *arguments)
 
     # Not by the rights of a folder, which do not stop root.
-    monkeypatch.setattr(bench_command, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(json_result, "NamedTemporaryFile", refuse)
     monkeypatch.setattr(Path, "open", open_others)
     done = CliRunner().invoke(main, ["bench", "no-such-model", "--json", str(path)])
     assert done.exit_code == 1
@@ -93,6 +91,27 @@ def test_a_child_that_dies_is_told_with_its_last_words() -> None:
         start_contestant("nobody", 1, None) as child,
     ):
         child.call("stats")
+
+
+def test_a_peer_that_hangs_is_ended_and_the_others_have_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The child imports this module in place of ours, and nothing answers.
+    module = tmp_path / "embedlib" / "bench"
+    module.mkdir(parents=True)
+    (module / "worker.py").write_text("import sys; sys.stdin.read()\n")
+    for folder in (module, module.parent):
+        (folder / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(race, "MAX_CALL_SECONDS", 0.01)
+    told = "fastembed failed: bulk was given 0 s and took longer"
+    with start_contestant("fastembed", 1, None) as child:
+        with pytest.raises(ContestantFailedError, match=f"^{told}$"):
+            child.call("bulk")
+        with pytest.raises(ContestantFailedError, match="ended unexpectedly: exit status -9"):
+            child.call("bulk", timeout_s=60)
+    with start_contestant("embedlib", 1, None) as child:
+        assert child._limit_s is None
 
 
 def test_an_error_in_a_child_reaches_the_parent(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from embedlib.bench.table import render
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.installing import install_line
+from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
 from embedlib.version import __version__
 
@@ -73,6 +74,16 @@ def test_the_figures(options: BenchOptions, course: Any) -> None:
         assert one.during_bulk is not None
         assert one.during_bulk.bulk_loss.median == pytest.approx(0.25)
         assert one.during_bulk.query.p50_ms == 20
+
+
+def test_a_static_model_has_no_engine_that_could_be_idle(
+    options: BenchOptions, course: Any, tmp_path: Path
+) -> None:
+    folder = write_static_model(tmp_path / "static")
+    result = run(replace(options, model=str(folder), vs=()), course)
+    assert result.engine_idle_share is None
+    assert "idle share" not in render(result)
+    assert "padding share" in render(result)
 
 
 def test_the_machines_limits(options: BenchOptions, course: Any) -> None:

@@ -18,7 +18,9 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import read_model_files
+from embedlib.session.preparing import Task
 from embedlib.testing.models.static import write_static_model
+from embedlib.testing.models.write import write_tiny_model
 from tests.fidelity_reports import make_report
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -54,6 +56,35 @@ def test_a_static_model_has_nothing_to_prepare(
     contestant.load(write_static_model(tmp_path / "static"), cache, 1, {})
     contestant.fill_cache(cache)
     assert contestant.precision() == "float32"
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_is_measured_of_a_users_model_is_kept_in_the_users_cache(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, scratch = tmp_path / "home", tmp_path / "scratch"
+    monkeypatch.setenv("EMBEDLIB_ENGINE_CACHE_DIR", str(home))
+    monkeypatch.setattr(
+        import_module("embedlib.engines.worthwhile"), "worthwhile", lambda *_: ("int8", "float32")
+    )
+
+    def prepare(task: Task) -> None:
+        cache = Path(task.options["engine_cache_dir"])
+        (cache / "fidelity").mkdir(exist_ok=True)
+        (cache / "fidelity" / "report").write_text(",".join(task.precisions))
+
+    monkeypatch.setattr(import_module("embedlib.fidelity.preparing"), "prepare", prepare)
+    folder = write_tiny_model((tmp_path if is_own else scratch) / "shape", "bert")
+    cache = scratch / "embedlib"
+    (cache / "fidelity" / "of-the-first-start").mkdir(parents=True)  # so this is the second one
+    (cache / "openvino").mkdir()
+    contestant = EmbedlibContestant()
+    contestant.load(folder, cache, 1, {})
+    contestant.fill_cache(cache)
+    assert (cache / "fidelity" / "report").read_text() == "int8"
+    assert (home / "fidelity" / "report").exists() is is_own
+    assert (cache / "fidelity" / "of-the-first-start").exists() is not is_own
+    assert (cache / "openvino").is_dir()
 
 
 def test_load_times_the_constructor_without_the_imports(
