@@ -65,18 +65,22 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
     """Yield the absolute paths that changed below some folders; none, if nothing did for a while.
 
     A folder that is replaced by another one, or that is a link and leads elsewhere now, is watched
-    anew, and counts as changed.
+    anew, and counts as changed. Folders in them that may not be read are left out: the system then
+    watches each of the others by itself, and all of them anew with each new one.
 
     Raises:
         SourceError: the package is missing, or the system cannot watch the folders.
     """
     watchfiles = import_extra("watchfiles", "watch", SourceError)
     missed: frozenset[str] = frozenset()
+    is_whole = True
     while True:
         watched = [_place(folder) for folder in folders]
+        roots = [os.path.realpath(folder) for folder in folders]
         try:
             changes = watchfiles.watch(
-                *map(os.path.realpath, folders),
+                *(roots if is_whole else _readable(roots)),
+                recursive=is_whole,
                 watch_filter=None,  # which files are read is decided by their names, not here
                 rust_timeout=_TIMEOUT_MS,
                 yield_on_timeout=True,
@@ -85,23 +89,27 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
                 for found in changes:
                     yield frozenset(path for _, path in found) | missed
                     missed = frozenset()
-                    if [_place(folder) for folder in folders] != watched:
+                    is_new = not is_whole and any(os.path.isdir(path) for _, path in found)
+                    if is_new or [_place(folder) for folder in folders] != watched:
                         break
         except (OSError, RuntimeError) as error:
-            if not (missed and isinstance(error, FileNotFoundError)):
-                way = (
-                    "every folder in them must be readable: change that, or name others"
-                    if isinstance(error, PermissionError)
-                    else "on Linux a user may watch fs.inotify.max_user_watches folders, which "
-                    "sysctl raises"
-                )
+            if is_whole and isinstance(error, PermissionError):
+                is_whole = False  # it would leave out others, too, if it were told to go on
+                continue
+            if not isinstance(error, FileNotFoundError) or (is_whole and not missed):
                 raise SourceError(
-                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; {way}"
+                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; on Linux "
+                    "a user may watch fs.inotify.max_user_watches folders, which sysctl raises"
                 ) from error
         missed = _ANY
         while None in map(_place, folders):
             time.sleep(_TIMEOUT_MS / 1000)
             yield frozenset()
+
+
+def _readable(folders: Sequence[str]) -> list[str]:
+    """Return the folders and those in them, without those that may not be read."""
+    return [parent for folder in folders for parent, _, _ in os.walk(folder)]
 
 
 def _place(folder: str) -> tuple[int, int, str] | None:

@@ -389,9 +389,41 @@ def test_a_folder_that_cannot_be_watched_is_an_error(
         next(folder_changes(["absent"]))
 
     def refuse(*_: object, **__: object) -> Iterator[None]:
-        raise PermissionError('Permission denied (os error 13) about ["/docs/sub"]')
+        raise OSError("OS file watch limit reached.")
         yield
 
     monkeypatch.setattr(watchfiles, "watch", refuse)
-    with pytest.raises(SourceError, match=r"about \[.*\]; every folder in them must be readable"):
+    with pytest.raises(SourceError, match=r"cannot watch 'docs': .* reached\.; on Linux .* sysctl"):
         next(folder_changes(["docs"]))
+
+
+def test_folders_that_may_not_be_read_are_left_out(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchfiles = pytest.importorskip("watchfiles", reason="the extra watch is not installed")
+    watch = watchfiles.watch
+
+    def watch_if_readable(*paths: str, **options: Any) -> Iterator[Any]:
+        # By the rights of a folder root is not stopped.
+        if options["recursive"] or str(docs / "secret") in paths:
+            raise PermissionError('Permission denied (os error 13) about ["/docs/secret"]')
+        return watch(*paths, **options)
+
+    def walk(folder: str, **options: Any) -> Iterator[Any]:
+        return (each for each in os_walk(folder, **options) if not each[0].endswith("secret"))
+
+    os_walk = os.walk
+    monkeypatch.setattr(watchfiles, "watch", watch_if_readable)
+    monkeypatch.setattr(os, "walk", walk)
+    (docs / "secret").mkdir()
+    changes = folder_changes(["docs"])
+    assert next(changes) == frozenset()
+    for path in (docs / "sub" / "new.txt", docs / "d" / "inner" / "e.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("new")
+        while not {str(path), "/"} & next(changes):
+            pass
+    path.write_text("in a folder that was not there at first")
+    while str(path) not in next(changes):
+        pass
+    changes.close()  # type: ignore[attr-defined]
