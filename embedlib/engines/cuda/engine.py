@@ -176,7 +176,10 @@ class CudaEngine:
         with self._computing:
             job = self._job(batch, done.set)
             if job.prepared is None:
-                self._compute(job)
+                try:
+                    self._compute(job)
+                finally:  # here, since Ctrl-C may come before the first line of `_compute`
+                    self._prefixes.end_use(job.num_kept)
             else:
                 self._add(job)
                 done.wait()
@@ -212,15 +215,15 @@ class CudaEngine:
             raise EngineRunError(f"engine cuda: {self._lost}")
         check(batch, self._spec)
         num_kept = self._prefixes.begin_use(batch)
-        rest = without_first(batch, num_kept)
         try:
+            rest = without_first(batch, num_kept)
             self._model.check_room(rest)
             is_short = self._model.short.fits(rest)
             prepared = None if is_short else self._model.prepare(rest, num_kept)
+            return BatchInFlight(rest, num_kept, on_done, prepared)
         except BaseException:
             self._prefixes.end_use(num_kept)
             raise
-        return BatchInFlight(rest, num_kept, on_done, prepared)
 
     def _propose_prefix(self, batch: Batch) -> None:
         prefix = self._prefixes.propose(batch)
@@ -261,8 +264,6 @@ class CudaEngine:
                 raise
             job.error = error
             self._check_lost()
-        finally:
-            self._prefixes.end_use(job.num_kept)
 
     # On the launching thread.
 

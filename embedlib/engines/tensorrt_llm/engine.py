@@ -102,6 +102,7 @@ class TensorRTLLMEngine:
             raise EngineBuildError(
                 f"engine tensorrt_llm: loading {folder} failed: {first_line(error)}"
             ) from error
+        self._lost: str | None = None
         self._copies = torch.cuda.Stream()
         self._graph_done: Any = None
         """The event after the last batch that a CUDA graph may have computed."""
@@ -121,8 +122,19 @@ class TensorRTLLMEngine:
             self.close()
             raise
 
+    @property
+    def lost(self) -> str | None:
+        """Why no batch will be computed any more, and what to do; None while batches may be."""
+        return self._lost
+
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
-        """Start a batch and return at once."""
+        """Start a batch and return at once.
+
+        Raises:
+            EngineRunError: the GPU is lost.
+        """
+        if self._lost is not None:
+            raise EngineRunError(f"engine tensorrt_llm: {self._lost}")
         pending = _Pending(batch, on_done)
         self._submitted.put(pending)
         return pending
@@ -158,6 +170,7 @@ class TensorRTLLMEngine:
                 self._launch(pending)
             except BaseException as error:  # no exception may end this thread
                 pending.error = error
+                self._check_lost()
             self._launched.put(pending)
             del pending  # otherwise the last batch would be kept until the next one arrives
         self._launched.put(None)
@@ -205,9 +218,26 @@ class TensorRTLLMEngine:
                     pending.copied.synchronize()
             except BaseException as error:  # no exception may end this thread
                 pending.error = error
+                self._lose(error)
             pending.on_gpu.clear()
             pending.on_done()
             del pending
+
+    def _check_lost(self) -> None:
+        """Find out whether a batch failed because an earlier one had lost the GPU."""
+        try:
+            torch.cuda.current_stream().synchronize()
+        except BaseException as error:
+            self._lose(error)
+
+    def _lose(self, error: BaseException) -> None:
+        """Give the GPU up: waiting for it failed, because a kernel did.
+
+        CUDA returns that error from every later call of the process that uses this GPU. Source:
+        CUDA Runtime API, `cudaErrorIllegalAddress` and others.
+        """
+        if self._lost is None and not is_out_of_memory(error):
+            self._lost = f"the GPU is lost ({first_line(error)}); restart the process"
 
 
 class _Pending:

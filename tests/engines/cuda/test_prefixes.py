@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda import engine as engine_module
 from embedlib.engines.cuda import loaded_model, prefixes, reference, short_batches
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.inputs import packed_heads, tile_table
@@ -237,6 +238,28 @@ def test_vectors_are_the_same(
         assert errors.max() <= tolerance
     for item in (plain, watched):
         item.engine.close()
+
+
+@pytest.mark.parametrize("place", ["without_first", "_compute"])
+def test_ctrl_c_ends_the_use_of_a_prefix(
+    place: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(read_model_files(tiny_folder("mistral")))
+    watched.embed(batch_of([[*PREFIX, 3, 4], [*PREFIX, 5], [*PREFIX, 6, 7, 8]]))
+    assert watched.has_kept.wait(WAIT_SECONDS)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    owner = engine_module if place == "without_first" else watched.engine
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, place, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            watched.engine.compute(batch_of([[*PREFIX, 9]]))
+    watched.has_kept.clear()
+    watched.embed(batch_of([[9] * 30] * 3))
+    assert watched.has_kept.wait(WAIT_SECONDS), "the first one is still in use"
+    watched.engine.close()
 
 
 def test_functions_of_whole_sequences_are_not_asked(

@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import threading
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch, Lane, why_lost
 from embedlib.engines.select import plan_engine
 from embedlib.errors import (
     CloseTimeoutError,
@@ -313,6 +314,31 @@ def test_a_batch_that_fails(
             with pytest.raises(kind, match=f"engine tensorrt_llm: .*{told}$"):
                 embedder.encode("a text")
         assert embedder.encode("a text").shape == (32,)
+
+
+@pytest.mark.parametrize("at_launch", [False, True])
+def test_a_lost_gpu_is_told(
+    at_launch: bool, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nsee the manual")
+
+    with make("llama", precision="bf16") as embedder:
+        assert why_lost(embedder._model.engine) is None
+        monkeypatch.setattr(torch.cuda.Event, "synchronize", fail)
+        monkeypatch.setattr(torch.cuda.Stream, "synchronize", fail)
+        if at_launch:
+            monkeypatch.setattr(gpu.LLM, "encode", fail)
+        with pytest.raises(EngineRunError, match="tensorrt_llm: CUDA error: an illegal memory"):
+            embedder.encode(["a text", "another one"])
+        told = r"the GPU is lost \(CUDA error: an illegal .*\); restart the process$"
+        with pytest.raises(EngineRunError, match=f"engine tensorrt_llm: {told}"):
+            embedder.encode(["a text", "another one"])
+        lost = why_lost(embedder._model.engine)
+        assert lost is not None
+        assert re.match(told, lost)
 
 
 def test_the_whole_batch_is_split_where_memory_is_short(
