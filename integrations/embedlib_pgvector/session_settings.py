@@ -28,3 +28,17 @@ def notice_killed_clients(connection: Connection) -> None:
             "SELECT set_config(name, '5s', false) FROM pg_settings"
             " WHERE name = 'client_connection_check_interval' AND setting = '0'"
         )
+
+
+def notice_vanished_clients(connection: Connection) -> None:
+    """Let the server end within a minute, and not after two hours, the connection of a client whose
+    machine or network is gone, and with it the lock; stricter settings are kept.
+
+    Source: https://www.postgresql.org/docs/current/runtime-config-connection.html, names and units.
+    """
+    connection.execute(
+        "SELECT set_config(name, wanted, false) FROM pg_settings JOIN (VALUES"
+        " ('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'),"
+        " ('tcp_keepalives_count', '3'), ('tcp_user_timeout', '60000')) wish (name, wanted)"
+        " USING (name) WHERE setting = '0' OR setting::int > wanted::int"
+    )

@@ -31,7 +31,11 @@ from embedlib_pgvector.positions import read_position, write_position
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
 from embedlib_pgvector.rights import Rights, give_rights, read_rights
-from embedlib_pgvector.session_settings import allow_long_statements, notice_killed_clients
+from embedlib_pgvector.session_settings import (
+    allow_long_statements,
+    notice_killed_clients,
+    notice_vanished_clients,
+)
 from embedlib_pgvector.slow_inserts import SlowInserts
 from embedlib_pgvector.stage import STAGE, columns, create_stage, merge_stage
 from embedlib_pgvector.table import (
@@ -217,6 +221,7 @@ class PgvectorSink(TableReader):
             " WHERE current_setting('synchronous_commit') = 'off'"
         )
         notice_killed_clients(connection)
+        notice_vanished_clients(connection)
         if self._lock is not None:
             allow_long_statements(connection)
             self._lock.take(connection)

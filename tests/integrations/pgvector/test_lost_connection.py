@@ -101,6 +101,20 @@ def test_a_cut_line_is_noticed(pg: Any, pg_table: str) -> None:
     assert 0.5 in pg.waits
 
 
+def test_a_client_whose_machine_is_gone_is_noticed_by_the_server(pg: Any, pg_table: str) -> None:
+    """Asked of the server, as each connection of a load is: on a socket of Unix they read 0."""
+    names = ("count", "idle", "interval")
+    expected = {*(f"tcp_keepalives_{name}" for name in names), "tcp_user_timeout"}
+    sink = pg.begun(pg_table)
+    for _ in range(2):
+        found = sink._session._connection.execute(
+            "SELECT name FROM pg_settings WHERE source = 'session' AND name LIKE 'tcp_%'"
+        )
+        assert {name for (name,) in found} == expected
+        pg.end_writers()
+        sink.inspect()
+
+
 def test_the_lock_is_taken_again(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table)
     pg.end_writers()
