@@ -80,14 +80,21 @@ class EmbedlibActor:
         if not isinstance(batch, pyarrow.Table):
             check_column(batch, self._text)
             texts = np.asarray(batch[self._text], object).tolist()
-            return {**batch, self._output: self._model.embed(texts)}
+            return {**batch, self._output: self._embed(texts)}
         names = batch.column_names
         check_column(names, self._text)
-        vectors = self._model.embed(batch.column(self._text).to_pylist())
+        vectors = self._embed(batch.column(self._text).to_pylist())
         column = ArrowTensorArray.from_numpy(vectors)
         if self._output in names:
             return batch.set_column(names.index(self._output), self._output, column)
         return batch.append_column(self._output, column)
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        try:
+            return self._model.embed(texts)
+        except InputError as error:  # it names the text by its number in the batch
+            error.args = (f"the column {self._text!r}: {error}", *error.args[1:])
+            raise
 
 
 def check_column(names: Iterable[str], text: str) -> None:

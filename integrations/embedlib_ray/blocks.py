@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import SinkError, shown
+from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing import (
     BadRow,
     Document,
@@ -56,6 +56,18 @@ class Columns:
     text: str
     vector: str
     metadata: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        """Refuse one name in place of several, whose letters would be looked for.
+
+        Raises:
+            ConfigError: it is.
+        """
+        if isinstance(self.metadata, str):
+            raise ConfigError(
+                f"metadata = {shown(self.metadata)}; it must be a tuple of names, such as "
+                f"({shown(self.metadata)},)"
+            )
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse a dataset that lacks one of them.

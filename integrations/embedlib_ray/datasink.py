@@ -90,6 +90,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
 
         Raises:
             SinkError: the destination cannot be used, or belongs to another model.
+            ConfigError: `metadata` is no tuple.
             EmbedlibError: no worker can load the model, or it makes a vector per token.
         """
         self._url = url

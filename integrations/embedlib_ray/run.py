@@ -62,14 +62,26 @@ def serve_models(
         lack = describe_lack(num_replicas, fleet.replica_cpus, GATEWAY_CPUS, machines())
         if lack:
             logging.getLogger(__name__).warning("%s", lack)
+        if _deployed_at() is not None:
+            logging.getLogger(__name__).warning(
+                "this cluster has an application %r, which is replaced, with its models", APP
+            )
         start(application, host, port)
+        started_at = _deployed_at()
         is_started.set()
         try:
             ended.wait()
         finally:
-            # Of a minute: Ray lets replicas answer what they have begun.
-            with suppress(TimeoutError):
-                serve.delete(APP)
+            if _deployed_at() == started_at:  # else another command has replaced it
+                # Of a minute: Ray lets replicas answer what they have begun.
+                with suppress(TimeoutError):
+                    serve.delete(APP)
+
+
+def _deployed_at() -> float | None:
+    """Return when the application was given to Ray Serve, in its seconds; None: there is none."""
+    found = serve.status().applications.get(APP)
+    return None if found is None else float(found.last_deployed_time_s)
 
 
 def start(application: Any, host: str, port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -224,7 +225,7 @@ def _deployment(replica: type[Any], name: str, lane: Lane, fleet: Fleet) -> Any:
     )
     return serve.deployment(
         replica,
-        name=name.replace("/", "--"),
+        name=re.sub("[/#]", "--", name),  # Ray's own separators
         ray_actor_options={"num_cpus": fleet.replica_cpus, "num_gpus": fleet.replica_gpus},
         max_ongoing_requests=_MAX_ONGOING,
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,

@@ -127,6 +127,12 @@ def test_ids_that_several_tasks_have_are_told(driver: str, log: Path, tmp_path: 
     assert len((tmp_path / "out.jsonl").read_text("utf-8").splitlines()) == 2500
 
 
+def test_a_value_that_is_no_text_is_told_with_its_column(driver: str, log: Path) -> None:
+    embed = EmbedlibActor(logging_embedder(log), text="body")
+    with pytest.raises(InputError, match=r"^the column 'body': text 1 is None, a NoneType;"):
+        embed({"body": np.array(["a", None], object)})
+
+
 def test_actors_of_a_machine_share_a_process_and_start_another_if_it_dies(
     driver: str, log: Path
 ) -> None:

@@ -20,7 +20,7 @@ from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
 from embedlib.testing import fake_embedder
-from embedlib_ray import Fleet, app, build_app, serve_models
+from embedlib_ray import Fleet, app, build_app, run, serve_models
 from embedlib_ray.run import APP, start
 from tests.ports import free_port
 from tests.ray.fakes import paced_embedder
@@ -105,6 +105,40 @@ def test_a_command_ends_while_its_replicas_wait_for_cpus(
     wait_until(lambda: status_of_app() in (None, "DELETING"))  # Ray's controller looks now and then
 
 
+def test_a_command_that_was_replaced_does_not_end_what_replaced_it(
+    port: int,
+    serving: Callable[..., str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+    deployed_at = run._deployed_at
+
+    def look() -> float | None:
+        looked.append(deployed_at())
+        return looked[-1]
+
+    def replace_and_end() -> None:
+        try:
+            wait_until(lambda: len(looked) == 2)  # before the command starts, and behind it
+            serving({"one": paced_embedder(FAST)})
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def refuse(*_: object) -> None:
+        raise ConfigError("it goes no further")
+
+    monkeypatch.setattr(run, "_deployed_at", look)
+    run_command(port, paced_embedder(FAST), replace_and_end)
+    assert status_of_app() == "RUNNING"
+    assert "is replaced" not in caplog.text
+    monkeypatch.setattr(run, "start", refuse)
+    with pytest.raises(ConfigError, match="goes no further"):
+        run_command(port, paced_embedder(FAST), lambda: None)
+    assert "this cluster has an application 'embedlib', which is replaced" in caplog.text
+    serve.delete(APP)
+
+
 def status_of_app() -> str | None:
     """What Ray says of the application; None: there is none."""
     found = serve.status().applications.get(APP)
@@ -114,20 +148,22 @@ def status_of_app() -> str | None:
 def run_command(port: int, model: Any, meanwhile: Callable[[], None], *, cpus: float = 0.2) -> None:
     """Serve a model until another thread has sent the signal."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with ThreadPoolExecutor(1) as thread:
-        done = thread.submit(meanwhile)
-        serve_models(
-            {"one": model},
-            "auto",
-            host="127.0.0.1",
-            port=port,
-            config=Config(),
-            options=ServeOptions(api_keys=("secret",)),
-            replicas=Replicas(min_replicas=1, max_replicas=1, cpus=cpus),
-        )
-        done.result()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(meanwhile)
+            serve_models(
+                {"one": model},
+                "auto",
+                host="127.0.0.1",
+                port=port,
+                config=Config(),
+                options=ServeOptions(api_keys=("secret",)),
+                replicas=Replicas(min_replicas=1, max_replicas=1, cpus=cpus),
+            )
+            done.result()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def ask_and_end(url: str) -> None:
@@ -234,6 +270,10 @@ def test_jobs_and_no_models_are_refused() -> None:
         ConfigError, match=r"models = 'org/m'; it must be a list, such as \['org/m'"
     ):
         build_app("org/m")
+
+
+def test_a_model_may_be_called_by_what_ray_separates_names_with() -> None:
+    build_app({"org/model#2": "org/model"})
 
 
 @pytest.mark.parametrize(

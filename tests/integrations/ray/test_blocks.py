@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import embedlib
-from embedlib.errors import SinkError, SourceError
+from embedlib.errors import ConfigError, SinkError, SourceError
 from embedlib.indexing import BadRow, Document, Row, Target, UnstorableRowsError, Vectors
 from embedlib.indexing.seen import Seen
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
@@ -131,6 +131,11 @@ def test_large_integers_are_ids() -> None:
         "9007199254740993",
         "2",
     ]
+
+
+def test_one_name_of_metadata_is_no_tuple() -> None:
+    with pytest.raises(ConfigError, match=r"metadata = 'page'; .* such as \('page',\)$"):
+        Columns(id="id", text="text", vector="embedding", metadata="page")  # type: ignore[arg-type]
 
 
 def test_only_the_named_columns_are_metadata() -> None:
