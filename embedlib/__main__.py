@@ -9,7 +9,10 @@ def run() -> None:
     """Run the command; Ctrl-C ends it quietly from its first import on."""
     try:
         _open_standard_descriptors()
-        from embedlib.cli import main
+        from embedlib.cli import main, report_unraisable
+
+        # Also while the interpreter ends: Ctrl-C may be pressed again then.
+        sys.unraisablehook = report_unraisable
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from embedlib.errors import visible
+from embedlib.errors import visible_line
 from embedlib.screens import Look, Reading, Screen, open_screen, terminal_columns
 
 TICK_SECONDS = 0.5
@@ -91,7 +91,7 @@ class Progress:
         """Print a line that stays, if there is a screen."""
         with self._lock, self._unless_closed():
             if self._screen is not None:
-                self._screen.say(visible(line))
+                self._screen.say(visible_line(line))
 
     def tick(self) -> None:
         """Look at the work and show it."""

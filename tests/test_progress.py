@@ -142,8 +142,8 @@ def test_a_line_goes_above_the_bar(out: io.StringIO, clock: Clock) -> None:
 
 
 def test_a_terminal_obeys_no_name_in_a_line(out: io.StringIO, clock: Clock) -> None:
-    in_log(out, clock).say("a\x1b[31m.csv: told")
-    assert out.getvalue() == "a\\x1b[31m.csv: told\n"
+    in_log(out, clock).say("a\x1b[31m\nb.csv: told")
+    assert out.getvalue() == "a\\x1b[31m\\nb.csv: told\n"
 
 
 def test_slow_work_has_seconds_per_unit(out: io.StringIO, clock: Clock, work: Work) -> None:

@@ -23,7 +23,7 @@ import click
 from embedlib.cli.progress import interrupted_line, quiet_option
 from embedlib.cli.usage_errors import explain
 from embedlib.closing import is_worker
-from embedlib.errors import EmbedlibError, shortened, visible
+from embedlib.errors import EmbedlibError, shortened, visible_line
 from embedlib.version import __version__
 
 _COMMANDS = (
@@ -108,7 +108,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning
-        unraisable, sys.unraisablehook = sys.unraisablehook, _report_unraisable
+        unraisable, sys.unraisablehook = sys.unraisablehook, report_unraisable
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -119,7 +119,7 @@ class _Commands(click.Group):
         except EmbedlibError as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            raise click.ClickException(visible(str(error))) from error
+            raise click.ClickException(visible_line(str(error))) from error
         except BrokenPipeError:
             raise  # click exits silently when the reader of a pipe is gone
         except OSError as error:
@@ -170,7 +170,7 @@ def _terminate(_number: int, _frame: object) -> None:
     raise _TerminatedError
 
 
-def _report_unraisable(unraisable: Any) -> None:
+def report_unraisable(unraisable: Any) -> None:
     """Report an error that Python cannot raise, unless it is a Ctrl-C that came at that instant."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
