@@ -16,7 +16,10 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # pressed again while the command said that it was interrupted
+        os._exit(130)
 
 
 def _open_standard_descriptors() -> None:

@@ -8,6 +8,7 @@ import click
 
 from embedlib.cli.options import decorated
 from embedlib.cli.paths import FilePath
+from embedlib.cli.text_input import TEXT
 
 if TYPE_CHECKING:
     from embedlib.indexing.sources.protocol import SourceOptions
@@ -59,7 +60,10 @@ source_options = decorated(
         help="Field to store beside the vector; may be repeated.  [default: all others]",
     ),
     click.option(
-        "--sql", metavar="QUERY", help="Read the rows of this SQL query; SOURCES is a database URL."
+        "--sql",
+        type=TEXT,
+        metavar="QUERY",
+        help="Read the rows of this SQL query; SOURCES is a database URL.",
     ),
     click.option(
         "--since-field",

@@ -20,7 +20,7 @@ from embedlib.errors import ConfigError, first_line
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
 from embedlib_ray.cluster import connected, machines
-from embedlib_ray.serving import GATEWAY_CPUS, LANES, Fleet, build_app
+from embedlib_ray.serving import GATEWAY, GATEWAY_CPUS, LANES, Fleet, build_app
 from embedlib_ray.sizing import describe_lack
 
 APP = "embedlib"
@@ -62,26 +62,29 @@ def serve_models(
         lack = describe_lack(num_replicas, fleet.replica_cpus, GATEWAY_CPUS, machines())
         if lack:
             logging.getLogger(__name__).warning("%s", lack)
-        if _deployed_at() is not None:
+        if _version() is not None:
             logging.getLogger(__name__).warning(
                 "this cluster has an application %r, which is replaced, with its models", APP
             )
         start(application, host, port)
-        started_at = _deployed_at()
+        version = _version()
         is_started.set()
         try:
             ended.wait()
         finally:
-            if _deployed_at() == started_at:  # else another command has replaced it
+            if _version() == version:  # else another command has replaced it
                 # Of a minute: Ray lets replicas answer what they have begun.
                 with suppress(TimeoutError):
                     serve.delete(APP)
 
 
-def _deployed_at() -> float | None:
-    """Return when the application was given to Ray Serve, in its seconds; None: there is none."""
-    found = serve.status().applications.get(APP)
-    return None if found is None else float(found.last_deployed_time_s)
+def _version() -> str | None:
+    """Return a string that each deployment of the application changes; None: there is none."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    try:
+        return None if client is None else str(client.get_deployment_info(GATEWAY, APP)[0].version)
+    except KeyError:
+        return None
 
 
 def start(application: Any, host: str, port: int) -> None:

@@ -25,6 +25,8 @@ Lane = Literal["query", "bulk"]
 LANES: tuple[Lane, ...] = ("query", "bulk")
 ATTEMPTS = 4
 """How often a request is given to another replica, because one died with it."""
+GATEWAY = "gateway"
+"""Name of its deployment."""
 GATEWAY_CPUS = 0.1
 """What Ray sets aside for a gateway."""
 _MAX_ONGOING = 2000
@@ -133,7 +135,7 @@ def build_app(
     inner = replace(options, allowed_hosts=None, api_keys=())
     gateway = serve.deployment(
         serve.ingress()(GatewayReplica),
-        name="gateway",
+        name=GATEWAY,
         num_replicas=fleet.num_gateways,
         ray_actor_options={"num_cpus": GATEWAY_CPUS},
         max_ongoing_requests=_MAX_ONGOING,

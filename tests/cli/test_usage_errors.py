@@ -103,6 +103,7 @@ def test_what_is_missing_is_shown_by_an_example(
             ["search", "caf\udce9", "--to", "edge:x"],
             "'QUESTION': its byte 0xe9, behind 'caf', is not utf-8; convert the text first, for",
         ),
+        (["index", "sqlite:a.db", "--to", "edge:x", "--sql", "\udcff"], "'--sql': its byte 0xff"),
         (["encode", "m", "--prompt", "\udcff"], "'--prompt': its byte 0xff, behind '', is not utf"),
         (["tune", "m", "--texts", "no/x.txt"], "/no' cannot be read: No such file or directory"),
     ],

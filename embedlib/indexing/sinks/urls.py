@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from embedlib.checks import is_unicode
 from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.sinks.protocol import Sink
 
@@ -85,8 +86,13 @@ def parse_url(url: str) -> SinkUrl:
     """Split a destination into scheme, location and options.
 
     Raises:
-        SinkError: the scheme is missing, or an option is given twice.
+        SinkError: the scheme is missing, an option is given twice, or it is not Unicode.
     """
+    if not is_unicode(url):  # an argument of a command may have any byte
+        raise SinkError(
+            f"a destination must be UTF-8, and {without_password(url)!r} is not; rename the file "
+            "or folder, or convert the URL"
+        )
     scheme, colon, rest = url.partition(":")
     if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         # Not quoted in full: what looks like a path may be a mistyped URL with a password in it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -98,7 +99,7 @@ class FileHashes:
     def _place(self, state: tuple[object, ...]) -> Path | None:
         if self._store is None:
             return None
-        name = hashlib.blake2b(str(state[0]).encode(), digest_size=16).hexdigest()
+        name = hashlib.blake2b(os.fsencode(str(state[0])), digest_size=16).hexdigest()
         return self._store / f"{name}.json"
 
     def _read(self, state: tuple[object, ...]) -> str | None:

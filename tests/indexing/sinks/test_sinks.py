@@ -108,6 +108,7 @@ def test_the_home_folder_is_where_a_shell_has_it(monkeypatch: pytest.MonkeyPatch
         ("postgresql://u:sec?secret&x@h/db?table=t", r"an @ behind its .* as %3F and %40"),
         ("postgresql://u:sec?secret=x@h/db", r"an @ behind its .* as %3F and %40"),
         ("host=h password=secret", r"'host=h password=\*\*\*' has no scheme"),
+        ("jsonl:a\udcff", r"must be UTF-8, and 'jsonl:a\\udcff' is not; rename the file or folder"),
         ("jsonl:~no-such-user/a", "no such home folder"),
         ("jsonl:.", "needs a file"),
         ("jsonl:/", "needs a file"),

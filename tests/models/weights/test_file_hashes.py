@@ -75,6 +75,14 @@ def test_a_damaged_store_is_not_believed(path: Path, damage: bytes) -> None:
     assert FileHashes(store).sha256(path) == expected
 
 
+def test_a_path_may_have_any_byte(path: Path, reads: list[Path]) -> None:
+    other = path.rename(path.with_name("a\udcff"))  # as Python reads the byte 0xff of a name
+    store = path.parent / "store"
+    for hashes in (FileHashes(store), FileHashes(store)):
+        assert hashes.sha256(other) == hashlib.sha256(b"content").hexdigest()
+    assert len(reads) == 1
+
+
 def test_a_store_that_cannot_be_written_is_no_error(path: Path) -> None:
     store = path.parent / "file"
     store.write_text("not a folder")
