@@ -25,8 +25,8 @@ def share_measurements(model: Path, cache_dir: Path) -> None:
     """
     if model.parent == cache_dir.parent:
         return
-    setting = read_settings().get("engine_cache_dir")
     try:
+        setting = read_settings().get("engine_cache_dir")
         own = Config(engine_cache_dir=setting.value if setting else None).engine_cache_path
         for name in MEASURED:
             (own / name).mkdir(parents=True, exist_ok=True)

@@ -189,7 +189,7 @@ def test_it_may_take_all_memory_and_goes_on_where_it_was_ended(
     task = Task(model=str(folder), precisions=("int8",), is_background=False, options=options)
     kib = 600 * 1024  # enough for the tiny model and no second one
     short = Machine(read=lambda path: f"MemAvailable: {kib} kB\n" if "meminfo" in path else "")
-    assert re.search(r"can have 0\.3 GiB", prepare(task, short)), "half of it beside a load"
+    assert re.search(r"can have 0\.293 GiB", prepare(task, short)), "half of it beside a load"
     computed: list[str] = []
     get = RememberedVectors.get
 
