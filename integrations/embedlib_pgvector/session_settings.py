@@ -31,8 +31,10 @@ def notice_killed_clients(connection: Connection) -> None:
 
 
 def notice_vanished_clients(connection: Connection) -> None:
-    """Let the server end within a minute, and not after two hours, the connection of a client whose
-    machine or network is gone, and with it the lock; stricter settings are kept.
+    """Let the server end the connection, and with it the lock, of a client that has vanished.
+
+    It does so within a minute where the client's machine or network is gone, and not after two
+    hours; stricter settings are kept.
 
     Source: https://www.postgresql.org/docs/current/runtime-config-connection.html, names and units.
     """
