@@ -27,6 +27,7 @@ from embedlib.checks import (
     is_switch,
     optional,
 )
+from embedlib.cores import usable_cores
 from embedlib.errors import ConfigError, shown
 from embedlib.foreign_options import FOREIGN_OPTIONS, asks_nothing
 from embedlib.imported import imported_torch
@@ -120,7 +121,8 @@ class Config:
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that a model may take; those of a process's models add up."""
     threads: int | None = None
-    """CPU cores to use; None: all cores that this process may run on."""
+    """CPU cores to use; None: all cores that this process may run on, but no more than the
+    processor time that its container allows."""
     engine_cache_dir: str | Path | None = None
     """Folder for engine directories; None: embedlib's folder in the user's cache."""
 
@@ -182,12 +184,8 @@ class Config:
 
     @property
     def num_threads(self) -> int:
-        """`threads`, or the number of cores this process may run on."""
-        if self.threads is not None:
-            return self.threads
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        """`threads`, or the number of cores that this process may keep busy."""
+        return usable_cores() if self.threads is None else self.threads
 
     @property
     def engine_cache_path(self) -> Path:

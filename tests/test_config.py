@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
+from embedlib.cores import usable_cores
 from embedlib.errors import ConfigError
 from embedlib.foreign_options import FOREIGN_OPTIONS
 from embedlib.indexing.options import IndexOptions
@@ -277,15 +278,7 @@ def docstrings(options: type[object]) -> dict[str, str]:
 
 def test_num_threads() -> None:
     assert Config(threads=3).num_threads == 3
-    assert Config().num_threads == len(os.sched_getaffinity(0))
-
-
-def test_num_threads_where_there_is_no_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert Config().num_threads == 7
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert Config().num_threads == 1
+    assert Config().num_threads == usable_cores()
 
 
 def test_engine_cache_path(monkeypatch: pytest.MonkeyPatch) -> None:

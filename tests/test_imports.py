@@ -21,7 +21,7 @@ PACKAGE = ROOT / "embedlib"
 LOW = {
     *("version", "errors", "installing", "checks", "config", "starting", "closing"),
     *("interrupts", "imported", "lazy"),
-    *("memory", "progress", "screens"),
+    *("cgroups", "cores", "memory", "progress", "screens"),
     "settings",
 }
 MODELS = LOW | {"models", "vectors"}
@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "errors": set(),
     "installing": {"errors"},
     "checks": {"errors"},
-    "config": {"errors", "checks", "foreign_options", "imported"},
+    "config": {"errors", "checks", "cores", "foreign_options", "imported"},
     "foreign_options": set(),
     "imported": set(),
     "starting": {"errors"},
@@ -40,7 +40,9 @@ MAY_IMPORT = {
     "interrupts": set(),
     "lazy": set(),
     "settings": {"errors", "checks", "config"},
-    "memory": set(),
+    "cgroups": set(),
+    "cores": {"cgroups"},
+    "memory": {"cgroups"},
     "progress": {"errors", "screens"},
     "screens": set(),
     "models": LOW,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 
+from embedlib.cores import allowed_cores, cpu_limit
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
 from embedlib.memory import gib
@@ -57,12 +58,10 @@ def _instructions(flags: str) -> str:
 
 
 def _cores(machine: Machine) -> str:
-    total = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
-    text = f"{usable} of {total} usable"
-    quota, _, period = machine.read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
-        text += f", limited to the time of {int(quota) / int(period):g} by the container"
+    text = f"{allowed_cores()} of {os.cpu_count() or 1} usable"
+    limit = cpu_limit(machine.read)
+    if limit is not None:
+        text += f", limited to the time of {limit:g} by the container"
     return text
 
 

@@ -68,7 +68,8 @@ class ConfigOptions(TypedDict, total=False):
     gpu_memory_fraction: float
     """Share of a GPU's memory that a model may take; those of a process's models add up."""
     threads: int | None
-    """CPU cores to use; None: all cores that this process may run on."""
+    """CPU cores to use; None: all cores that this process may run on, but no more than the
+    processor time that its container allows."""
     engine_cache_dir: str | Path | None
     """Folder for engine directories; None: embedlib's folder in the user's cache."""
     max_batch_tokens: int | None

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from embedlib.cgroups import read_system_file
 from embedlib.errors import ModelUnsupportedError, ModelWeightsError
-from embedlib.memory import Memory, Room, read_system_file
+from embedlib.memory import Memory, Room
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
