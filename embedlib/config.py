@@ -138,6 +138,10 @@ class Config:
         for item in fields(self):
             value = _KINDS[item.name].take(item.name, getattr(self, item.name))
             object.__setattr__(self, item.name, value)
+        # The program may change its current folder while a model is loaded.
+        for name in ("cache_folder", "engine_cache_dir"):
+            if (folder := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _absolute(folder))
         for name, prompt in (self.prompts or {}).items():
             if not isinstance(name, str):
                 raise ConfigError(f"prompts has the name {shown(name)}; a name must be a str")
@@ -200,13 +204,14 @@ class Config:
         if self.engine_cache_dir is not None:
             return _entered(Path(self.engine_cache_dir))
         try:
-            cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            named = os.environ.get("XDG_CACHE_HOME", "")
+            cache = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
         except RuntimeError:
             raise ConfigError(
                 "no folder for the cache: this user has no home folder; pass engine_cache_dir, or "
                 "set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
             ) from None
-        return _entered(Path(cache) / "embedlib")
+        return _entered(cache / "embedlib")
 
 
 def _entered(cache: Path) -> Path:
@@ -309,6 +314,18 @@ def _expand(value: Any) -> str | Path:
             "name that begins with ~"
         ) from None
     return os.path.expanduser(value) if isinstance(value, str) else folder
+
+
+def _absolute(folder: str | Path) -> str | Path:
+    """Return a folder, as the type that it has, by its absolute path."""
+    try:
+        path = Path(folder).absolute()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"the folder {shown(os.fspath(folder))}: the current folder was deleted; give an "
+            "absolute path"
+        ) from None
+    return str(path) if isinstance(folder, str) else path
 
 
 _SIMILARITY = choice(*get_args(Similarity))

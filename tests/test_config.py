@@ -285,9 +285,29 @@ def test_engine_cache_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Config(engine_cache_dir=Path("/a")).engine_cache_path == Path("/a")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert Config().engine_cache_path == Path("/x/embedlib")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/h")
-    assert Config().engine_cache_path == Path("/h/.cache/embedlib")
+    for ignored in ("", "relative"):  # as the specification has it
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        monkeypatch.setenv("HOME", "/h")
+        assert Config().engine_cache_path == Path("/h/.cache/embedlib")
+
+
+@pytest.mark.parametrize("name", ["cache_folder", "engine_cache_dir"])
+def test_a_folder_stays_where_it_was_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    named: list[tuple[str | Path, str | Path]] = [
+        ("x", str(tmp_path / "a/x")),
+        (Path("../x"), tmp_path / "a/../x"),
+        ("/x", "/x"),
+    ]
+    for folder, expected in named:
+        assert getattr(Config(**{name: folder}), name) == expected
+    (tmp_path / "a").rmdir()
+    with pytest.raises(ConfigError, match="folder 'x': the current folder was deleted; give an "):
+        Config(**{name: "x"})
+    assert getattr(Config(**{name: "/x"}), name) == "/x"
 
 
 @pytest.mark.parametrize("named", [None, Path("/b")])
