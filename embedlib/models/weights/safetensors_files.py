@@ -10,6 +10,8 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -192,15 +194,30 @@ def _check_header(header: bytes, num_bytes: int) -> None:
 
     Raises:
         SafetensorError: as for a file.
+        OSError: no such file can be made.
     """
-    if sys.platform == "linux":  # a file that is in no folder, so none need be writable
-        file: IO[bytes] = os.fdopen(os.memfd_create("embedlib-header"), "wb")
-        path = f"/proc/self/fd/{file.fileno()}"
-    else:
-        file = NamedTemporaryFile()  # noqa: SIM115 - closed below
-        path = file.name
-    with file:
+    with _unnamed_file() as (file, path):
         file.write(header)
         file.truncate(num_bytes)
         with safe_open(path, framework="numpy"):
             pass
+
+
+@contextmanager
+def _unnamed_file() -> Iterator[tuple[IO[bytes], str]]:
+    """Yield an empty file and its path: in memory, or where it would have none, on the disk.
+
+    Linux alone has files in memory. Hardened systems refuse them (the sysctl vm.memfd_noexec), and
+    a root folder without /proc has no paths for them.
+    """
+    with ExitStack() as stack:
+        try:
+            if sys.platform != "linux":
+                raise OSError(errno.ENOSYS, "no files in memory")
+            file: IO[bytes] = stack.enter_context(open(os.memfd_create("embedlib"), "wb", 0))
+            path = f"/proc/self/fd/{file.fileno()}"
+            os.stat(path)
+        except OSError:
+            named = stack.enter_context(NamedTemporaryFile(buffering=0))
+            file, path = named.file, named.name
+        yield file, path
