@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from embedlib.cli.fidelity_rows import fidelity_rows
+from embedlib.cli.json_output import print_json
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, Share, config_options
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
@@ -18,7 +19,8 @@ from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.fidelity.measure import Reference
-    from embedlib.models.compiled.engine_folder import CompiledPrecision
+    from embedlib.models.compiled.engine_folder import CompiledPrecision, FileDigest
+    from embedlib.models.compiled.fidelity_report import FidelityReport
 
 
 @click.command(cls=GroupedCommand)
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     type=FilePath(path_type=Path),
     help="Folder to write.  [default: one in --engine-cache-dir]",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
 @config_options("template", "device", "engine_cache_dir", "threads", *MODEL_OPTIONS)
 def compile(
     model: str,
@@ -67,6 +70,7 @@ def compile(
     against: Reference | None,
     texts_path: Path | None,
     out: Path | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Write MODEL with its weights in FP8, bfloat16 or int8.
@@ -90,7 +94,7 @@ def compile(
     from embedlib.models.compiled.compile import compile_model
     from embedlib.models.opening import OpenedModel
 
-    measured = []
+    measured: FidelityReport | None = None
     with loading(model, config.cache_folder) as progress:
         if fidelity is None or precision == "bf16":
             files = OpenedModel.find(model, config).read_source()
@@ -109,8 +113,11 @@ def compile(
                 out=out,
                 report=progress.watch_counts("Choosing layers", "measurements"),
             )
-            measured = fidelity_rows(comparison.report)
-    print_table([*_folder_rows(compiled), *measured])
+            measured = comparison.report
+    if as_json:
+        print_json(_facts(compiled, measured), indent=2)
+        return
+    print_table([*_folder_rows(compiled), *(fidelity_rows(measured) if measured else [])])
 
 
 def _check_flags(
@@ -124,18 +131,35 @@ def _check_flags(
             raise click.UsageError(f"{name} is for measuring; give --fidelity too")
 
 
+def _facts(compiled: Path, measured: FidelityReport | None) -> dict[str, Any]:
+    """Return what the manifest of an engine directory and a report say, as JSON values."""
+    from embedlib.models.compiled.engine_folder import load_manifest
+
+    manifest = load_manifest(compiled)
+    return {
+        "folder": str(compiled),
+        "precision": manifest.precision,
+        "excluded": list(manifest.excluded),
+        "bytes": _num_bytes(manifest.outputs),
+        "source_bytes": _num_bytes(manifest.inputs),
+        "made_from": manifest.fingerprint,
+        **({"fidelity": measured.as_json()} if measured else {}),
+    }
+
+
 def _folder_rows(compiled: Path) -> list[tuple[str, str]]:
     """Return what the manifest of an engine directory says, as rows of a table."""
     from embedlib.models.compiled.engine_folder import load_manifest
 
     manifest = load_manifest(compiled)
-    before, after = (
-        sum(digest.num_bytes for digest in digests.values())
-        for digests in (manifest.inputs, manifest.outputs)
-    )
+    before, after = _num_bytes(manifest.inputs), _num_bytes(manifest.outputs)
     return [
         ("folder", str(compiled)),
         ("precision", manifest.precision),
         ("size", f"{after / 1e6:.1f} MB, from {before / 1e6:.1f} MB"),
         ("made from", manifest.fingerprint),
     ]
+
+
+def _num_bytes(digests: Mapping[str, FileDigest]) -> int:
+    return sum(digest.num_bytes for digest in digests.values())

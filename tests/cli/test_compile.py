@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -50,6 +51,21 @@ def test_out_and_precision(run: Run, folder: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert verify_engine_folder(out).precision == "bf16"
     assert f"folder         {out}\n" in done.stdout
+
+
+def test_json(run: Run, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("compile", folder, "--precision", "int8", "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    manifest = verify_engine_folder(out)
+    assert json.loads(done.stdout) == {
+        "folder": str(out),
+        "precision": "int8",
+        "excluded": [],
+        "bytes": sum(digest.num_bytes for digest in manifest.outputs.values()),
+        "source_bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        "made_from": manifest.fingerprint,
+    }
 
 
 def test_the_current_folder_is_not_replaced(
