@@ -5,13 +5,15 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Final
 
-from embedlib.cgroups import Cgroup, ReadFile, own_cgroups, read_system_file
-
 GIB: Final = 1 << 30
+ReadFile = Callable[[str], str]
+"""Returns the content of a system file; empty if there is none."""
 
 CgroupFiles = tuple[tuple[str, ...], str, str]
+CGROUP_ROOT: Final = PurePosixPath("/sys/fs/cgroup")
 CGROUP_V2_FILES: Final[CgroupFiles] = (("memory.max", "memory.high"), "memory.current", "")
 CGROUP_V1_FILES: Final[CgroupFiles] = (
     ("memory.limit_in_bytes",),
@@ -82,6 +84,14 @@ class Memory:
         return f"{gib(needed, digits)} of {kind}", f"{gib(limit.num_bytes, digits)} ({limit.limit})"
 
 
+def read_system_file(path: str) -> str:
+    """Return the content of a system file; empty if there is none."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
 def address_limit() -> int:
     """Return the limit of `ulimit -v` in bytes; `resource.RLIM_INFINITY`: none."""
     return resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -127,25 +137,36 @@ def _of_machine(read: ReadFile) -> Iterator[Room]:
 
 
 def _of_cgroups(read: ReadFile) -> Iterator[Room]:
-    """Yield what is left in each cgroup that limits the memory of this process.
+    """Yield what is left in each cgroup that this process is in, and in each of their parents.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, section Memory, and
     https://docs.kernel.org/admin-guide/cgroup-v1/memory.html.
     """
-    for group in own_cgroups(read, "memory"):
-        yield from _of_cgroup(read, group, *(CGROUP_V2_FILES if group.is_v2 else CGROUP_V1_FILES))
+    for line in read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, files = CGROUP_ROOT, CGROUP_V2_FILES
+        elif "memory" in controllers.split(","):
+            root, files = CGROUP_ROOT / "memory", CGROUP_V1_FILES
+        else:
+            continue
+        # In a container the path may be the host's, and the container's own cgroup is the root:
+        # folders that do not exist have no limit.
+        inside = PurePosixPath(path.lstrip("/"))
+        for part in (inside, *inside.parents):
+            yield from _of_cgroup(read, root / part, *files)
 
 
 def _of_cgroup(
-    read: ReadFile, group: Cgroup, limit_files: tuple[str, ...], used_file: str, prefix: str
+    read: ReadFile, folder: PurePosixPath, limit_files: tuple[str, ...], used_file: str, prefix: str
 ) -> Iterator[Room]:
-    limits = [group.text(read, name) for name in limit_files]
-    used = group.text(read, used_file)
+    limits = [read(str(folder / name)).strip() for name in limit_files]
+    used = read(str(folder / used_file)).strip()
     # Others are "max", or there is no such cgroup.
     known = [int(limit) for limit in limits if limit.isdigit() and int(limit) < UNLIMITED_BYTES]
     if not known or not used.isdigit():
         return
-    stat = group.text(read, "memory.stat")
+    stat = read(str(folder / "memory.stat"))
     reclaimed = sum(_field(stat, prefix + name) for name in FILE_PAGES)
     yield Room(max(0, min(known) - max(0, int(used) - reclaimed)), "memory limit of its cgroup")
 

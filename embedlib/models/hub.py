@@ -128,7 +128,8 @@ def weights_of(files: Iterable[str]) -> list[str]:
 
 def may_be_on_hub(name: str) -> bool:
     """Whether a name is looked up on the hub: it is neither a folder nor `package:NAME`."""
-    return _is_hub_name(name) and not Path(name).expanduser().exists()
+    # os.path: a method of Path raises for a name that is too long. A hub name has no `~` in front.
+    return _is_hub_name(name) and not os.path.exists(name)
 
 
 def downloaded_bytes(name: str, cache_folder: str | None) -> int:

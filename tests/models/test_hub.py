@@ -14,10 +14,12 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, resolve
 from embedlib.models.hub_cache import may_have
 from embedlib.models.reading.files import read_model_files
+from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -488,6 +490,13 @@ def test_what_is_downloaded_is_counted(tmp_path: Path) -> None:
 )
 def test_what_may_be_on_the_hub(name: str, may_be: bool) -> None:
     assert may_be_on_hub(name) is may_be
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a text that was given in the place of a model."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelNotFoundError, match=r"^no model 'aaaa.*\(not a valid repository name"):
+        load_model("a" * 300, Config(cache_folder=tmp_path))
 
 
 def test_an_unreachable_hub_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ INDEX_NAME: Final = "model.safetensors.index.json"
 PICKLE_NAME: Final = "pytorch_model.bin"
 PICKLE_INDEX: Final = "pytorch_model.bin.index.json"
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+FOREIGN_SUFFIXES: Final = (".onnx", ".gguf", ".h5", ".msgpack", ".tflite", ".mlpackage")
+"""Of ONNX, llama.cpp, TensorFlow, Flax, TensorFlow Lite and Core ML."""
 _SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-.+\.bin")
 
@@ -106,10 +108,10 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
                 "has a name that transformers does not look for either; if it holds all weights "
                 f"of the model, call it {WEIGHTS_NAME}"
             )
-    elif exported := sorted((*directory.glob("*.onnx"), *directory.glob("onnx/*.onnx"))):
+    elif foreign := _foreign_weights(directory):
         told = (
-            f"; {name_in(exported[0], folder)} is the model in ONNX, load the one that it was "
-            "exported from"
+            f"; {name_in(foreign, folder)} has weights for another runtime; load the model that it "
+            "was made from"
         )
     elif is_snapshot(folder):
         told = (
@@ -118,6 +120,12 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
             f"{how_to_convert(hub_name(folder.parent.parent))}"
         )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}{told}")
+
+
+def _foreign_weights(directory: Path) -> Path | None:
+    """Return a file with weights in the form of another runtime, as exports lie beside a model."""
+    found = [path for path in directory.rglob("*") if path.suffix in FOREIGN_SUFFIXES]
+    return min(found, default=None)
 
 
 def _other_names(directory: Path) -> list[str]:

@@ -253,8 +253,8 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
         (["weights.pt", "colbert_linear.safetensors"], "weights.pt is none of the files that"),
         (["adapter_model.safetensors"], "no model.safetensors.index.json$"),
         (["sparse_linear.safetensors"], "no model.safetensors.index.json$"),
-        (["model.onnx"], "; model.onnx is the model in ONNX, load the one that it was exported"),
-        (["onnx/model.onnx"], "; onnx/model.onnx is the model in ONNX, load the one that it was"),
+        (["onnx/model.onnx"], "onnx/model.onnx has weights for another runtime; load the model"),
+        (["model-q4.gguf"], "model-q4.gguf has weights for another runtime; load the model that"),
     ],
 )
 def test_weights_under_other_names(tmp_path: Path, names: list[str], remedy: str) -> None:
