@@ -5,15 +5,13 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import Final
 
+from embedlib.cgroups import Cgroup, ReadFile, own_cgroups, read_system_file
+
 GIB: Final = 1 << 30
-ReadFile = Callable[[str], str]
-"""Returns the content of a system file; empty if there is none."""
 
 CgroupFiles = tuple[tuple[str, ...], str, str]
-CGROUP_ROOT: Final = PurePosixPath("/sys/fs/cgroup")
 CGROUP_V2_FILES: Final[CgroupFiles] = (("memory.max", "memory.high"), "memory.current", "")
 CGROUP_V1_FILES: Final[CgroupFiles] = (
     ("memory.limit_in_bytes",),
@@ -28,6 +26,8 @@ refused. MemAvailable counts them as free too. Source: `si_mem_available` of Lin
 which leaves out only what keeps the system from swapping."""
 UNLIMITED_BYTES: Final = 1 << 60
 """cgroup v1 writes "no limit" as a number just below 2**63."""
+ON_MACHINE: Final = "available on this machine"
+"""What limits a room that nobody has limited."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Room:
 
     num_bytes: int
     limit: str
+
+    @property
+    def remedy(self) -> str:
+        """What gives more of it."""
+        return "use a machine with more memory" if self.limit == ON_MACHINE else "raise that limit"
 
 
 def gib(num_bytes: float, digits: int = 1) -> str:
@@ -84,14 +89,6 @@ class Memory:
         return f"{gib(needed, digits)} of {kind}", f"{gib(limit.num_bytes, digits)} ({limit.limit})"
 
 
-def read_system_file(path: str) -> str:
-    """Return the content of a system file; empty if there is none."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
 def address_limit() -> int:
     """Return the limit of `ulimit -v` in bytes; `resource.RLIM_INFINITY`: none."""
     return resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -133,40 +130,29 @@ def _of_process(read: ReadFile, field: str, limit: int, name: str) -> Room | Non
 def _of_machine(read: ReadFile) -> Iterator[Room]:
     text = read("/proc/meminfo")
     if "MemAvailable:" in text:
-        yield Room(_field(text, "MemAvailable:") * 1024, "available on this machine")
+        yield Room(_field(text, "MemAvailable:") * 1024, ON_MACHINE)
 
 
 def _of_cgroups(read: ReadFile) -> Iterator[Room]:
-    """Yield what is left in each cgroup that this process is in, and in each of their parents.
+    """Yield what is left in each cgroup that limits the memory of this process.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, section Memory, and
     https://docs.kernel.org/admin-guide/cgroup-v1/memory.html.
     """
-    for line in read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, files = CGROUP_ROOT, CGROUP_V2_FILES
-        elif "memory" in controllers.split(","):
-            root, files = CGROUP_ROOT / "memory", CGROUP_V1_FILES
-        else:
-            continue
-        # In a container the path may be the host's, and the container's own cgroup is the root:
-        # folders that do not exist have no limit.
-        inside = PurePosixPath(path.lstrip("/"))
-        for part in (inside, *inside.parents):
-            yield from _of_cgroup(read, root / part, *files)
+    for group in own_cgroups(read, "memory"):
+        yield from _of_cgroup(read, group, *(CGROUP_V2_FILES if group.is_v2 else CGROUP_V1_FILES))
 
 
 def _of_cgroup(
-    read: ReadFile, folder: PurePosixPath, limit_files: tuple[str, ...], used_file: str, prefix: str
+    read: ReadFile, group: Cgroup, limit_files: tuple[str, ...], used_file: str, prefix: str
 ) -> Iterator[Room]:
-    limits = [read(str(folder / name)).strip() for name in limit_files]
-    used = read(str(folder / used_file)).strip()
+    limits = [group.text(read, name) for name in limit_files]
+    used = group.text(read, used_file)
     # Others are "max", or there is no such cgroup.
     known = [int(limit) for limit in limits if limit.isdigit() and int(limit) < UNLIMITED_BYTES]
     if not known or not used.isdigit():
         return
-    stat = read(str(folder / "memory.stat"))
+    stat = group.text(read, "memory.stat")
     reclaimed = sum(_field(stat, prefix + name) for name in FILE_PAGES)
     yield Room(max(0, min(known) - max(0, int(used) - reclaimed)), "memory limit of its cgroup")
 

@@ -112,8 +112,8 @@ def test_cpu_and_memory() -> None:
 def test_limits_of_a_container() -> None:
     files = {
         "/proc/meminfo": MEMINFO,
-        "/sys/fs/cgroup/cpu.max": "150000 100000\n",
         "/proc/self/cgroup": "0::/inner\n",
+        "/sys/fs/cgroup/inner/cpu.max": "150000 100000\n",
         "/sys/fs/cgroup/inner/memory.max": f"{4 << 30}\n",
         "/sys/fs/cgroup/inner/memory.current": f"{1 << 30}\n",
     }

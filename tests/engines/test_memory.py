@@ -312,7 +312,10 @@ def test_a_limit_of_addresses_is_compared_with_addresses(files: ModelFiles) -> N
     with pytest.raises(EngineUnavailableError, match=message):
         plan_engine(big, Config(threads=2, precision="float32"), machine=machine)
     machine = replace(machine, address_limit=lambda: GIB)
-    least = r"1\.0 GiB \(limit set by .*; precision='int8' needs about [2-9]\.\d GiB, the least"
+    least = (
+        r"1\.0 GiB \(limit set by .*; precision='int8' needs about [2-9]\.\d GiB, the least; "
+        "raise that limit, or use a smaller model"
+    )
     with pytest.raises(EngineUnavailableError, match=least):
         plan_engine(big, Config(threads=2, precision="float32"), machine=machine)
 
@@ -333,7 +336,7 @@ def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None
         ("float32", r"precision='int8' needs about 0\.\d GiB, the least"),
         ("int8", r"no precision needs less"),
     ):
-        message = rf"; {least}; use a machine with more memory, or a smaller model"
+        message = rf"; {least}; use a machine with more memory, or use a smaller model"
         config = Config(threads=2, precision=precision)  # type: ignore[arg-type]
         with pytest.raises(EngineUnavailableError, match=message):
             plan_engine(big, config, machine=smaller)

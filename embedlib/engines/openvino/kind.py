@@ -115,20 +115,20 @@ def check_memory(
     from embedlib.engines.openvino.remedies import remedy
 
     needed = needs_of(plan, files, config)
-    shortage = room(plan).shortage(needed.shared, needed.files)
-    if shortage is None:
+    free = room(plan)
+    limit = free.too_small(needed.shared, needed.files)
+    shortage = free.shortage(needed.shared, needed.files)
+    if limit is None or shortage is None:
         return needed
-    amount, limit = shortage
+    amount, told = shortage
     if plan.is_by_layer:
         raise EngineUnavailableError(
             f"engine openvino: {files.folder} needs about {amount} in float32 with one layer at a "
-            f"time, and this process can have {limit}; use a machine with more memory, or shorter "
-            "texts"
+            f"time, and this process can have {told}; {limit.remedy}, or use shorter texts"
         )
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {amount} in {plan.precision}, and this "
-        f"process can have {limit}; "
-        f"{remedy(files, config, plan.precision, room(plan))}"
+        f"process can have {told}; {remedy(files, config, plan.precision, free, limit)}"
     )
 
 

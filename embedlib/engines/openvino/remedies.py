@@ -8,14 +8,16 @@ from typing import Final
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, MemoryNeeds, memory_needs
-from embedlib.memory import Memory, gib
+from embedlib.memory import Memory, Room, gib
 from embedlib.models.reading.files import ModelFiles
 
 PRECISIONS: Final = ("float32", "int8")
 """bf16 needs half of what float32 does, but not every CPU has it."""
 
 
-def remedy(files: ModelFiles, config: Config, precision: ChosenPrecision, room: Memory) -> str:
+def remedy(
+    files: ModelFiles, config: Config, precision: ChosenPrecision, room: Memory, limit: Room
+) -> str:
     """Return what would fit, as the end of a message.
 
     Args:
@@ -23,9 +25,10 @@ def remedy(files: ModelFiles, config: Config, precision: ChosenPrecision, room: 
         config: its options.
         precision: the one in which it does not fit.
         room: the memory that there is.
+        limit: the part of it that is too small.
     """
     this = memory_needs(files, precision, config)
-    in_addresses = room.too_small(this.shared, this.files) is room.address_room
+    in_addresses = limit is room.address_room
     others = [ChosenPrecision(name=name) for name in PRECISIONS if name != precision.name]
     needs = {other.name: memory_needs(files, other, config) for other in others}
     found = [
@@ -45,7 +48,7 @@ def remedy(files: ModelFiles, config: Config, precision: ChosenPrecision, room: 
     least = f"precision={name!r} needs about {gib(counted[name])}, the least"
     if name == precision.name:
         least = "no precision needs less"
-    return f"{least}; use a machine with more memory, or a smaller model"
+    return f"{least}; {limit.remedy}, or use a smaller model"
 
 
 def _shorter(
