@@ -101,7 +101,7 @@ def read_texts(path: Path) -> FidelityTexts:
     """
     try:
         # As a source of lines: str.splitlines divides texts at form feeds and the like, too.
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             lines = [line.removesuffix("\n").removesuffix("\r") for line in file if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read as UTF-8 text: {error}") from error

@@ -146,7 +146,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         import tomli as tomllib
     content = _read(path)
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(content.decode("utf-8-sig"))  # as Windows saves it
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {shortened(str(error))}") from error
 

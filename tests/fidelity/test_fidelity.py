@@ -226,6 +226,8 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
     assert read_texts(path) == FidelityTexts(("four",), ("one", "two", "three")), "each once"
     path.write_bytes("a\fb\r\nc\u2028d\re".encode())
     assert read_texts(path).documents == ("a\fb", "c\u2028d\re"), "only line feeds divide texts"
+    path.write_bytes("\ufeffone\ntwo\n".encode())
+    assert read_texts(path).documents == ("one", "two"), "the mark of Windows is no text"
     path.write_text("\n \n")
     with pytest.raises(SourceError, match="has no text in it"):
         read_texts(path)

@@ -273,3 +273,9 @@ def test_folders_that_may_not_be_searched_have_no_file(
     monkeypatch.chdir(project)
     monkeypatch.setattr("os.stat", stat)  # root, as whom tests may run, searches every folder
     assert read_settings() == {}
+
+
+def test_a_file_that_windows_has_saved(tmp_path: Path) -> None:
+    path = tmp_path / "embedlib.toml"
+    path.write_bytes("\ufeffthreads = 4\n".encode())
+    assert read_project_file(path)["threads"].value == 4
