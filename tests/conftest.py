@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ LONGEST = frozenset(
     }
 )
 """Tests of several seconds each, which use no fixture of their module."""
+
+with suppress(ImportError):  # environments without tests that draw
+    from hypothesis import HealthCheck, settings
+
+    # A busy machine is slow; what is drawn is no worse for it.
+    settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
 
 
 @pytest.hookimpl(trylast=True)

@@ -126,10 +126,12 @@ def test_nanoseconds_are_cut_to_microseconds() -> None:
         "map": (pa.map_(pa.string(), inner), [("a", number)], [["a", at]]),
     }
     arrays = {name: pa.array([value, None], kind) for name, (kind, value, _) in columns.items()}
+    # pyarrow 25, the last one for Python 3.10, cannot read a fixed list that is null.
+    arrays["fixed"] = pa.array([[number], [number]], columns["fixed"][0])
     pq.write_table(pa.table({"id": [1, 2], "text": ["a", "b"], **arrays}), "a.parquet")
     assert [row.metadata for row in read("a.parquet") if isinstance(row, Document)] == [
         {name: written for name, (_, _, written) in columns.items()},
-        dict.fromkeys(columns),
+        {**dict.fromkeys(columns), "fixed": [at]},
     ]
 
 
