@@ -1,8 +1,10 @@
-"""Which errors mean that a GPU ran out of memory; for the engines on torch."""
+"""What an error says of a GPU: out of memory, or lost; for the engines on torch."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from embedlib.errors import first_line
 
 MESSAGES: Final = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In errors of CUDA's own calls and of cuBLAS, for which torch has no exception class."""
@@ -20,3 +22,14 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         or any(message in str(error) for message in MESSAGES)
         or is_out_of_memory(error.__cause__)
     )
+
+
+def why_lost(error: BaseException) -> str | None:
+    """Return why a GPU cannot be used any more after waiting for it failed; None: memory ran out.
+
+    A kernel has failed, and CUDA returns its error from every later call of the process that uses
+    this GPU. Source: CUDA Runtime API, `cudaErrorIllegalAddress` and others.
+    """
+    if is_out_of_memory(error):
+        return None
+    return f"the GPU is lost ({first_line(error)}); restart the process"

@@ -29,8 +29,8 @@ from embedlib.engines.cuda.loaded_model import CudaPrecision, LoadedModel
 from embedlib.engines.cuda.prefixes import Prefixes
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
-from embedlib.engines.out_of_memory import is_out_of_memory
-from embedlib.errors import EngineRunError, first_line
+from embedlib.engines.out_of_memory import why_lost
+from embedlib.errors import EngineRunError
 from embedlib.interrupts import SafeCondition, is_of_handler
 from embedlib.models.spec import ModelSpec, Pooling
 
@@ -346,13 +346,8 @@ class CudaEngine:
             self._lose(lost)
 
     def _lose(self, error: BaseException) -> None:
-        """Give the GPU up: waiting for it failed, because a kernel did.
-
-        CUDA returns that error from every later call of the process that uses this GPU. Source:
-        CUDA Runtime API, `cudaErrorIllegalAddress` and others.
-        """
-        if self._lost is None and not is_out_of_memory(error):
-            self._lost = f"the GPU is lost ({first_line(error)}); restart the process"
+        """Give the GPU up, if this error of waiting for it says that it is lost."""
+        self._lost = self._lost or why_lost(error)
 
     # On the launching or the ending thread.
 

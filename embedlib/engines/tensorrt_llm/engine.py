@@ -21,7 +21,7 @@ from torch import Tensor
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
-from embedlib.engines.out_of_memory import is_out_of_memory
+from embedlib.engines.out_of_memory import is_out_of_memory, why_lost
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.engines.torch_gpus import take_share
@@ -231,13 +231,8 @@ class TensorRTLLMEngine:
             self._lose(error)
 
     def _lose(self, error: BaseException) -> None:
-        """Give the GPU up: waiting for it failed, because a kernel did.
-
-        CUDA returns that error from every later call of the process that uses this GPU. Source:
-        CUDA Runtime API, `cudaErrorIllegalAddress` and others.
-        """
-        if self._lost is None and not is_out_of_memory(error):
-            self._lost = f"the GPU is lost ({first_line(error)}); restart the process"
+        """Give the GPU up, if this error of waiting for it says that it is lost."""
+        self._lost = self._lost or why_lost(error)
 
 
 class _Pending:

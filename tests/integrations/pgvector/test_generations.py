@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -17,17 +16,6 @@ from embedlib_pgvector.destination import HnswOptions
 from tests.indexing.two_models import Model, documents, is_of
 
 NUM = 8
-
-
-@pytest.fixture
-def table(pg: Any, pg_table: str) -> Iterator[str]:
-    """A name for tables that are dropped at the end, with those beside."""
-    name = pg_table[:30]
-    yield name
-    for sink in pg.sinks:
-        sink.close()
-    for suffix in ("", "__embedlib_new", "__embedlib_old"):
-        pg.fetch("DROP TABLE IF EXISTS {} CASCADE", f"{name}{suffix}")
 
 
 def load(

@@ -17,17 +17,6 @@ NUM = 8
 
 
 @pytest.fixture
-def table(pg: Any, pg_table: str) -> Iterator[str]:
-    """A name for tables that are dropped at the end, with those beside."""
-    name = pg_table[:30]
-    yield name
-    for sink in pg.sinks:
-        sink.close()
-    for suffix in ("", "__embedlib_new", "__embedlib_old"):
-        pg.fetch("DROP TABLE IF EXISTS {} CASCADE", f"{name}{suffix}")
-
-
-@pytest.fixture
 def roles(pg: Any, table: str) -> Iterator[tuple[str, str]]:
     """A role that may make tables, and a member of it that may, too."""
     both = f"app_{table[:20]}", f"job_{table[:20]}"
