@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from embedlib.cli.json_output import print_json
 from embedlib.cli.paths import FilePath
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -55,13 +56,12 @@ def check_json_path(path: str | None) -> None:
 def show(values: dict[str, Any], table: str, json_path: str | None) -> None:
     """Print the table, and write the values as JSON if --json was given."""
     click.echo(table, err=json_path == _STDOUT)
-    if json_path is not None:
-        content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-        if json_path == _STDOUT:
-            click.echo(content, nl=False)
-        else:
-            with _explaining(json_path):
-                Path(json_path).write_text(content, encoding="utf-8")
+    if json_path == _STDOUT:
+        print_json(values, indent=2)
+    elif json_path is not None:
+        with _explaining(json_path):
+            content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+            Path(json_path).write_text(content, encoding="utf-8")
 
 
 @contextmanager
