@@ -147,9 +147,9 @@ def test_without_that_line_in_the_log_auto_does_not_look_for_them(
             "point 'abacus'; upgrade or uninstall it",
         ),
         (
-            ABACUS.replace("if config.devices", "if config.no_such_option"),
-            "its find() failed: AttributeError: 'Config' object has no attribute "
-            "'no_such_option'; report it to the authors of the engine",
+            ABACUS.replace("if config.devices", "if no_such_name"),
+            "its find() failed: NameError: name 'no_such_name' is not defined; report it to the "
+            "authors of the engine",
         ),
     ],
 )
