@@ -56,7 +56,6 @@ from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.session.ending import Close
 from embedlib.session.late_interaction import without_choice
-from embedlib.session.memory_turn import memory_turn
 from embedlib.session.preparing import prepare_needed, prepare_now, start_later
 
 LARGE_BYTES: Final = 1 << 30
@@ -171,12 +170,10 @@ class ModelFromFiles:
                 f"engine {kind.name} has no per-token vectors; pass {able}"
             )
         config = self.opened.config
+        # With a copy of the machine, which has no answers yet: the first engine has taken memory.
+        plan = plan_again(self.plan, self.files, config, replace(self.machine))
         spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
-        files = replace(self.files, spec=spec, module_dirs=())
-        with memory_turn(kind):
-            # With a copy of the machine, which has no answers: the first engine has taken memory.
-            plan = plan_again(self.plan, self.files, config, replace(self.machine))
-            return make_engine(plan, files, config)
+        return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
 
     def lower_queries(self) -> Engine:
         """Make the engine of the table that sparse queries are looked up in.
@@ -284,10 +281,7 @@ def _started(
             raise EngineUnavailableError(f"{error}; skipped was {'; '.join(untold)}") from error
         try:
             check_devices(plan.kind, plan.devices, plan.gpus, machine)
-            with memory_turn(plan.kind) as has_waited:
-                if has_waited:
-                    plan = plan_engine(files, config, opened.manifest, machine=machine)
-                return plan, make_engine(plan, files, config), machine
+            return plan, make_engine(plan, files, config), machine
         except (EngineUnavailableError, EngineUnsupportedError, EngineBuildError) as error:
             if config.engine != "auto" or config.devices or "cpu" in plan.kind.device_types:
                 raise

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,9 @@ from embedlib import Embedder, Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.gpus import Gpu
-from embedlib.engines.kind import ChosenPrecision, EnginePlan
+from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.openvino.memory import memory_needs
 from embedlib.errors import (
     ConfigError,
     EngineBuildError,
@@ -34,7 +31,7 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights import file_hashes
 from embedlib.models.weights.file_hashes import sha256
-from embedlib.session import loading, memory_turn
+from embedlib.session import loading
 from embedlib.session.loading import load_model
 from embedlib.testing import FakeEngine
 from embedlib.testing.models.table import SCORING_VARIANTS
@@ -299,47 +296,6 @@ def test_what_does_not_fit_the_cpu_either_says_why_the_gpu_was_skipped(
     with pytest.raises(EngineUnavailableError, match=f"missing; .*; cuda: {TOO_NEW}$") as raised:
         load_model(tiny_folder("bert"), replace(config, precision="fp8"), machine=machine)
     assert str(raised.value).count(TOO_NEW) == 1
-
-
-def test_loads_at_the_same_time_do_not_plan_the_same_memory(
-    tiny_folder: Callable[[str], Path], new_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tiny_folder("bert")
-    config = Config(engine_cache_dir=new_cache, threads=1, precision="float32")
-    needs = memory_needs(read_model_files(folder), ChosenPrecision(name="float32"), config)
-    left_kib = 3 * needs.shared // 2 // 1024
-    planned = threading.Event()
-
-    def read(path: str) -> str:
-        return f"MemAvailable: {left_kib} kB\n" if path == "/proc/meminfo" else ""
-
-    def check(*_: object) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            planned.set()  # with what the first one has not taken yet
-
-    def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
-        nonlocal left_kib
-        if threading.current_thread() is threading.main_thread():
-            other.submit(later)
-            assert planned.wait(60)
-        left_kib -= needs.shared // 1024
-        return FakeEngine()
-
-    def later() -> None:
-        try:
-            load_model(folder, config, machine=machine)
-        except EngineUnavailableError as error:
-            told.append(str(error))
-
-    told: list[str] = []
-    machine = replace(fake_machine(), read=read)
-    monkeypatch.setattr(memory_turn, "WAITED_SECONDS", 0.0)
-    monkeypatch.setattr(loading, "check_devices", check)
-    monkeypatch.setattr(loading, "make_engine", make)
-    with ThreadPoolExecutor(1) as other:
-        load_model(folder, config, machine=machine)
-    assert len(told) == 1
-    assert "and this process can have" in told[0]
 
 
 def test_the_weights_are_read_for_one_fingerprint_where_nothing_can_be_stored(
