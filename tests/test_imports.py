@@ -54,7 +54,7 @@ MAY_IMPORT = {
     | {
         f"engines.{name}"
         for name in (
-            *("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "out_of_memory"),
+            *("base", "first_tokens", "gpu_errors", "gpu_memory", "gpus", "kind", "machine"),
             *("profile", "torch_gpus"),
         )
     },

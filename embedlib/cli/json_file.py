@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os.path
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from embedlib.cli.json_output import print_json
+from embedlib.cli.json_output import as_json, print_json
 from embedlib.cli.paths import FilePath
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -60,8 +59,7 @@ def show(values: dict[str, Any], table: str, json_path: str | None) -> None:
         print_json(values, indent=2)
     elif json_path is not None:
         with _explaining(json_path):
-            content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-            Path(json_path).write_text(content, encoding="utf-8")
+            Path(json_path).write_text(as_json(values, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from embedlib.cli.options import (
 )
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
 from embedlib.config import Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.installing import install_line
 
 if TYPE_CHECKING:
@@ -150,7 +150,13 @@ def serve(
         with suppress(OSError):  # nobody reads: no reason not to serve
             click.echo(f"Serving {served} on {listens}; Ctrl-C stops it", err=True)
 
-    run(application, listen, tell)
+    try:
+        run(application, listen, tell)
+    except EmbedlibError as error:
+        if not application.is_loading:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        os._exit(1)
     if application.is_loading:
         # A download or a compilation, which the interpreter would wait for. It may be killed.
         os._exit(0)

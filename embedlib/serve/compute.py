@@ -221,6 +221,8 @@ async def run(
     num_chars = count_chars(asked.texts)
     check_lengths(asked.texts, num_chars, work.field)
     load = model.estimate.load_of(asked.texts, num_chars)
+    if lane is Lane.BULK:
+        model.tokens_per_second()  # a measure ends here: queries that came before are not in bulk's
     await model.admission.take(lane, load)
     try:
         pipeline = pipeline_of(session)

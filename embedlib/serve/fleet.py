@@ -21,7 +21,7 @@ from embedlib.serve.dialects.dialect import OPENAI, Handle, Route
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange
-from embedlib.serve.hosts import check_host
+from embedlib.serve.hosts import check_host, check_page
 from embedlib.serve.keys import Keys
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.remote import ElsewhereError, RemoteModels
@@ -53,6 +53,7 @@ __all__ = [
     "Task",
     "check_encoding",
     "check_host",
+    "check_page",
     "describe",
     "engine_of",
     "find_fleet",

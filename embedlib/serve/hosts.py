@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.keys import KEY_HEADERS
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SENT_UNASKED: Final = (
@@ -58,10 +59,10 @@ def check_page(method: str, headers: Mapping[str, str]) -> None:
     if method != "POST" or headers.get("sec-fetch-site") != "cross-site":
         return  # a browser asks before it sends any other method that changes something
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in _SENT_UNASKED and "authorization" not in headers:
+    if kind in _SENT_UNASKED and not any(name in headers for name in KEY_HEADERS):
         raise HTTPError(
             403,
-            "a page of another site sent this; send it from a page of this server, or with "
-            "Content-Type: application/json",
+            "a page of another site sent this; send it from a page of this server, or by a proxy "
+            "that allows that site",
             "wrong_host",
         )

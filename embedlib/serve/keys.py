@@ -15,7 +15,7 @@ MAX_SCHEMES = 2
 """In front of a key: of each more of them the rest of the header would be copied again."""
 _SPACES = " \t"
 """Around the value of a header they are no part of it."""
-_HEADERS = ("authorization", "x-api-key", "api-key")
+KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 
 
 class Keys:
@@ -40,7 +40,7 @@ class Keys:
             return ""
         # A proxy may add a header of its own. Every key is compared with each, so that the time
         # tells nothing of which one came near.
-        given = [_without_scheme(headers[name]) for name in _HEADERS if headers.get(name)]
+        given = [_without_scheme(headers[name]) for name in KEY_HEADERS if headers.get(name)]
         owners = [
             owner for sent in given for key, owner in self._keys if hmac.compare_digest(sent, key)
         ]

@@ -156,7 +156,9 @@ def open_tracing(endpoint: str) -> Tracing:
     """
     if not endpoint.startswith(("http://", "https://")):
         # Not quoted: it may have a password in front of the host.
-        raise ConfigError("the collector's address begins with no http://; give http://HOST:4318")
+        raise ConfigError(
+            "the address of the collector must begin with http:// or https://; give http://HOST:4318"
+        )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

@@ -53,7 +53,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise HTTPError(400, "the body is nested too deep; send the fields as documented") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        if body.startswith(_MARK):
+        if body.startswith(_MARK) and not body.startswith(_MARK + _MARK):  # each costs a copy
             return decode(body[len(_MARK) :], kind)
         what = str(error) if body.strip() else "the body is empty"
         remedy = "send a JSON object"

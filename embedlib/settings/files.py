@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import sys
@@ -82,7 +83,13 @@ def read_user_file(path: Path) -> dict[str, Setting]:
 
 def _has_settings(path: Path) -> bool:
     # A folder that may not be searched has none; Path.is_file raises there before Python 3.14.
-    if not os.path.isfile(path) or not _is_own(path):
+    if not os.path.isfile(path):
+        return False
+    if not _is_own(path):
+        if path.name == PROJECT_FILE:
+            logging.getLogger(__name__).warning(
+                "%s is not read: another user owns it, in a folder that all may write", path
+            )
         return False
     if path.name == PROJECT_FILE:
         return True

@@ -26,7 +26,7 @@ from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
 from embedlib_pgvector.index_names import is_name_taken, new_index_name, own_ending
 from embedlib_pgvector.queries import TableMovedError
-from embedlib_pgvector.rights import give_rights, read_rights
+from embedlib_pgvector.rights import check_no_policies, give_rights, read_rights
 from embedlib_pgvector.table import Table, count_rows, drop_table, find_table
 
 NEW: Final = "__embedlib_new"
@@ -157,22 +157,18 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
         return
     name = _replaced(destination).name
     found = connection.execute(
-        "SELECT relrowsecurity, ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"
+        "SELECT ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"
         " WHERE i.indrelid = c.oid AND NOT i.indisprimary), pg_has_role(relowner, 'USAGE'),"
         " pg_get_userbyid(relowner) FROM pg_class c WHERE c.oid = %s",
         (table.oid,),
     ).fetchone()
-    has_policies, indexes, is_owner, owner = found or (False, [], True, "")
+    indexes, is_owner, owner = found or ([], True, "")
     if not is_owner:
         raise SinkError(
             f"{name} belongs to the role {owner!r}, and only its owner may rename it, as a change "
             "of model does in the end; load as this role or as a member of it"
         )
-    if has_policies:
-        raise SinkError(
-            f"{name} has row security, whose policies the new table would not have; load into "
-            "another table, and give that the same policies"
-        )
+    check_no_policies(connection, table, name)
     num_rows, num_ours = count_rows(connection, table)
     if num_rows != num_ours:
         raise SinkError(

@@ -181,8 +181,6 @@ class IndexBuild:
         self._session.tell(f"building the index of {count_of(num_rows, 'row')}")
         self._set_memory(connection, num_rows)
         self._set_workers(connection, is_parallel)
-        if self._is_live:  # nobody waits for it, and it waits for every transaction of others
-            _set(connection, "lock_timeout", "0")
         statement = sql.SQL("CREATE INDEX {} {} ON {} USING hnsw (embedding {}) WITH ({})").format(
             sql.SQL("CONCURRENTLY" if self._is_live else ""),
             sql.Identifier(new_index_name(connection, self._table, VECTORS_INDEX)),

@@ -35,6 +35,9 @@ _DISK_FULL = "No space left on device"
 _ALONE: Final = threading.RLock()
 """Of the package, whose own lock between processes is one object for all folders and threads."""
 
+_MAX_SOCKET_BYTES = 103
+"""Of a path: macOS takes so many, Linux four more. Source: unix(4), `sun_path`."""
+
 _EXIT_SECONDS = 5.0
 """Longest wait at the end of a process for a thread that starts or stops a server."""
 
@@ -253,7 +256,10 @@ def _keep_socket_private(server: Any) -> None:
     user's folder of the session, or without one a folder below `/tmp` that all users may enter. As
     root it has to, since Postgres then runs as another user.
     """
-    if os.geteuid() and server.runtime_path == Path(tempfile.gettempdir()):
+    socket = os.fsencode(server.pgdata / ".s.PGSQL.5432")
+    if len(socket) <= _MAX_SOCKET_BYTES or not os.geteuid():
+        return
+    if server.runtime_path == Path(tempfile.gettempdir()):
         folder = lock_folder().parent / "postgres"
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -10,10 +10,13 @@ from embedlib_pgvector.connection import Connection
 
 
 def allow_long_statements(connection: Connection) -> None:
-    """Let a load take its time: building an index exceeds what a role may have for a query."""
+    """Let a load take its time: building an index exceeds what a role may have for a query.
+
+    Beside a live table that waits for every transaction of others, and nobody waits for it.
+    """
     connection.execute(
         "SELECT set_config(name, '0', false) FROM pg_settings"
-        " WHERE name IN ('statement_timeout', 'transaction_timeout')"
+        " WHERE name IN ('statement_timeout', 'transaction_timeout', 'lock_timeout')"
     )
 
 

@@ -30,7 +30,7 @@ from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
 from embedlib_pgvector.positions import read_position, write_position
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
-from embedlib_pgvector.rights import Rights, give_rights, read_rights
+from embedlib_pgvector.rights import Rights, check_no_policies, give_rights, read_rights
 from embedlib_pgvector.session_settings import (
     allow_long_statements,
     notice_killed_clients,
@@ -271,6 +271,7 @@ class PgvectorSink(TableReader):
         with connection.transaction():
             rights: Rights | None = None
             if table is not None and target.recreate:
+                check_no_policies(connection, table, self.name)
                 rights = read_rights(connection, table)
                 drop_to_make_anew(connection, table, self.name)
             if is_new:

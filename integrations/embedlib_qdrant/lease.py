@@ -138,11 +138,13 @@ class Lease:
         if _now_s() - self._last_beat_s > EXPIRES_S:
             self._request(self.beat)
         if self._is_lost:
-            who = self._lost_to or "another load, which has ended,"
-            raise SinkError(
-                f"{self._name}: this load was not heard of for {EXPIRES_S:g} s, and {who} has "
-                "taken over; written rows are kept"
+            why = (
+                "its lease is gone: another load has taken over and ended, or the collection was "
+                "emptied or restored"
             )
+            if self._lost_to is not None:
+                why = f"it was not heard of for {EXPIRES_S:g} s, and {self._lost_to} has taken over"
+            raise SinkError(f"{self._name}: this load stops, {why}; written rows are kept")
 
     def beat(self) -> None:
         """Show that the holder lives, and find out whether it still is the holder."""

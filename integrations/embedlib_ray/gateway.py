@@ -38,6 +38,7 @@ from embedlib.serve.fleet import (
     Task,
     check_encoding,
     check_host,
+    check_page,
     describe,
     find_route,
     headers_of,
@@ -113,6 +114,7 @@ class Gateway:
         try:
             route, exchange.rest = find_route(request)
             check_host(request.headers.get("host"), self._options.allowed_hosts)
+            check_page(request.method, request.headers)
             if route.needs_key:
                 self._keys.check(request.headers)
             call = Call(

@@ -59,6 +59,7 @@ def message_of(error: Any) -> str:
         ('{"input": "a"}'.encode("utf-16"), 400, "its text is not UTF-8"),
         ('{"input": "a"}'.encode("utf-16-le"), 400, "its text is not UTF-8"),
         ("\ufeff{}".encode(), 400, "input is missing"),
+        ("\ufeff".encode() * 2000 + b"{}", 400, "the body is not JSON"),
         (b'{"input": NaN}', 400, "not JSON"),
         (b"[" * 100_000, 400, "the body"),
         (b'{"input": ' + b"[" * 100_000, 400, "input"),

@@ -474,6 +474,7 @@ def test_what_a_page_of_another_site_sends_unasked_is_refused(
     assert status("same-origin", kind) == 200
     assert status("cross-site", "application/json") == 200
     assert status("cross-site", kind, authorization="Bearer k") == 200
+    assert status("cross-site", kind, **{"x-api-key": "k"}) == 200
     page = client.send("GET", "/ui", headers={"sec-fetch-site": "cross-site"})  # a link to it
     assert page.status_code == 200
 

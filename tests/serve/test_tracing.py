@@ -124,5 +124,5 @@ def test_the_run_of_a_job_is_linked_to_the_request_that_made_it(
 
 
 def test_a_collector_is_an_address() -> None:
-    with pytest.raises(ConfigError, match="begins with no http://; give http"):
+    with pytest.raises(ConfigError, match="must begin with http:// or https://; give"):
         open_tracing("collector:4317")

@@ -29,7 +29,7 @@ from embedlib.engines.cuda.loaded_model import CudaPrecision, LoadedModel
 from embedlib.engines.cuda.prefixes import Prefixes
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
-from embedlib.engines.out_of_memory import why_lost
+from embedlib.engines.gpu_errors import loss_of
 from embedlib.errors import EngineRunError
 from embedlib.interrupts import SafeCondition, is_of_handler
 from embedlib.models.spec import ModelSpec, Pooling
@@ -347,7 +347,7 @@ class CudaEngine:
 
     def _lose(self, error: BaseException) -> None:
         """Give the GPU up, if this error of waiting for it says that it is lost."""
-        self._lost = self._lost or why_lost(error)
+        self._lost = self._lost or loss_of(error)
 
     # On the launching or the ending thread.
 

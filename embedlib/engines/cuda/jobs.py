@@ -14,7 +14,7 @@ from embedlib.engines.cuda.executor import DeviceBatch
 from embedlib.engines.cuda.groups import Group
 from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.results import Result
-from embedlib.engines.out_of_memory import is_out_of_memory
+from embedlib.engines.gpu_errors import is_out_of_memory
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError, first_line
 
 

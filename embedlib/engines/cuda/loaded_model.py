@@ -31,8 +31,8 @@ from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches, bucket_sizes
 from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
+from embedlib.engines.gpu_errors import is_out_of_memory
 from embedlib.engines.gpu_memory import MAX_PREFIX_TOKENS
-from embedlib.engines.out_of_memory import is_out_of_memory
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import ModelSpec

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
-from embedlib.engines.out_of_memory import is_out_of_memory, why_lost
+from embedlib.engines.gpu_errors import is_out_of_memory, loss_of
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.engines.torch_gpus import take_share
@@ -232,7 +232,7 @@ class TensorRTLLMEngine:
 
     def _lose(self, error: BaseException) -> None:
         """Give the GPU up, if this error of waiting for it says that it is lost."""
-        self._lost = self._lost or why_lost(error)
+        self._lost = self._lost or loss_of(error)
 
 
 class _Pending:

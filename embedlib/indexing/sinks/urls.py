@@ -17,7 +17,7 @@ from embedlib.indexing.sinks.protocol import Sink
 
 ENTRY_POINT_GROUP = "embedlib.sinks"
 
-_HALF_A_LOGIN = re.compile(r"//[^/@\[]*:(?!\d+(?:/|$))[^@]*")
+_HALF_A_LOGIN = re.compile(r"//[^/@\[]*:(?!\d+(?:[/,]|$))[^@]*")
 """A user with a password, or the first half of one, and no host, which a number would follow."""
 
 _BUILT_IN = {
@@ -121,7 +121,7 @@ def without_password(url: str) -> str:
     url = re.sub(rf"(?i)((?:^|[?&\s]){secret}=)[^&]*", r"\1***", url)
     # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
     # on. If an option contains an @, this hides too much. A number after the colon is a port.
-    return re.sub(r"(//[^/?:@]*):(?!\d+[/?]).*@", r"\1:***@", url)
+    return re.sub(r"(//[^/?:@]*):(?!\d+[/?,]).*@", r"\1:***@", url)
 
 
 def open_sink(url: str) -> Sink:

@@ -49,7 +49,7 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
         raise HTTPError(
             400,
             f"max_tokens = {body.max_tokens}; {model.name} cuts texts at its own limit of {limit} "
-            "tokens alone, leave it out",
+            "tokens alone; leave it out",
             param="max_tokens",
         )
     # Each once: a repetition would be encoded again, and gives the same key.

@@ -122,7 +122,7 @@ def _check_fields(body: EmbeddingsBody) -> None:
     if body.late_chunking:
         raise HTTPError(
             400,
-            "late_chunking = true; each text is embedded for itself here, leave it out, or let "
+            "late_chunking = true; each text is embedded for itself here; leave it out, or let "
             "embedlib index cut and embed documents (--late-chunking)",
             param="late_chunking",
         )

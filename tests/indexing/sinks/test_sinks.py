@@ -82,6 +82,7 @@ def test_check_sink_sees_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         ("qdrant+https://h/c?m=0&x=", "qdrant+https", "//h/c", {"m": "0", "x": ""}),
         ("jsonl:a:b.jsonl", "jsonl", "a:b.jsonl", {}),
         ("qdrant://[::1]:6334/c?m=a@b", "qdrant", "//[::1]:6334/c", {"m": "a@b"}),
+        ("postgresql://h:1,i:2/db?user=a@b", "postgresql", "//h:1,i:2/db", {"user": "a@b"}),
     ],
 )
 def test_a_url_is_split(url: str, scheme: str, location: str, options: dict[str, str]) -> None:
@@ -139,6 +140,7 @@ def test_a_wrong_destination_is_refused(url: str, message: str) -> None:
         ("postgresql://u:p/x?y@h/db?table=t", "postgresql://u:***@h/db?table=t"),
         ("postgresql://u@h/db", "postgresql://u@h/db"),
         ("postgresql://h:5432/db?table=a@b", "postgresql://h:5432/db?table=a@b"),
+        ("postgresql://h:1,i:2/db?user=a@b", "postgresql://h:1,i:2/db?user=a@b"),
         ("postgresql://h/db?password=p&table=t", "postgresql://h/db?password=***&table=t"),
         ("qdrant://h/c?API_KEY=k", "qdrant://h/c?API_KEY=***"),
         ("postgresql://h/db?sslpassword=p&table=t", "postgresql://h/db?sslpassword=***&table=t"),

@@ -389,10 +389,16 @@ def test_a_socket_outside_of_the_folder_is_for_its_user_alone(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    shared = SimpleNamespace(runtime_path=tmp_path / "tmp")
+    far = tmp_path.joinpath(*["a folder of a long name"] * 5)
+    shared = SimpleNamespace(runtime_path=tmp_path / "tmp", pgdata=far)
     local_server._keep_socket_private(shared)
     assert shared.runtime_path == tmp_path / "cache" / "embedlib" / "postgres"
     assert shared.runtime_path.stat().st_mode & 0o777 == 0o700
-    own = SimpleNamespace(runtime_path=tmp_path / "run" / "user")  # of the session
+    own = SimpleNamespace(runtime_path=tmp_path / "run" / "user", pgdata=far)  # of the session
     local_server._keep_socket_private(own)
     assert own.runtime_path == tmp_path / "run" / "user"
+    near = SimpleNamespace(
+        runtime_path=tmp_path / "tmp", pgdata=Path("/data")
+    )  # where it lies then
+    local_server._keep_socket_private(near)
+    assert near.runtime_path == tmp_path / "tmp"

@@ -91,6 +91,29 @@ def test_readers_may_read_what_is_made_anew(pg: Any, table: str, role: str) -> N
             connection.execute(f"DELETE FROM {table}")
 
 
+@pytest.mark.parametrize("how", ["replace", "recreate"])
+def test_rights_that_every_new_table_gets_are_taken_back(
+    pg: Any, table: str, role: str, how: str
+) -> None:
+    """Of the table before they were revoked."""
+    load(pg, table, "old")
+    pg.fetch("ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO {}", role)
+    load(pg, table, "new", **{how: True})
+    with closing(pg.connect()) as connection:
+        connection.execute(f"SET ROLE {role}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(f"SELECT count(*) FROM {table}")
+
+
+def test_a_table_with_row_security_is_not_made_anew(pg: Any, table: str) -> None:
+    """Everybody who may read some of its rows could read all of the new one."""
+    load(pg, table, "old")
+    pg.fetch("ALTER TABLE {} ENABLE ROW LEVEL SECURITY", table)
+    with pytest.raises(SinkError, match="has row security, whose policies the new table would not"):
+        load(pg, table, "new", recreate=True)
+    assert pg.fetch(f"SELECT count(*) FROM {table}") == [NUM]
+
+
 def test_who_may_not_rename_a_table_is_told_before_the_load(pg: Any, table: str, role: str) -> None:
     load(pg, table, "old")
     pg.fetch("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}", table, role)

@@ -24,7 +24,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     )
 
 
-def why_lost(error: BaseException) -> str | None:
+def loss_of(error: BaseException) -> str | None:
     """Return why a GPU cannot be used any more after waiting for it failed; None: memory ran out.
 
     A kernel has failed, and CUDA returns its error from every later call of the process that uses
