@@ -112,10 +112,10 @@ def test_a_command_that_was_replaced_does_not_end_what_replaced_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked = []
-    deployed_at = run._deployed_at
+    version = run._version
 
-    def look() -> float | None:
-        looked.append(deployed_at())
+    def look() -> str | None:
+        looked.append(version())
         return looked[-1]
 
     def replace_and_end() -> None:
@@ -128,7 +128,7 @@ def test_a_command_that_was_replaced_does_not_end_what_replaced_it(
     def refuse(*_: object) -> None:
         raise ConfigError("it goes no further")
 
-    monkeypatch.setattr(run, "_deployed_at", look)
+    monkeypatch.setattr(run, "_version", look)
     run_command(port, paced_embedder(FAST), replace_and_end)
     assert status_of_app() == "RUNNING"
     assert "is replaced" not in caplog.text
