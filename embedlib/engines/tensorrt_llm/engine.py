@@ -63,7 +63,7 @@ class TensorRTLLMEngine:
             max_batch_tokens: token budget of a batch; None: this engine's default.
             max_inflight_bulk: maximum bulk batches in flight; None: this engine's default.
             gpu_memory_fraction: maximum share of the GPU's memory to use.
-            cache_dir: cache of tuned and compiled kernels.
+            cache_dir: cache of tuned and compiled kernels, of all models.
 
         Raises:
             EngineUnavailableError: if tensorrt-llm cannot be loaded or is too old.
@@ -83,7 +83,7 @@ class TensorRTLLMEngine:
                 register(files, folder, excluded),
                 max_seq_tokens=spec.max_seq_tokens,
                 batch_tokens=batch_tokens(spec, max_batch_tokens),
-                cache_dir=cache_dir / folder.name,
+                cache_dir=cache_dir,
             )
             model_engine = self._llm._encoder_executor.model_engine
             self._max_batch_seqs = int(model_engine.batch_size)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import json
+import logging
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 from embedlib.engines.tensorrt_llm.support import KNOWN_VERSIONS
-from embedlib.errors import EngineUnavailableError
+from embedlib.errors import OTHER_CACHE, EngineUnavailableError
+
+_logger = logging.getLogger(__name__)
 
 MODEL_MODULE: Final = "embedlib.engines.tensorrt_llm.model"
 
@@ -64,9 +70,10 @@ def make_llm(
         architecture: the name of a registered class.
         max_seq_tokens: maximum tokens of a sequence.
         batch_tokens: token budget of a batch.
-        cache_dir: cache of tuned and compiled kernels.
+        cache_dir: cache of tuned and compiled kernels, of all models.
     """
     library = load_library()
+    import torch
     from tensorrt_llm.llmapi import EncodeCudaGraphConfig
 
     sizes = [tokens for tokens in GRAPH_TOKENS if tokens <= max_seq_tokens]
@@ -75,7 +82,8 @@ def make_llm(
         graphs = EncodeCudaGraphConfig(
             batch_sizes=[1], num_tokens=sizes, seq_lens=sizes, enable_padding=True
         )
-    with _caches(cache_dir / _version()):
+    gpu = re.sub(r"\W+", "-", torch.cuda.get_device_name(0))
+    with _caches(cache_dir / _version() / gpu):
         return library.LLM(
             model=str(folder),
             encode_only=True,
@@ -97,25 +105,43 @@ def make_llm(
 def _caches(folder: Path) -> Iterator[None]:
     """Cache what is tuned and compiled while loading, so that the next load is faster.
 
-    Environment variables that the user has set are not changed. All but the last are read whenever
-    a kernel is compiled, so they stay set; kernels of other models may end up in the same folders.
+    A tuning result is the number of a kernel in a list that each kind of GPU has of its own, and
+    the library does not look where a file is from. All models share one: what is read replaces
+    what the process has. Source: `AutoTunerProfilingCache` in TensorRT-LLM, _torch/autotuner.py.
+
+    Environment variables that the user has set are not changed. The first two are read whenever a
+    kernel is compiled, so they stay set. FlashInfer has read its own when it was imported.
     """
-    for variable, name in (
-        ("TRITON_CACHE_DIR", "triton"),
-        ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
-        ("FLASHINFER_WORKSPACE_BASE", "flashinfer"),
-    ):
-        os.environ.setdefault(variable, str(folder / name))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass  # the library fails where it cannot write
+    except OSError as error:
+        _logger.warning("tuned and compiled kernels are not cached: %s; %s", error, OTHER_CACHE)
+        yield
+        return
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     variable = "TLLM_AUTOTUNER_CACHE_PATH"
     if variable in os.environ:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ[variable] = str(folder / "autotuner.json")
+    results = folder / "autotuner.json"
+    _remove_torn(results)
+    os.environ[variable] = str(results)
     try:
         yield
     finally:
         del os.environ[variable]
+
+
+def _remove_torn(path: Path) -> None:
+    """Remove a JSON file that a process left incomplete, which the library refuses to read."""
+    with suppress(OSError):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            path.unlink()
 
 
 def _version() -> str:

@@ -17,7 +17,6 @@ OURS = "embedlib.engines.tensorrt_llm"
 KEPT_VARIABLES = (
     "TRITON_CACHE_DIR",
     "TORCHINDUCTOR_CACHE_DIR",
-    "FLASHINFER_WORKSPACE_BASE",
     "TLLM_AUTOTUNER_CACHE_PATH",
     "TRTLLM_NO_USAGE_STATS",
     "CUDA_VISIBLE_DEVICES",
@@ -109,6 +108,7 @@ def gpu(nvidia_smi: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Ite
         ("Event", FakeEvent),
         ("stream", on_stream),
         ("current_stream", FakeStream),
+        ("get_device_name", lambda index=0: "NVIDIA H200"),
         ("get_per_process_memory_fraction", lambda index: 1.0),
         ("set_per_process_memory_fraction", lambda fraction, index: None),
         ("empty_cache", lambda: None),

@@ -207,6 +207,31 @@ def test_a_graph_before_its_predecessor_has_read(make: Callable[..., Any], graph
         llm.encode([[1]], copy_logits_to_host=False)
 
 
+def test_tuning_results(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from tensorrt_llm._torch.autotuner import AutoTuner, autotune
+
+    path, tuner = tmp_path / "results.json", AutoTuner.get()
+    monkeypatch.setenv("TLLM_AUTOTUNER_CACHE_PATH", str(path))
+    llm = make()
+    llm.encode([[1]])
+    assert tuner.missed == set()
+    other = tmp_path / "of_another_model.json"
+    other.write_text(json.dumps(json.loads(path.read_text()) | {"rank_0": {}}))
+    with autotune(str(other)):
+        pass
+    llm.encode([[1]])
+    assert tuner.missed, "what is read replaces what there was"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index=0: "NVIDIA L40S")
+    with pytest.raises(AssertionError, match="results of a GPU NVIDIA H200"):
+        make()
+    path.write_text("{")
+    with pytest.raises(ValueError, match="Expecting property name"):
+        make()
+
+
 def test_an_unknown_class(make: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="Unknown model architecture: NoSuchModel"):
         make(model_kwargs={"architectures": ["NoSuchModel"]})

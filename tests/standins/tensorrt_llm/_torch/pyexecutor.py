@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tensorrt_llm._torch.attention.backends.interface import AttentionMetadata
+from tensorrt_llm._torch.autotuner import AutoTuner, autotune
 from tensorrt_llm._torch.model_config import ModelConfig, QuantConfig
 from tensorrt_llm._torch.models.modeling_utils import MODEL_CLASS_MAPPING
 
@@ -42,6 +44,9 @@ class ModelEngine:
         self.max_seq_len = min(self.max_seq_len, self.model.infer_max_seq_len())
         for length in {1, min(2, self.max_seq_len), self.max_seq_len}:  # the warm-up
             self._forward([0] * length, [length])
+        with autotune(os.environ.get("TLLM_AUTOTUNER_CACHE_PATH")):
+            self._forward([0], [1])
+        AutoTuner.get().missed.clear()
 
     def encoder_forward(
         self, inputs: dict[str, Any], gather_context_logits: bool

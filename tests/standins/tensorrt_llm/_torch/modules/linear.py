@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tensorrt_llm._torch.autotuner import AutoTuner
 from tensorrt_llm._torch.model_config import QuantConfig
 
 E4M3_MAX = 448.0
@@ -86,6 +87,7 @@ class Linear(nn.Module):
         weight, bias = self.weight, self.bias
         if not self.is_fp8:
             return functional.linear(values, weight, bias)
+        AutoTuner.get().choose(f"{self.in_features} to {self.out_features}")
         # Each token has its own scale; the product is computed in higher precision.
         wide = values.float()
         scales = wide.abs().amax(-1, keepdim=True).clamp(min=1e-12) / E4M3_MAX
