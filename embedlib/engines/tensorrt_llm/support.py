@@ -21,6 +21,13 @@ KNOWN_VERSIONS: Final = "1.3.0rc22 to 1.3.0rc29"
 
 POOLING_MODES: Final = ("cls", "mean", "last_token")
 
+UNKNOWN_TYPES: Final = ("llama_bidirec", "bidirlm", "bidirectional_pplx_qwen3")
+"""TensorRT-LLM reads config.json with transformers, which knows these types only from code in the
+model's folder; that code is never run.
+
+Source: `load_pretrained_config` in TensorRT-LLM, _torch/pyexecutor/config_utils.py;
+CONFIG_MAPPING_NAMES of transformers 5.5 to 5.17."""
+
 MAX_BATCH_TOKENS: Final = 16384
 """Enough tokens to keep an H200 busy with a 7B model's matrix products; not measured yet."""
 
@@ -67,13 +74,16 @@ def check_supported(spec: ModelSpec) -> None:
 
 def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
     """Yield the transformer's traits that are not implemented."""
+    row = ROWS[encoder.family]
+    if row.model_type in UNKNOWN_TYPES:
+        yield f"model_type {row.model_type}, which its transformers does not know"
     if (encoder.norm_placement, encoder.norm) not in (("pre", "rms_norm"), ("post", "layer_norm")):
         yield f"norm_placement {encoder.norm_placement} with {encoder.norm}"
     if encoder.norms_embeddings:
         yield "norms_embeddings"
     if encoder.norm == "layer_norm" and not encoder.has_norm_bias:
         yield "layer norms without bias"
-    if ROWS[encoder.family].stores_norms_less_one:
+    if row.stores_norms_less_one:
         yield "norm weights stored minus one"
     if encoder.embedding_scale != 1:
         yield f"embedding_scale {encoder.embedding_scale:g}"

@@ -38,7 +38,9 @@ REFUSED = {
     "nomic_bert-moe": "experts",
     "lfm2": "convolutions",
     "embedding_gemma2_text": "layer_input_size 12; has_v_norm; wide_heads; ",
-    "pplx": "the module RoundTanh",
+    "pplx": "model_type bidirectional_pplx_qwen3, which its transformers .*; the module RoundTanh",
+    "llama_bidirec": "model_type llama_bidirec, which its transformers does not know",
+    "bidirlm": "model_type bidirlm, which its transformers does not know",
     "bert-prompt": "pooling that excludes the prompt",
     "bert-concat": "pooling max; pooling mean_sqrt_len; pooling weighted_mean",
 }
