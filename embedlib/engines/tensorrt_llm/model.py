@@ -4,7 +4,7 @@ TensorRT-LLM looks up a model's class by the name in `architectures`. `register`
 one spec and its weights, under a name that no checkpoint uses.
 
 Source: the arguments of the modules and the fields of the batch's metadata are those of
-TensorRT-LLM 1.3.0rc22 to rc29, tensorrt_llm/_torch/{attention,modules,models}.
+TensorRT-LLM 1.3.0rc22 to 1.4.0rc1, tensorrt_llm/_torch/{attention,modules,models}.
 """
 
 from __future__ import annotations

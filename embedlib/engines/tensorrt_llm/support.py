@@ -16,7 +16,7 @@ from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize
 
 FIRST_VERSION: Final = (1, 3, 0, 22)
 """1.3.0rc22, the first on PyPI with `LLM.encode`, `return_raw_logits` and CUDA graphs for it."""
-KNOWN_VERSIONS: Final = "1.3.0rc22 to 1.3.0rc29"
+KNOWN_VERSIONS: Final = "1.3.0rc22 to 1.4.0rc1"
 """The versions this engine was written for."""
 
 POOLING_MODES: Final = ("cls", "mean", "last_token")

@@ -587,7 +587,7 @@ def test_a_version_without_what_is_called(
         monkeypatch.setattr(TorchLlmArgs, "model_fields", {})
     else:
         monkeypatch.setattr(gpu.LLM, "encode", lambda self, inputs: None)
-    told = r"has no LLM\.encode with encode_only and return_raw_logits; install 1\.3\.0rc22 to 1\.3"
+    told = r"has no LLM\.encode with encode_only and return_raw_logits; install 1\.3\.0rc22 to 1\.4"
     with pytest.raises(EngineUnavailableError, match=told):
         make("llama", precision="bf16")
 
