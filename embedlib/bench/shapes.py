@@ -21,7 +21,7 @@ from embedlib.bench.shape_tokenizer import TOKENIZERS, TokenizerKind
 from embedlib.bench.shape_weights import write_weights
 from embedlib.config import Config
 from embedlib.errors import ConfigError
-from embedlib.models.hub import ModelFolder, find_model
+from embedlib.models.hub import ModelFolder, resolve
 from embedlib.testing.models.write import write_json
 
 SHAPE_PREFIX: Final = "shape:"
@@ -172,7 +172,7 @@ def find_or_write(model: str, config: Config, scratch: Path) -> ModelFolder:
         EmbedlibError: there is no such model or shape.
     """
     if not model.startswith(SHAPE_PREFIX):
-        return find_model(model, config)
+        return resolve(model, config)
     return ModelFolder(name=model, path=write_shape(model, scratch / "shape"))
 
 

@@ -56,23 +56,15 @@ class ModelFolder:
 
 
 def resolve(
-    name: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    cache_folder: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    with_weights: bool = True,
+    name: str | os.PathLike[str], config: Config | None = None, *, with_weights: bool = True
 ) -> ModelFolder:
     """Return the folder of a model; downloads missing files from the hub.
 
     Args:
         name: a folder, a pack, `package:NAME`, or a hub name such as `BAAI/bge-small-en-v1.5`; a
             name without an owner is looked up under `sentence-transformers/` first.
-        revision: branch, tag or commit of a hub model; None means the default branch.
-        token: hub token; True reads the stored one, None uses it if there is one.
-        cache_folder: hub cache; None is the hub's own.
-        local_files_only: use only the cache and open no socket, as with `HF_HUB_OFFLINE=1`.
+        config: the options; of them `revision`, `token`, `cache_folder` and `local_files_only`,
+            which opens no socket, as with `HF_HUB_OFFLINE=1`. None: the default ones.
         with_weights: False downloads the settings of a hub model alone.
 
     Raises:
@@ -80,41 +72,22 @@ def resolve(
         ModelWeightsError: if the hub repository has no safetensors weights.
         ConfigError: if `revision` is given for a folder or a package.
     """
+    config = config or Config()
     text = os.fspath(name)
     folder = _expanded(text)
     # os.path: a method of Path raises for a name that is too long.
     is_local = os.path.exists(folder) or isinstance(name, os.PathLike) or not _is_hub_name(text)
     is_package = text.startswith(PACKAGE_PREFIX)
-    if revision is not None and (is_package or is_local):
+    if config.revision is not None and (is_package or is_local):
         raise ConfigError(
-            f"revision={revision!r} applies only to hub models; {text!r} is not one; leave it out"
+            f"revision={config.revision!r} applies only to hub models; {text!r} is not one; leave "
+            "it out"
         )
     if is_package:
         return ModelFolder(name=text, path=find_in_package(text.removeprefix(PACKAGE_PREFIX)))
     if is_local:
         return ModelFolder(name=text, path=_check_folder(folder, text))
-    return _find_on_hub(
-        text,
-        revision=revision,
-        token=token,
-        cache_folder=cache_folder,
-        local_files_only=local_files_only,
-        with_weights=with_weights,
-    )
-
-
-def find_model(
-    name: str | os.PathLike[str], config: Config, *, with_weights: bool = True
-) -> ModelFolder:
-    """Return the folder of a model, by the options in `config`; see `resolve`."""
-    return resolve(
-        name,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-        with_weights=with_weights,
-    )
+    return _find_on_hub(text, config, with_weights)
 
 
 def weights_of(files: Iterable[str]) -> list[str]:
@@ -206,15 +179,7 @@ def _instead(folder: Path, name: str) -> str:
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def _find_on_hub(
-    name: str,
-    *,
-    revision: str | None,
-    token: str | bool | None,
-    cache_folder: str | os.PathLike[str] | None,
-    local_files_only: bool,
-    with_weights: bool,
-) -> ModelFolder:
+def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
     import huggingface_hub  # imported here: it loads slowly, and a local folder does not need it
     from huggingface_hub import errors
 
@@ -224,15 +189,15 @@ def _find_on_hub(
         try:
             snapshot = huggingface_hub.snapshot_download(
                 repo,
-                revision=revision,
-                token=token,
-                cache_dir=None if cache_folder is None else os.fspath(cache_folder),
-                local_files_only=local_files_only,
+                revision=config.revision,
+                token=config.token,
+                cache_dir=config.cache_folder,
+                local_files_only=config.local_files_only,
                 allow_patterns=[*_SETTINGS, *([_WEIGHTS] if with_weights else [])],
                 ignore_patterns=list(_IGNORE),
             )
         except Exception as error:  # the hub's client also raises errors of its HTTP library
-            what, remedy = explain(error, revision=revision, token=token, cache_folder=cache_folder)
+            what, remedy = explain(error, config)
             tried.append(f"hub repository {repo!r} ({what})")
             if isinstance(error, errors.GatedRepoError) or not isinstance(
                 error, (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError)
@@ -246,25 +211,12 @@ def _find_on_hub(
         if with_weights:
             _check_weights(repo, found)
         if may_have(found.path, MODULES):
-            _ask_for_modules(
-                repo,
-                found.path.name,
-                token=token,
-                cache_folder=cache_folder,
-                local_files_only=local_files_only,
-            )
+            _ask_for_modules(repo, found.path.name, config)
         return found
     raise ModelNotFoundError(_not_found(name, tried, remedy))
 
 
-def _ask_for_modules(
-    repo: str,
-    commit: str,
-    *,
-    token: str | bool | None,
-    cache_folder: str | os.PathLike[str] | None,
-    local_files_only: bool,
-) -> None:
+def _ask_for_modules(repo: str, commit: str, config: Config) -> None:
     """Ask the hub for modules.json, whose absence its client then remembers.
 
     `snapshot_download` returns what is cached if the hub cannot be asked, and does not say so. Then
@@ -273,15 +225,11 @@ def _ask_for_modules(
     import huggingface_hub
     from huggingface_hub import constants
 
-    if local_files_only or constants.HF_HUB_OFFLINE:
+    if config.local_files_only or constants.HF_HUB_OFFLINE:
         return  # hf_hub_download would open a connection all the same, to name the caller
     with suppress(Exception):  # the hub's client also raises errors of its HTTP library
         huggingface_hub.hf_hub_download(
-            repo,
-            MODULES,
-            revision=commit,
-            token=token,
-            cache_dir=None if cache_folder is None else os.fspath(cache_folder),
+            repo, MODULES, revision=commit, token=config.token, cache_dir=config.cache_folder
         )
 
 

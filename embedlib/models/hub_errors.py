@@ -5,21 +5,18 @@ from __future__ import annotations
 import errno
 import os
 from http import HTTPStatus
+from pathlib import Path
 
+from embedlib.config import Config
 from embedlib.errors import typed_line
 from embedlib.models.python_packages import PACKAGE_PREFIX
 
 
-def explain(
-    error: Exception,
-    *,
-    revision: str | None,
-    token: str | bool | None,
-    cache_folder: str | os.PathLike[str] | None,
-) -> tuple[str, str]:
+def explain(error: Exception, config: Config) -> tuple[str, str]:
     """Return what went wrong on the hub, and the remedy."""
     from huggingface_hub import constants, errors
 
+    revision, token, cache_folder = config.revision, config.token, config.cache_folder
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return (
             f"no space left on the disk of {cache_folder or constants.HF_HUB_CACHE}",
@@ -70,7 +67,7 @@ def explain(
     )
 
 
-def _other_cache(cache_folder: str | os.PathLike[str] | None) -> str:
+def _other_cache(cache_folder: str | Path | None) -> str:
     """Return, for the end of a remedy, how to read the cache that sentence-transformers was told.
 
     Source: sentence-transformers 6.2, `base/model.py`; what is in there has the hub's layout.

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError, ModelError
-from embedlib.models.hub import ModelFolder, find_model, may_be_on_hub, weights_of
+from embedlib.models.hub import ModelFolder, may_be_on_hub, resolve, weights_of
 from embedlib.models.hub_cache import hub_name
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, MAX_HEADER_BYTES
@@ -40,7 +40,7 @@ def asks_hub(name: str, config: Config) -> bool:
 def is_in_cache(name: str, config: Config) -> bool:
     """Return whether the hub's cache has a model with its weights; asks nobody."""
     try:
-        found = find_model(name, replace(config, local_files_only=True), with_weights=False)
+        found = resolve(name, replace(config, local_files_only=True), with_weights=False)
     except ModelError:
         return False
     return _has_weights(found.path)

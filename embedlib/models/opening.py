@@ -37,7 +37,7 @@ from embedlib.models.compiled.engine_folder import (
     verify_engine_folder,
 )
 from embedlib.models.folders import read_folder
-from embedlib.models.hub import ModelFolder, find_model
+from embedlib.models.hub import ModelFolder, resolve
 from embedlib.models.hub_outline import (
     asks_hub,
     is_in_cache,
@@ -82,7 +82,7 @@ class OpenedModel:
             ConfigError: `revision` is given for a model that is not on the hub.
             EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
         """
-        return cls._of(find_model(name, config), config)
+        return cls._of(resolve(name, config), config)
 
     @classmethod
     @contextmanager
@@ -100,7 +100,7 @@ class OpenedModel:
         if isinstance(name, PathLike) or not asks_hub(name, config) or is_in_cache(name, config):
             yield None
             return
-        found = find_model(name, config, with_weights=False)
+        found = resolve(name, config, with_weights=False)
         missing = missing_weights(found, config) or {}
         if sum(missing.values()) < max(min_bytes, 1):
             yield None
@@ -124,7 +124,7 @@ class OpenedModel:
         if isinstance(name, PathLike) or not asks_hub(name, config) or is_in_cache(name, config):
             yield cls.find(name, config)
             return
-        found = find_model(name, config, with_weights=False)
+        found = resolve(name, config, with_weights=False)
         missing = missing_weights(found, config)
         if missing is not None and not missing:  # the repository has none
             yield cls.find(name, config)

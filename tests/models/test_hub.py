@@ -9,6 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -16,7 +17,8 @@ from huggingface_hub import errors
 
 from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
-from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, resolve
+from embedlib.models import hub
+from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub
 from embedlib.models.hub_cache import may_have
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
@@ -48,6 +50,10 @@ def hub_error(kind: type[Exception], message: str = "no\nsecond line") -> Except
     error = kind.__new__(kind)
     error.args = (message,)
     return error
+
+
+def resolve(name: str | Path, **options: Any) -> ModelFolder:
+    return hub.resolve(name, Config(**options))
 
 
 def one_line(caught: pytest.ExceptionInfo[Exception]) -> str:
@@ -535,6 +541,7 @@ def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OFFLINE = """
 import sys
+from embedlib.config import Config
 from embedlib.errors import ModelNotFoundError
 from embedlib.models.hub import resolve
 
@@ -547,7 +554,8 @@ sys.addaudithook(refuse_sockets)
 cache, local_files_only = sys.argv[1], sys.argv[2] == "argument"
 for name in "owner/model", "owner/partial", "missing":
     try:
-        print(resolve(name, cache_folder=cache, local_files_only=local_files_only).revision)
+        config = Config(cache_folder=cache, local_files_only=local_files_only)
+        print(resolve(name, config).revision)
     except ModelNotFoundError as error:
         print(error)
 """

@@ -11,7 +11,7 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
-from embedlib.models.hub import find_model
+from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
 from embedlib.models.weights.load import load_weights
@@ -267,7 +267,7 @@ def test_a_folder_without_a_model_is_told_what_it_holds(
         read_model_files(tmp_path)
     named = message if name != "README.md" else "holds neither config.json nor modules.json"
     with pytest.raises(ModelNotFoundError, match=named):
-        find_model(str(tmp_path), Config())
+        resolve(str(tmp_path), Config())
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"base_model_name_or_path": 7}'])

@@ -243,7 +243,7 @@ def test_names_and_values_in_messages_are_short_and_on_one_line() -> None:
 @pytest.mark.parametrize("name", ["x" * 5000, "a/" * 3000, "a\x00b", "~nobody-of-this-name/model"])
 def test_an_odd_name_of_a_model_is_not_found(name: str) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
-        resolve(name, local_files_only=True)
+        resolve(name, Config(local_files_only=True))
     assert len(str(caught.value).splitlines()) == 1
 
 
