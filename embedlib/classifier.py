@@ -13,7 +13,6 @@ import numpy as np
 
 from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.refusals import check_text
-from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
@@ -75,19 +74,18 @@ class Classifier(ScoringSession):
                     "are, put the words in front of them yourself"
                 )
 
-    def _open(self, meter: Meter) -> None:
+    def _open(self) -> None:
         head = self._head
         if head.template is not None:
             raise ConfigError("this model asks about pairs of texts; load it with Reranker")
-        self._meter = meter
         self._tokenizer = Tokenizer(
             self.tokenizer,
             self.spec.max_seq_tokens,
             on_truncate=self.config.on_truncate,
             excludes_prompt=False,
-            meter=meter,
+            meter=self._meter,
         )
-        self._start(meter)
+        self._start()
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is an iterable of str, too

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
@@ -30,7 +29,7 @@ from embedlib.session.embedding import EmbeddingSession
 from embedlib.session.late_interaction import check_can_calibrate, check_output
 from embedlib.session.result_types import as_encode
 from embedlib.session.running import aconvert
-from embedlib.session.sparse_outputs import QueryTable, SpladeCall, table_call
+from embedlib.session.sparse_outputs import QueryTable, splade_call, table_call
 from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import Chunks, TokenPipeline, make_token_call
 from embedlib.session.tokenizers import make_tokenizers
@@ -48,20 +47,21 @@ class Embedder(EmbeddingSession):
 
     _tokenizer: Tokenizer
 
-    def _open(self, meter: Meter) -> None:
+    def _open(self) -> None:
         self._has_warned = False
         self._calls = CallFactory(self.spec, self.config, self._model.known, self._policy)
-        given = (self.spec, self.tokenizer, self.config, meter)
+        given = (self.spec, self.tokenizer, self.config, self._meter)
         self._tokenizer, self._query_tokenizer = make_tokenizers(*given)
-        parts = (self.config, meter, self._callers, self._policy)
+        parts = (self._start_pipeline, self._callers)
         self._token_pipeline = TokenPipeline(self._model.lower_tokens, *parts)
         self._ending.add(self._token_pipeline.close)
-        queries = None if self._model.files is None else self._model.files.queries
+        files = self._model.files
         self._query_table: QueryTable | None = None
-        if queries is not None:
-            self._query_table = QueryTable(self._model, queries, *parts)
-            self._ending.add(self._query_table.close)
-        self._start(meter)
+        if files is not None and files.queries is not None:
+            pipeline = TokenPipeline(self._model.lower_queries, *parts)
+            self._query_table = QueryTable(files, pipeline, self.config, self._meter)
+            self._ending.add(pipeline.close)
+        self._start()
 
     # Encoding: names and order of the arguments are those of sentence-transformers.
 
@@ -406,10 +406,9 @@ class Embedder(EmbeddingSession):
         if not self.spec.is_sparse or chunks is not None:
             of_tokens = make_token_call(self._model, self.config, call, output_value, chunks)
             self._pipeline.check_open()
-            return of_tokens.call, of_tokens.finish, self._token_pipeline.get()
+            return *of_tokens, self._token_pipeline.get()
         if self._query_table is not None and call.tokenizer is self._query_table.tokenizer:
             self._pipeline.check_open()
-            of_table = table_call(call)
-            return of_table.call, of_table.finish, self._query_table.pipeline()
-        weights = table_call(call) if self.spec.encoder.is_table else SpladeCall(call)
-        return weights.call, weights.finish, self._pipeline
+            return *table_call(call), self._query_table.pipeline.get()
+        make = table_call if self.spec.encoder.is_table else splade_call
+        return *make(call), self._pipeline

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from embedlib.batching.pairs import PairTokenizer
-from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
@@ -62,7 +61,7 @@ class Reranker(ScoringSession):
                     "Embedder's prompts, a Reranker puts a prompt in front of the query as it is"
                 )
 
-    def _open(self, meter: Meter) -> None:
+    def _open(self) -> None:
         self._template = self._head.template
         if self._template is None and self._head.has_chat_template:
             raise ModelUnsupportedError(
@@ -72,7 +71,7 @@ class Reranker(ScoringSession):
             )
         self._prompts = Prompts(self.spec, self.config)
         self._tokenizer = PairTokenizer(
-            self.tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=meter
+            self.tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=self._meter
         )
         num_around = self._tokenizer.num_special_tokens
         if self.max_seq_length <= num_around:
@@ -81,7 +80,7 @@ class Reranker(ScoringSession):
                 f"{'max_seq_tokens' if is_given else 'max_seq_length'} = {self.max_seq_length}; "
                 f"this model puts {num_around} tokens around every pair, it needs more than these"
             )
-        self._start(meter)
+        self._start()
 
     @property
     def prompts(self) -> Mapping[str, str]:

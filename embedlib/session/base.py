@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
@@ -179,8 +180,17 @@ class Session(StrictAttributes):
         self._policy = policy
         self._callers = Callers()
         self._ending = Ending(self._callers)
+        self._meter = Meter(perf_counter)
+        # Without a reference to this object, which the garbage collector may close.
+        self._start_pipeline = partial(
+            Pipeline,
+            meter=self._meter,
+            max_queued_texts=config.max_queued_texts,
+            policy=policy,
+            callers=self._callers,
+        )
         try:
-            self._open(Meter(perf_counter))
+            self._open()
         except BaseException:
             if "_pipeline" in vars(self):  # its threads have the engine, and free it
                 self._ending.close_or_log(self._close_seconds)
@@ -188,19 +198,13 @@ class Session(StrictAttributes):
                 model.engine.close()
             raise
 
-    def _open(self, meter: Meter) -> None:
+    def _open(self) -> None:
         """Make the parts of this class, `_tokenizer` among them, and call `_start` last."""
         raise NotImplementedError
 
-    def _start(self, meter: Meter) -> None:
+    def _start(self) -> None:
         """Start the threads; `close` ends them before it closes the parts that `_open` made."""
-        self._pipeline = Pipeline(
-            self._model.engine,
-            meter,
-            max_queued_texts=self.config.max_queued_texts,
-            policy=self._policy,
-            callers=self._callers,
-        )
+        self._pipeline = self._start_pipeline(self._model.engine)
         self._ending.add(self._pipeline.close)
         end_preparing = self._model.start_preparing()
         if end_preparing is not None:

@@ -1,7 +1,7 @@
 """Outputs made of per-token vectors: the vectors themselves, lexical weights, chunks.
 
-`TokenPipeline` computes per-token vectors with a second engine; a `TokenCall` converts them to the
-output of one call.
+`TokenPipeline` computes per-token vectors with a second engine; `token_call` makes of them the
+outputs of one call.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from embedlib.batching.callers import Callers, counted
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.policy import BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.batching.stats import Meter
 from embedlib.closing import CLOSE_SECONDS, Deadline, closed_error
 from embedlib.config import Config
 from embedlib.engines.base import Engine
@@ -43,6 +41,9 @@ TokenVectors = NDArray[np.float32]
 """float32[L, H]: the per-token vectors of a text with L tokens."""
 FinishText = Callable[[TokenVectors, list[int]], Any]
 """Takes the per-token vectors and the token ids of a text, and returns its output."""
+CallAndFinish = tuple[Call, Callable[[Any], Any]]
+"""The call to run, and what makes its outputs of the engine's rows: a list, or for a single str
+its only output."""
 Chunks = Sequence[Span] | Sequence[Sequence[Span]]
 """Spans of one text, or of each of several texts."""
 
@@ -56,25 +57,19 @@ class TokenPipeline:
     def __init__(
         self,
         lower: Callable[[], Engine],
-        config: Config,
-        meter: Meter,
+        start: Callable[[Engine], Pipeline],
         callers: Callers,
-        policy: BatchingPolicy,
     ) -> None:
         """Make no engine yet.
 
         Args:
             lower: makes the engine.
-            config: the options of the model.
-            meter: counts.
+            start: starts its pipeline.
             callers: of the model.
-            policy: how texts are divided into batches.
         """
         self.callers = callers
-        self._policy = policy
         self._lower = lower
-        self._config = config
-        self._meter = meter
+        self._start = start
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._pid = os.getpid()
@@ -103,15 +98,6 @@ class TokenPipeline:
                 raise closed_error()
             return self._pipeline
 
-    def _start(self, engine: Engine) -> Pipeline:
-        return Pipeline(
-            engine,
-            self._meter,
-            max_queued_texts=self._config.max_queued_texts,
-            policy=self._policy,
-            callers=self.callers,
-        )
-
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Free the engine, if there is one.
 
@@ -132,40 +118,28 @@ class TokenPipeline:
             self._pipeline.close(deadline.seconds_left())
 
 
-class TokenCall:
-    """A call whose outputs are made of per-token vectors."""
+def token_call(call: EmbeddingCall, finish_text: FinishText | list[FinishText]) -> CallAndFinish:
+    """Return a call for per-token vectors, and what makes the outputs of its texts.
 
-    def __init__(self, call: EmbeddingCall, finish_text: FinishText | list[FinishText]) -> None:
-        """Prepare the call.
+    Args:
+        call: the texts.
+        finish_text: makes the output of a text; or one for each text.
+    """
+    each = finish_text if isinstance(finish_text, list) else [finish_text] * len(call.texts)
+    token_ids: dict[int, list[int]] = {}
 
-        Args:
-            call: the texts.
-            finish_text: makes the output of a text; or one for each text.
-        """
-        self._is_single = call.is_single
-        self._tokenize = call.tokenize
-        if not isinstance(finish_text, list):
-            finish_text = [finish_text] * len(call.texts)
-        self._finish_texts = finish_text
-        self._token_ids: dict[int, list[int]] = {}
-        # Windows have no per-token vectors: on_truncate="chunk" does not help with long texts.
-        self.call: Call = replace(call, tokenize=self._tokenize_texts, can_divide=False)
-        """The call that the session runs."""
-
-    def _tokenize_texts(
-        self, job: Job, first_row: int, texts: Sequence[str]
-    ) -> list[TokenizedText]:
-        """Make the sequences of consecutive texts, and keep their token ids for `finish`."""
-        sequences = list(self._tokenize(job, first_row, texts))
-        for sequence in sequences:
-            self._token_ids[sequence.row] = sequence.token_ids
+    def tokenize(job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
+        sequences = list(call.tokenize(job, first_row, texts))
+        token_ids.update((sequence.row, sequence.token_ids) for sequence in sequences)
         return sequences
 
-    def finish(self, rows: Iterable[TokenVectors]) -> Any:
-        """Return the outputs of the texts as a list; for a single str, its only output."""
-        texts = enumerate(zip(self._finish_texts, rows, strict=True))
-        finished = [finish(row, self._token_ids[number]) for number, (finish, row) in texts]
-        return finished[0] if self._is_single else finished
+    def finish(rows: Iterable[TokenVectors]) -> Any:
+        texts = enumerate(zip(each, rows, strict=True))
+        finished = [finish_one(row, token_ids[number]) for number, (finish_one, row) in texts]
+        return finished[0] if call.is_single else finished
+
+    # Windows have no per-token vectors: on_truncate="chunk" does not help with long texts.
+    return replace(call, tokenize=tokenize, can_divide=False), finish
 
 
 def make_token_call(
@@ -174,8 +148,8 @@ def make_token_call(
     call: EmbeddingCall,
     output_value: str,
     chunks: Chunks | None,
-) -> TokenCall:
-    """Check that the model has an output and return the call that computes it.
+) -> CallAndFinish:
+    """Check that the model has an output and return the call that computes it; see `token_call`.
 
     Args:
         model: the model.
@@ -205,7 +179,7 @@ def make_token_call(
             raise ConfigError(
                 f"chunks get sentence embeddings; leave output_value out, not {output_value!r}"
             )
-        return TokenCall(call, list(_pool_chunks(model, call, chunks)))
+        return token_call(call, list(_pool_chunks(model, call, chunks)))
     if call.precision != "float32":
         raise ConfigError(
             f"precision = {call.precision!r} is for sentence embeddings; leave it out with {what}"
@@ -214,11 +188,11 @@ def make_token_call(
         head = load_token_head(model.files, "sparse")
         ignored = ignored_token_ids(model.files, model.tokenizer)
         kept = call.max_active_dims
-        return TokenCall(call, partial(_sparse, head=head, ignored_ids=ignored, num_kept=kept))
+        return token_call(call, partial(_sparse, head=head, ignored_ids=ignored, num_kept=kept))
     if output_value == "multi_vector":
         head = load_token_head(model.files, "multi_vector")
-        return TokenCall(call, partial(_multi_vector, head=head))
-    return TokenCall(call, _token_embeddings)
+        return token_call(call, partial(_multi_vector, head=head))
+    return token_call(call, _token_embeddings)
 
 
 def _pool_chunks(model: RunningModel, call: EmbeddingCall, chunks: Chunks) -> Iterator[FinishText]:
