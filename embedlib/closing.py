@@ -133,23 +133,20 @@ def join(threads: Iterable[threading.Thread], deadline: Deadline) -> list[thread
     return [thread for thread in others if thread.is_alive()]
 
 
-def check_ended(
-    what: str, threads: Iterable[threading.Thread], timeout: float | None, consequence: str
-) -> None:
-    """Join threads for at most `timeout` seconds.
+def check_ended(what: str, threads: Iterable[threading.Thread], timeout: float | None) -> None:
+    """Join the threads of an engine for at most `timeout` seconds.
 
     Args:
         what: what is being closed, for the message.
         threads: the threads, which have been signaled to end.
         timeout: maximum seconds to wait; None: no limit.
-        consequence: what follows if a thread still runs, for the message.
 
     Raises:
         CloseTimeoutError: a thread still runs; the message names it.
     """
     left = join(threads, Deadline(timeout))
     if left:
-        raise timeout_error(what, left, timeout, consequence)
+        raise timeout_error(what, left, timeout, "a batch has not ended")
 
 
 def timeout_error(

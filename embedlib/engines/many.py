@@ -143,7 +143,7 @@ class ManyEngines:
                 an engine raises it.
         """
         self._inbox.put(_Stop())
-        check_ended("the group of engines", [self._thread], timeout, "a batch has not ended")
+        check_ended("the group of engines", [self._thread], timeout)
         late: CloseTimeoutError | None = None
         for device in self._devices:
             try:

@@ -198,7 +198,7 @@ class CudaEngine:
                 return
             self._is_closing = True
             self._changed.notify()
-        check_ended("engine cuda", self._threads, timeout, "a batch has not ended")
+        check_ended("engine cuda", self._threads, timeout)
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
         if not was_closed:

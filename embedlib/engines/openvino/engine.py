@@ -134,7 +134,7 @@ class OpenVINOEngine:
                 when it ends.
         """
         self._end()
-        check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
+        check_ended("engine openvino", self._threads, timeout)
 
 
 def _load(

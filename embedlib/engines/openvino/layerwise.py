@@ -93,7 +93,7 @@ class LayerwiseEngine:
                 when it ends.
         """
         self._end()
-        check_ended("engine openvino", [self._thread], timeout, "a batch has not ended")
+        check_ended("engine openvino", [self._thread], timeout)
 
 
 class _BatchInFlight:

@@ -149,7 +149,7 @@ class TensorRTLLMEngine:
         if self._llm is None:
             return
         self._submitted.put(None)
-        check_ended("engine tensorrt_llm", self._threads, timeout, "a batch has not ended")
+        check_ended("engine tensorrt_llm", self._threads, timeout)
         self._free()
 
     def _free(self) -> None:
