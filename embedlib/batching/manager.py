@@ -6,7 +6,6 @@ same inbox, so it waits in one place and never polls.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -169,11 +168,6 @@ class BatchManager:
         """Whether queries wait or are being computed."""
         # Without the lock: a signal handler may interrupt this and close the model.
         return self._num_queued(Lane.QUERY) + self._num_computing_queries > 0
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the calling thread is the manager's."""
-        return self.thread is threading.current_thread()
 
     def stop(self) -> None:
         """Reject new sequences, wake blocked producers and let the thread end; never blocks.

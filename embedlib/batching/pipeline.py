@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any
 
 from embedlib.batching.callers import Callers, counted
-from embedlib.batching.direct import InstantTexts
+from embedlib.batching.direct import InstantTexts, LoneQueries
 from embedlib.batching.futures import CallerFuture, check_may_wait
-from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
@@ -180,7 +179,7 @@ class Pipeline:
 
     def _feed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         self._tokenizer_thread.release_when_over(job)
-        may_wait = not self._is_own_thread
+        may_wait = threading.current_thread() not in self._threads
         for first_row, micro_batch in self._micro_batches(job, texts):
             self._tokenizer_thread.put(job, first_row, micro_batch, tokenize, may_wait=may_wait)
 
@@ -241,10 +240,6 @@ class Pipeline:
         """The threads of the pipeline; they run the callbacks of futures."""
         return self._tokenizer_thread.thread, self._manager.thread
 
-    @property
-    def _is_own_thread(self) -> bool:
-        return threading.current_thread() in self._threads
-
     @counted
     def stats(self) -> Stats:
         """Return the totals so far."""
@@ -293,7 +288,7 @@ class Pipeline:
             error = timeout_error("the model", left, timeout, consequence)
             self._fail_open_jobs(error)
             raise error
-        if not self._manager.is_own_thread:
+        if self._manager.thread is not threading.current_thread():
             self._manager.raise_end_error()
 
     def _fail_open_jobs(self, cause: BaseException) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -14,8 +15,9 @@ from embedlib.batching.refusals import WarnTruncated
 from embedlib.batching.sequence import Job
 from embedlib.engines.base import Lane
 from embedlib.errors import QueueFullError
+from embedlib.progress import Progress
+from embedlib.screens import Reading, open_screen, terminal_columns
 from embedlib.session.call import Call
-from embedlib.session.progress import showing
 from embedlib.vectors.arrays import Vectors
 
 R = TypeVar("R")
@@ -26,6 +28,8 @@ ASYNC_SLICE_CHARACTERS: Final = 1 << 16
 """Longer slices are tokenized on another thread; a tokenizer takes about a second for 2 MB."""
 ASYNC_ROWS: Final = 1024
 """More vectors are converted on another thread."""
+PROGRESS_DELAY_SECONDS: Final = 2.0
+"""An automatic bar appears only after this time."""
 FIRST_ROW: ContextVar[int] = ContextVar("FIRST_ROW", default=0)
 """Row of a call's first text in messages."""
 
@@ -74,11 +78,32 @@ def _compute(
 ) -> tuple[Job, Vectors]:
     job = _open_job(pipeline, call)
     try:
-        with showing(job, show_progress_bar, activity):
+        with _showing(job, show_progress_bar, activity):
             pipeline.feed(job, call.texts, call.tokenize)
             return job, job.future.result()
     finally:
         job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
+
+
+def _showing(job: Job, show: bool | None, activity: str) -> AbstractContextManager[object]:
+    """Show the progress of a job inside a `with` block; it neither waits for the job nor ends it.
+
+    Args:
+        job: what to look at.
+        show: None: for bulk work on a terminal that takes longer than the delay.
+        activity: what goes on.
+    """
+    is_automatic = show is None and job.lane is Lane.BULK and terminal_columns(sys.stderr) > 0
+    if not (show or is_automatic):
+        return nullcontext()
+    progress = Progress(open_screen(sys.stderr, delay=0.0 if show else PROGRESS_DELAY_SECONDS))
+    each = job.rows_per_text
+    progress.watch(
+        activity,
+        "texts",
+        lambda: Reading(done=job.num_done // each, total=job.num_texts // each),
+    )
+    return progress
 
 
 async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) -> Vectors:
