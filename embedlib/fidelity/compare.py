@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.fidelity.outputs import Embedded
-from embedlib.models.compiled.fidelity_report import FidelityReport, TextFidelity
+from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, TextFidelity
 from embedlib.vectors.similarity import similarity
 
 TOP: Final = 10
@@ -62,6 +62,12 @@ def mean_and_p1(found: NDArray[np.float64]) -> tuple[float, float]:
     return float(found.mean()), float(np.quantile(found, 0.01))
 
 
+def passes(found: NDArray[np.float64], gate: Gate) -> bool:
+    """Return whether vectors with these cosines count as the same."""
+    mean, p1 = mean_and_p1(found)
+    return mean >= gate.mean and p1 >= gate.p1
+
+
 def top10_overlap(reference: Embedded, candidate: Embedded) -> float | None:
     """Return the share of a query's ten nearest documents found by both, averaged over queries.
 
@@ -92,16 +98,8 @@ def compare(
     worst = np.argsort(found, kind="stable")[:NUM_WORST]
     mean, p1 = mean_and_p1(found)
     report = FidelityReport(
-        fingerprint=subject.fingerprint,
-        engine=subject.engine,
-        hardware=subject.hardware,
-        precision=subject.precision,
-        excluded=subject.excluded,
-        reference=subject.reference,
-        max_seq_tokens=subject.max_seq_tokens,
-        template=subject.template,
+        **vars(subject),
         num_texts=len(found),
-        texts_digest=subject.texts_digest,
         mean=mean,
         p1=p1,
         min=float(found.min()),
@@ -110,6 +108,5 @@ def compare(
             TextFidelity(text=texts[row][:WORST_TEXT_CHARACTERS], cosine=float(found[row]))
             for row in worst
         ),
-        versions=subject.versions,
     )
     return Comparison(report=report, cosines=found)

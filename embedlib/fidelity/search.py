@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import EngineBuildError
-from embedlib.fidelity.compare import cosines, mean_and_p1
+from embedlib.fidelity.compare import cosines, mean_and_p1, passes
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.fidelity_report import Gate
@@ -93,7 +93,7 @@ class LayerSearch:
             EngineBuildError: the gate does not pass even with half of the weights kept.
         """
         plain = self._cosines(())
-        if _passes(plain, gate):
+        if passes(plain, gate):
             return ()
         order, gains = self._rank()
         sums = np.cumsum([unit.num_weights for unit in order])
@@ -106,7 +106,7 @@ class LayerSearch:
         found = plain
         while enough - too_few > 1:
             found = self._cosines(order[:probe])
-            if _passes(found, gate):
+            if passes(found, gate):
                 enough = probe
             else:
                 too_few = probe
@@ -148,11 +148,6 @@ def max_measurements(choices: Choices) -> int:
     """Return the maximum number of times that `LayerSearch` embeds texts."""
     num_units = len(choices.units)
     return 3 + num_units + 2 * math.ceil(math.log2(num_units + 1))
-
-
-def _passes(found: NDArray[np.float64], gate: Gate) -> bool:
-    mean, p1 = mean_and_p1(found)
-    return mean >= gate.mean and p1 >= gate.p1
 
 
 def _allowed_share(plain: NDArray[np.float64], gate: Gate) -> float:

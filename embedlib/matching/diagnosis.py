@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import shown
-from embedlib.fidelity.compare import cosines, mean_and_p1
+from embedlib.fidelity.compare import cosines, passes
 from embedlib.matching.theirs import Theirs
 from embedlib.models.compiled.fidelity_report import Gate
 from embedlib.vectors.similarity import normalize
@@ -24,12 +24,6 @@ MIN_MOVED: Final = 1 / 8
 rows can be found: a quarter of the most that are read."""
 NUM_NAMED: Final = 3
 NAME_CHARACTERS: Final = 40
-
-
-def passes(found: NDArray[np.float64], gate: Gate) -> bool:
-    """Return whether vectors with these cosines count as the same."""
-    mean, p1 = mean_and_p1(found)
-    return bool(mean >= gate.mean and p1 >= gate.p1)
 
 
 def what_they_may_be(ours: NDArray[np.float32], theirs: Theirs, gate: Gate) -> str:

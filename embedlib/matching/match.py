@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.fidelity.compare import cosines
-from embedlib.matching.diagnosis import are_other_rows, passes, what_they_may_be
+from embedlib.fidelity.compare import cosines, passes
+from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.setting import Maker, Prompt, Setting
 from embedlib.matching.theirs import Theirs
 from embedlib.models.compiled.fidelity_report import Gate

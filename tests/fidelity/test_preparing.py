@@ -380,7 +380,7 @@ def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(RememberedVectors, "get", count)
     monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
-    monkeypatch.setattr("embedlib.fidelity.search._passes", lambda *_: False)
+    monkeypatch.setattr("embedlib.fidelity.search.passes", lambda *_: False)
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "_search", end)
         with pytest.raises(KeyboardInterrupt):
