@@ -56,9 +56,8 @@ def report_place(files: ModelFiles, report: FidelityReport, config: Config) -> P
     Raises:
         EngineBuildError: it cannot be made.
     """
-    place = _place(
-        files, report.fingerprint, report.precision, report.engine, report.hardware, config
-    )
+    facts = (report.fingerprint, report.precision, report.engine, report.hardware)
+    place = model_place(files, config) / _name(files, *facts)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -222,12 +221,6 @@ def _has(place: Path, pattern: str) -> bool:
         return any(place.glob(pattern))
     except OSError:
         return False
-
-
-def _place(
-    files: ModelFiles, fingerprint: str, precision: str, engine: str, hardware: str, config: Config
-) -> Path:
-    return model_place(files, config) / _name(files, fingerprint, precision, engine, hardware)
 
 
 def _name(files: ModelFiles, fingerprint: str, precision: str, engine: str, hardware: str) -> str:

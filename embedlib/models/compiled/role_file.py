@@ -5,7 +5,6 @@ Their names differ from model.safetensors so that no other library loads them as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.models.weights.load import Weights
-from embedlib.models.weights.mapped import StoredBits
-from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
 
 
-class RoleFile(Mapping[str, NDArray[Any]]):
+class RoleFile(Weights):
     """Maps roles to arrays in the types a graph takes: int8[rows, columns], all others float32.
 
-    Arrays stored as int8 or float32 are views onto the mapped file.
+    Arrays stored as int8 or float32 are views onto the mapped file. Scales are among them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,38 +27,16 @@ class RoleFile(Mapping[str, NDArray[Any]]):
         Raises:
             ModelWeightsError: the file is missing or damaged.
         """
-        self._tensors = list_tensors(path, path.parent)
-        self._data = map_file(path)
+        super().__init__(list_tensors(path, path.parent))
 
     def __getitem__(self, role: str) -> NDArray[Any]:
         """Return one tensor; 16-bit tensors are converted on every call."""
-        tensor = self._tensors[role]
+        tensor = self.stored(role)
         if tensor.dtype != "I8":
-            return tensor.read(self._data)
+            return super().__getitem__(role)
         rows, columns = tensor.shape
-        codes = self._data[tensor.start : tensor.start + rows * columns]
+        codes = self._data[tensor.path][tensor.start : tensor.start + rows * columns]
         return codes.view(np.int8).reshape(rows, columns)
-
-    @property
-    def mapped_files(self) -> list[NDArray[np.uint8]]:
-        """The bytes of the file; see `mapped.MappedWeights`."""
-        return [self._data]
-
-    def stored_bits(self, role: str) -> StoredBits | None:
-        """Return a tensor that is stored in 16 bits; None: it is stored otherwise."""
-        return self._tensors[role].bits(self._data)
-
-    def __contains__(self, role: object) -> bool:
-        """Return whether there is such a tensor; `Mapping` would read and convert it."""
-        return role in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the roles and the names of the scales."""
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        """Return the number of tensors, scales included."""
-        return len(self._tensors)
 
 
 def tensors_to_store(weights: Weights) -> dict[str, StoredTensor]:

@@ -20,7 +20,7 @@ from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, 
 from embedlib.models.compiled.new_folder import new_folder, place_lock
 from embedlib.models.converting.safetensors_writer import part_of
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.model_file import has_file, is_file_name, name_in
+from embedlib.models.reading.model_file import has_file, name_in
 from embedlib.models.weights.weight_files import (
     INDEX_NAME,
     PICKLE_INDEX,
@@ -28,6 +28,7 @@ from embedlib.models.weights.weight_files import (
     PICKLE_SUFFIXES,
     WEIGHTS_NAME,
     other_pickles,
+    shard_names,
     weight_files,
 )
 
@@ -180,10 +181,7 @@ def _has_weights(directory: Path, folder: Path) -> bool:
 def _add_shards(plan: _Plan, folder: Path, directory: Path) -> list[str]:
     """Add the files that an index names, and the index of what they become; return their names."""
     index = JsonObject.load(directory / PICKLE_INDEX, folder)
-    table = index.child("weight_map")
-    names = sorted({table.text(key) or "" for key in table.values})
-    if not names or not all(map(is_file_name, names)):
-        raise index.refuse("weight_map", "names of files in the same folder")
+    names = shard_names(index)
     here = directory.relative_to(folder)
     if _has_weights(directory, folder):
         plan.kept.append(name_in(directory / PICKLE_INDEX, folder))
@@ -194,6 +192,7 @@ def _add_shards(plan: _Plan, folder: Path, directory: Path) -> list[str]:
                 f"{name_in(directory / name, folder)}: is missing, which {PICKLE_INDEX} names; "
                 "download it"
             )
+    table = index.child("weight_map").values
     renamed = {
         name: f"model-{number:05}-of-{len(names):05}.safetensors"
         for number, name in enumerate(names, 1)
@@ -201,7 +200,7 @@ def _add_shards(plan: _Plan, folder: Path, directory: Path) -> list[str]:
     plan.pairs.extend((here / name, here / renamed[name]) for name in names)
     plan.indexes[here / INDEX_NAME] = {
         "metadata": dict(index.child("metadata").values),
-        "weight_map": {key: renamed[table.values[key]] for key in sorted(table.values)},
+        "weight_map": {key: renamed[name] for key, name in sorted(table.items())},
     }
     return names
 

@@ -44,7 +44,7 @@ from embedlib.models.weights.tensor_roles import (
     tensor_prefix,
     tensor_rows,
 )
-from embedlib.models.weights.weight_files import WEIGHTS_NAME, list_all, weight_files
+from embedlib.models.weights.weight_files import WEIGHTS_NAME, list_all
 
 MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
 """The name of a module's only layer in its files."""
@@ -152,10 +152,8 @@ def find_tensors(files: ModelFiles) -> dict[str, _Stored]:
 
 def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
     """Return the transformer's tensors by role."""
-    paths = weight_files(files.transformer_dir, files.folder)
-    stored = list_all(paths, files.folder)
+    stored, where = list_all(files.transformer_dir, files.folder)
     shapes = encoder_shapes(files.spec.encoder)
-    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
     prefix = tensor_prefix(family, stored)
     if prefix is None:
         anchor = tensor_name("tokens", family)
@@ -180,9 +178,7 @@ def _load_module(
     """Return the tensors of one module after the transformer, by role."""
     leaves = module_shapes(module)
     shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
-    paths = weight_files(path, files.folder)
-    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-    stored = list_all(paths, files.folder)
+    stored, where = list_all(path, files.folder)
     place = files.module_tensors.get(position)
     stem = MODULE_TENSORS[type(module)]
     if isinstance(place, str):
@@ -206,9 +202,7 @@ def _load_vocabulary(
 
     Source: `tie_weights` of transformers 5, which keeps a matrix of its own that a file stores.
     """
-    paths = weight_files(files.transformer_dir, files.folder)
-    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-    stored = list_all(paths, files.folder)
+    stored, where = list_all(files.transformer_dir, files.folder)
     role, num_tokens = f"modules.{position}", module.vocab_size
     own = f"{place.matrix}.weight"
     names: dict[str, str] = {}
@@ -238,10 +232,8 @@ def _load_answer_rows(
     """
     num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
     matrix = encoder["tokens"]
-    paths = weight_files(files.transformer_dir, files.folder)
-    stored = list_all(paths, files.folder)
+    stored, where = list_all(files.transformer_dir, files.folder)
     if place.tensor is not None:
-        where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
         found = {name: stored[name] for name in stored if name == place.tensor}
         rows = {"lm_head": FusedSlice(place.tensor, 0, 1)}
         matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]

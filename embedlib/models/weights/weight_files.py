@@ -57,8 +57,12 @@ def weight_paths(files: ModelFiles) -> list[Path]:
     return paths + head_files(files.transformer_dir)
 
 
-def list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of all files by name, with old spellings replaced."""
+def list_all(directory: Path, folder: Path) -> tuple[dict[str, StoredTensor], str]:
+    """Return the tensors of a directory's weights, and its files, for messages.
+
+    The tensors are by name, with old spellings replaced.
+    """
+    paths = weight_files(directory, folder)
     stored: dict[str, StoredTensor] = {}
     for path in paths:
         for name, tensor in list_tensors(path, folder).items():
@@ -68,7 +72,7 @@ def list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
             if modern in stored:
                 raise ModelWeightsError(f"{tensor.file}: tensor {show(name)} is stored twice")
             stored[modern] = tensor
-    return stored
+    return stored, ", ".join(path.relative_to(folder).as_posix() for path in paths)
 
 
 def weight_files(directory: Path, folder: Path) -> list[Path]:
@@ -80,11 +84,7 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
     if has_file(directory / WEIGHTS_NAME, folder):
         return [directory / WEIGHTS_NAME]
     if has_file(directory / INDEX_NAME, folder):
-        index = JsonObject.load(directory / INDEX_NAME, folder)
-        table = index.child("weight_map")
-        names = sorted({table.text(key) or "" for key in table.values})
-        if not names or not all(map(is_file_name, names)):
-            raise index.refuse("weight_map", "names of files in the same folder")
+        names = shard_names(JsonObject.load(directory / INDEX_NAME, folder))
         return [directory / name for name in names]
     pickle = next(
         (name for name in (PICKLE_NAME, PICKLE_INDEX) if has_file(directory / name, folder)), None
@@ -120,6 +120,19 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
             f"{how_to_convert(hub_name(folder.parent.parent))}"
         )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}{told}")
+
+
+def shard_names(index: JsonObject) -> list[str]:
+    """Return the files that an index of weights names, sorted.
+
+    Raises:
+        ModelUnsupportedError: they are no names of files in the same folder.
+    """
+    table = index.child("weight_map")
+    names = sorted({table.text(key) or "" for key in table.values})
+    if not names or not all(map(is_file_name, names)):
+        raise index.refuse("weight_map", "names of files in the same folder")
+    return names
 
 
 def _foreign_weights(directory: Path) -> Path | None:
