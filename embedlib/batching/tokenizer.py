@@ -150,7 +150,8 @@ class Tokenizer:
                     is_behind_prompt=num_prompt_tokens > 0,
                     is_joined=num_prompt_tokens > 0 and is_whole and self._count(text) > 0,
                 )
-            if num_tokens is None and len(ids) > self.max_seq_tokens and self._divides(prompt):
+            # Left whole to be divided; in a frame, examples take positions beyond the limit.
+            if num_tokens is None and len(ids) > self.max_seq_tokens and not prompt.suffix:
                 sequences += self._divide(job, first_row + index, ids, prompt)
             else:
                 sequences.append(TokenizedText(job, first_row + index, ids, num_prompt_tokens))
@@ -261,10 +262,6 @@ class Tokenizer:
             num_tokens = self.max_seq_tokens + len(before) - room
             found.append((ids, num_tokens if len(before) > room else None))
         return found
-
-    def _divides(self, prompt: Prompt) -> bool:
-        """Whether texts that are too long become several sequences."""
-        return self._on_truncate == "chunk" and not prompt.suffix
 
     def _divide(self, job: Job, row: int, ids: list[int], prompt: Prompt) -> list[TokenizedText]:
         """Return a text's windows: as few as possible, of equal length, each with the prompt.

@@ -94,7 +94,11 @@ def choose_precision(
     tried = kind.precisions if tried is None else tried
     if wanted == REFERENCE or (wanted == "auto" and tuple(tried) == (REFERENCE,)):
         return ChosenPrecision(name=REFERENCE)
-    versions = _usable(kind, known_versions(kind, hardware, files, config))
+    versions = [
+        version
+        for version in known_versions(kind, hardware, files, config)
+        if kind.keeps_pooled_rows or POOLED_ROWS not in version.excluded
+    ]
     if wanted == "auto":
         return _fastest_faithful(kind, hardware, files, versions, tried)
     versions = [version for version in versions if version.precision == wanted]
@@ -144,11 +148,13 @@ def to_prepare(
         for precision in plan.tried[: plan.tried.index(plan.precision.name)]
         if precision in kind.faster_with and not is_given_up(precision)
     ]
+    folder = plan.precision.folder
+    is_packed = folder is not None and not folder.is_dir()
     searched = next((name for name in kind.searched_precisions if name in open_ones), None)
     left = []
     for precision in open_ones:
         is_refined = kind.coarser_forms.get(precision) == plan.precision.name
-        if is_refined and _is_packed(plan.precision):
+        if is_refined and is_packed:
             continue  # who made the pack has measured
         measured = [
             version
@@ -162,11 +168,6 @@ def to_prepare(
         if all(version.excluded for version in measured) or (may_search and not is_searched):
             left.append(precision)
     return tuple(left)
-
-
-def _is_packed(chosen: ChosenPrecision) -> bool:
-    """Return whether the engine directory of a precision is inside a pack."""
-    return chosen.folder is not None and not chosen.folder.is_dir()
 
 
 def engine_directory(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
@@ -218,11 +219,6 @@ def _fastest_faithful(
         return ChosenPrecision(name=default)
     plain = [v for v in versions if v.precision == default and not v.excluded]
     return _chosen(plain[0], is_faithful=False) if plain else ChosenPrecision(name=default)
-
-
-def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
-    """Return the engine directories that an engine can run."""
-    return [v for v in versions if kind.keeps_pooled_rows or POOLED_ROWS not in v.excluded]
 
 
 def known_versions(

@@ -149,18 +149,13 @@ def _refusal(
 
 def _check_model(kind: EngineKind, files: ModelFiles, config: Config) -> None:
     """Raise EngineUnsupportedError or ConfigError for a model that an engine does not have."""
-    _check_per_token(kind, files)
-    kind.check(files.spec)
-    check_sparse(kind, files, config)
-
-
-def _check_per_token(kind: EngineKind, files: ModelFiles) -> None:
-    """Raise EngineUnsupportedError if an engine lacks the per-token vectors that a model needs."""
     if files.spec.late_interaction is not None and not kind.can_per_token:
         raise EngineUnsupportedError(
             f"engine {kind.name} cannot run {files.folder}: it has no per-token vectors, which a "
             "late-interaction model consists of; leave engine out"
         )
+    kind.check(files.spec)
+    check_sparse(kind, files, config)
 
 
 def check_sparse(kind: EngineKind, files: ModelFiles, config: Config) -> None:

@@ -247,7 +247,9 @@ class _GraphBuilder:
 
     def _sight(self, window: int | None, rope: Rope | None, pooled: ov.Node | None = None) -> Sight:
         """Return a layer's mask and rotations, for all tokens or those at `pooled` int32[B, 1]."""
-        place = None if pooled is None else self._position(pooled)
+        place = pooled  # int32[B, 1], behind the kept tokens
+        if pooled is not None and self.kept is not None:
+            place = op.add(pooled, self.kept.num_before)
         sight = Sight(self._mask(window), window, place)
         if rope is None:
             return sight
@@ -264,10 +266,6 @@ class _GraphBuilder:
             rotate_query=rotate if place is None else rotation_of_one(rotate),
             rotate_key=rotation(*keys),
         )
-
-    def _position(self, pooled: ov.Node) -> ov.Node:
-        """Return the positions of the tokens with these indices, int32[B, 1]."""
-        return pooled if self.kept is None else op.add(pooled, self.kept.num_before)
 
     def _mask(self, window: int | None) -> Mask:
         """Return the function that makes masks of layers with this window."""

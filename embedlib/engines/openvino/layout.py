@@ -195,16 +195,14 @@ class Layout:
             max_stages: of a graph that the lanes share.
         """
         has_tiles = multiplies_tiles(self.precision, cpu_features)
+        mlp_parts = num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
         return GraphOptions(
             multiplier=self.multiplier(core, cpu_features),
             max_stages=max_stages if self.shares_lanes else 1,
             is_bf16=self.precision == "bf16",
             has_narrow_residual=has_tiles,
-            mlp_parts=self._mlp_parts(encoder) if has_tiles else 1,
+            mlp_parts=mlp_parts if has_tiles else 1,
         )
-
-    def _mlp_parts(self, encoder: Encoder) -> int:
-        return num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
 
     def padding(self, encoder: Encoder, cpu_features: frozenset[str]) -> Padding:
         """Return to how many tokens batches are padded.

@@ -150,7 +150,7 @@ def read_stacked(
                 f"{stored[name].file}: {found[1]} lacks lora_A or lora_B of the task"
             )
         # Of an embedding, A is the wide one.
-        first, second = (down, up) if _is_table(found[1]) else (up, down)
+        first, second = (down, up) if "embeddings" in found[1] else (up, down)
         first, second = (_of_task(tensor, task) for tensor in (first, second))
         changes[found[1]] = [_change(found[1], first, second, data, factor)]
     return changes
@@ -218,7 +218,3 @@ def _tasks(tensor: StoredTensor) -> int:
 def _of_task(tensor: StoredTensor, task: int) -> StoredTensor:
     block = tensor.block(task, _tasks(tensor))
     return StoredTensor(**{**vars(block), "shape": block.shape[1:]})
-
-
-def _is_table(name: str) -> bool:
-    return "embeddings" in name

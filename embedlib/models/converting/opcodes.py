@@ -146,7 +146,7 @@ class _Machine:
             ord("]"): lambda: self._push(_Extra()),
             ord("b"): self._build,
             ord("s"): self._set_item,
-            ord("u"): self._set_items,
+            ord("u"): lambda: self._set(self._from_mark()),
             ord("t"): lambda: self._push(tuple(self._from_mark())),
             0x85: lambda: self._tuple(1),
             0x86: lambda: self._tuple(2),
@@ -233,9 +233,6 @@ class _Machine:
     def _set_item(self) -> None:
         value, key = self._pop(), self._pop()
         self._set([key, value])
-
-    def _set_items(self) -> None:
-        self._set(self._from_mark())
 
     def _set(self, items: list[Any]) -> None:
         target = self._top()
