@@ -92,19 +92,22 @@ class CallFactory:
             )
         if self._is_sparse:
             _check_sparse_call(vectors)
-        inputs = as_python(inputs)
-        check_inputs(inputs)
+        if not isinstance(inputs, str):
+            inputs = as_python(inputs)  # of an array without a dimension its str
+            check_inputs(inputs)
         lacks_prompt = prompt.are_empty and self.prompts.differ
         prompt = prompt.by_role()
         is_single = isinstance(inputs, str)
         texts = [inputs] if is_single else list(inputs)
-        check_no_pairs(texts)
+        if not is_single:
+            check_no_pairs(texts)
         dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
         normalizes = self._normalizes(vectors, dim)
         precision = vectors.precision or "float32"
         if self._is_late:
             check_call(prompt.role, vectors.truncate_dim, precision, vectors.max_active_dims)
-        self._check_precision(precision, dim, normalizes)
+        if precision != "float32":
+            self._check_precision(precision, dim, normalizes)
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(
             texts=texts,

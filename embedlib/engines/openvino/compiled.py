@@ -112,7 +112,8 @@ class CompiledModels:
             EngineRunError: it failed.
         """
         use = self._prefixes.use(batch) if self._prefixes else NO_PREFIX
-        batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
+        if use.num_before:
+            batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         min_rows = self._padding.rows(batch, use.num_before)
         try:
             with letting_go(self._files_to_pack(batch)):
