@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
-from embedlib.serve.jobs.page import Page
+from embedlib.serve.jobs.database import Page
 
 LIMITS = ("after", "limit")
 """The parameters of every list."""

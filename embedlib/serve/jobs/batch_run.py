@@ -22,7 +22,6 @@ from embedlib.serve.jobs.lines import (
     write_answer,
     write_reason,
 )
-from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.tools import Tools
 
 State = Literal["done", "failed", "cancelled", "expired", "not_loaded"]
@@ -128,7 +127,7 @@ class BatchRun:
             if self._end != "completed":
                 await self._refuse_lines()
         end, now = self._end, int(tools.clock.now())
-        await write_patiently(self._tools, lambda: tools.batches.finish(row.id, end, now))
+        await self._tools.write(lambda: tools.batches.finish(row.id, end, now))
         return "done" if end == "completed" else end
 
     async def _check(self) -> bool:
@@ -141,19 +140,15 @@ class BatchRun:
             max_line_bytes=tools.options.max_body_bytes,
         )
         while not self._stopped.is_set():
-            if not await read_patiently(self._tools, checker.step):
+            if not await self._tools.read(checker.step):
                 break
         if self._stopped.is_set():
             return False
         now = int(tools.clock.now())
         if checker.errors:
-            await write_patiently(
-                self._tools, lambda: tools.batches.fail(row.id, checker.errors, now)
-            )
+            await self._tools.write(lambda: tools.batches.fail(row.id, checker.errors, now))
             return False
-        await write_patiently(
-            self._tools, lambda: tools.batches.begin(row.id, checker.num_requests, now)
-        )
+        await self._tools.write(lambda: tools.batches.begin(row.id, checker.num_requests, now))
         return True
 
     async def _answer_lines(self) -> None:
@@ -205,13 +200,11 @@ class BatchRun:
             ]
             offset, number = parsed[-1].line.end, parsed[-1].line.number
             progress = Progress(input_offset=offset, num_lines=len(parsed), errors=b"".join(lines))
-            await write_patiently(
-                self._tools, partial(self._tools.batches.save, self._row.id, progress)
-            )
+            await self._tools.write(partial(self._tools.batches.save, self._row.id, progress))
 
     async def _place(self) -> tuple[int, int]:
         """Return where the first line begins that is not saved, and how many are before it."""
-        row = await read_patiently(self._tools, lambda: self._tools.batches.get(self._row.id))
+        row = await self._tools.read(lambda: self._tools.batches.get(self._row.id))
         return row.input_offset, row.num_lines
 
     async def _parse(self, offset: int, number: int) -> deque[_Running]:
@@ -228,7 +221,7 @@ class BatchRun:
                 parsed.append(_Running(line, request, count, None))
             return parsed
 
-        return await read_patiently(self._tools, parse)
+        return await self._tools.read(parse)
 
     def _start(self, parsed: _Running) -> _Running:
         if parsed.request is None:
@@ -286,7 +279,7 @@ class BatchRun:
             num_tokens=num_tokens,
             model=model,
         )
-        await write_patiently(self._tools, lambda: tools.batches.save(row.id, progress))
+        await self._tools.write(lambda: tools.batches.save(row.id, progress))
         tools.metrics.lines["done"] += len(output)
         tools.metrics.lines["failed"] += len(errors)
         self.num_completed += len(output)

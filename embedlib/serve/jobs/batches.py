@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import insert, seen_by, update
+from embedlib.serve.jobs.database import Page, insert, seen_by, select_page, update
 from embedlib.serve.jobs.files import FileRow, FileStore
 from embedlib.serve.jobs.folder import DataFolder
-from embedlib.serve.jobs.page import Page, select_page
 
 Status = Literal[
     "validating",

@@ -1,4 +1,4 @@
-"""The database of jobs: its tables, and rows as dataclasses.
+"""The database of jobs: its tables, rows, and pages of lists.
 
 Source: SQLite, "Write-Ahead Logging" and "PRAGMA synchronous": in WAL mode a commit survives a
 loss of power only with `synchronous=FULL`.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from embedlib.errors import ConfigError, first_line
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.folder import is_full
+
+T = TypeVar("T")
 
 MAX_LOG_BYTES = 64 << 20
 """Of the write-ahead log, once its content is in the database."""
@@ -125,3 +129,66 @@ def update(connection: sqlite3.Connection, table: str, row_id: str, **values: An
     """Set columns of a row."""
     names = ", ".join(f"{name} = ?" for name in values)
     connection.execute(f"UPDATE {table} SET {names} WHERE id = ?", [*values.values(), row_id])
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """Some rows of a list."""
+
+    rows: Sequence[T]
+    has_more: bool
+
+
+def select_page(
+    connection: sqlite3.Connection,
+    table: str,
+    columns: str,
+    *,
+    owner: str,
+    after: str | None,
+    limit: int,
+    is_descending: bool = True,
+    **equal: str | None,
+) -> tuple[list[sqlite3.Row], bool]:
+    """Return rows of a table that an owner sees, and whether there are more behind them.
+
+    Args:
+        connection: of the database.
+        table: its name.
+        columns: their names.
+        owner: as in `seen_by`.
+        after: the id behind which the page begins; None: the first page.
+        limit: rows at most.
+        is_descending: the newest first.
+        **equal: values that columns must have; None or empty: any.
+
+    Raises:
+        HTTPError: there is no row `after`.
+    """
+    order, sign = ("DESC", "<") if is_descending else ("ASC", ">")
+    condition, values = seen_by(owner)
+    conditions: list[str] = [condition]
+    bound: list[object] = [*values]
+    for name, value in equal.items():
+        if value:
+            conditions.append(f"{name} = ?")
+            bound.append(value)
+    if after is not None:
+        found = connection.execute(
+            f"SELECT seq FROM {table} WHERE id = ? AND {condition}", [after, *values]
+        ).fetchone()
+        if found is None:
+            raise HTTPError(
+                400, f"after = {after!r:.80}; it must be an id of the list", param="after"
+            )
+        conditions.append(f"seq {sign} ?")
+        bound.append(found["seq"])
+    # The inner query reads no more of a row than it must: bodies and results may be large.
+    chosen = (
+        f"SELECT seq FROM {table} WHERE {' AND '.join(conditions)} ORDER BY seq {order} LIMIT ?"
+    )
+    rows = connection.execute(
+        f"SELECT {columns} FROM {table} WHERE seq IN ({chosen}) ORDER BY seq {order}",
+        [*bound, limit + 1],
+    ).fetchall()
+    return rows[:limit], len(rows) > limit

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.requests import RequestRow, WebhookStatus
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools, log
@@ -32,7 +31,7 @@ async def deliver(row: RequestRow, tools: Tools, sender: Sender) -> None:
     result = b""
     is_large = row.num_bytes > MAX_RESULT_BYTES
     if row.status == "SUCCEEDED" and not is_large:
-        result = await read_patiently(tools, lambda: requests.result(row.id))
+        result = await tools.read(lambda: requests.result(row.id))
     body = write_body(row, result, tools.clock.now(), is_large=is_large)
     headers = [("X-BASETEN-REQUEST-ID", row.id)]
     if tools.options.webhook_secrets:
@@ -53,18 +52,16 @@ async def deliver(row: RequestRow, tools: Tools, sender: Sender) -> None:
     tools.write_span(_span(row, started, now, state))
     if failure is None:
         counts["delivered"] += 1
-        await write_patiently(tools, lambda: requests.delivered(row.id))
+        await tools.write(lambda: requests.delivered(row.id))
     elif state == "PENDING":
         at = now + FIRST_SECONDS * 2 ** (num_attempts - 1)
         counts["retried"] += 1
-        await write_patiently(
-            tools, lambda: requests.deliver_again(row.id, num_attempts=num_attempts, at=at)
-        )
+        await tools.write(lambda: requests.deliver_again(row.id, num_attempts=num_attempts, at=at))
     else:
         message = f"the webhook was not delivered in {num_attempts} attempts: {failure}"
         log.warning("request %s: %s", row.id, message)
         counts["failed"] += 1
-        await write_patiently(tools, lambda: requests.give_up_webhook(row.id, message))
+        await tools.write(lambda: requests.give_up_webhook(row.id, message))
 
 
 def _span(row: RequestRow, started: float, ended: float, state: WebhookStatus) -> JobSpan:

@@ -8,8 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import insert, seen_by
-from embedlib.serve.jobs.page import Page, select_page
+from embedlib.serve.jobs.database import Page, insert, seen_by, select_page
 
 _COLUMNS = "id, purpose, filename, num_bytes, created_at, expires_at, owner"
 

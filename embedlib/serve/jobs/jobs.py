@@ -6,7 +6,6 @@ import asyncio
 
 from embedlib.serve.jobs.answers import Answerer
 from embedlib.serve.jobs.batches import BatchStore
-from embedlib.serve.jobs.clock import Clock
 from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.files import FileStore
 from embedlib.serve.jobs.folder import DataFolder
@@ -15,7 +14,7 @@ from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.spans import WriteSpan, write_nowhere
 from embedlib.serve.jobs.thread import StoreThread
-from embedlib.serve.jobs.tools import Tools
+from embedlib.serve.jobs.tools import Clock, Tools
 from embedlib.serve.jobs.webhook import Policy, Sender
 from embedlib.serve.jobs.worker import Worker
 from embedlib.serve.options import ServeOptions

@@ -7,8 +7,8 @@ from functools import partial
 
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.batches import BatchRow
+from embedlib.serve.jobs.database import Page
 from embedlib.serve.jobs.files import FileRow
-from embedlib.serve.jobs.page import Page
 from embedlib.serve.jobs.requests import RequestRow
 from embedlib.serve.jobs.tools import Tools
 from embedlib.serve.jobs.uploads import Upload
@@ -19,7 +19,11 @@ READ_BYTES = 256 << 10
 
 
 class OwnJobs:
-    """Files, batches and asynchronous requests of one owner; the others are not there for it."""
+    """Files, batches and asynchronous requests of one owner; the others are not there for it.
+
+    Every method raises `HTTPError` for an id that is not there, and of a disk without room. What is
+    added is on disk when its method returns.
+    """
 
     def __init__(self, tools: Tools, worker: Worker, owner: str) -> None:
         """Take the stores, who runs the jobs, and the owner; "" sees all jobs."""
@@ -56,21 +60,13 @@ class OwnJobs:
         return Upload(self._tools, self._owner)
 
     async def file(self, file_id: str) -> FileRow:
-        """Return a file.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a file."""
         return await self._tools.thread.run(lambda: self._tools.files.get(file_id, self._owner))
 
     async def files(
         self, *, after: str | None, limit: int, purpose: str | None, is_descending: bool
     ) -> Page[FileRow]:
-        """Return a page of files.
-
-        Raises:
-            HTTPError: there is no file `after`.
-        """
+        """Return a page of files."""
         return await self._tools.thread.run(
             lambda: self._tools.files.list(
                 self._owner,
@@ -82,20 +78,12 @@ class OwnJobs:
         )
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete a file.
-
-        Raises:
-            HTTPError: there is none of this id, or a batch reads it.
-        """
+        """Delete a file, unless a batch reads it."""
         await self._tools.thread.write(lambda: self._tools.files.delete(file_id, self._owner))
         await self._tools.thread.run(lambda: self._tools.folder.remove(file_id))
 
     async def read_file(self, file_id: str) -> tuple[FileRow, AsyncIterator[bytes]]:
-        """Return a file and its content in parts; it may be deleted meanwhile.
-
-        Raises:
-            HTTPError: there is none of this id, or its content is gone.
-        """
+        """Return a file and its content in parts; it may be deleted meanwhile."""
         row = await self.file(file_id)
         path = self._tools.folder.file(row.id)
         if not await self._tools.thread.run(path.is_file):
@@ -119,11 +107,7 @@ class OwnJobs:
     # Batches.
 
     async def add_batch(self, row: BatchRow) -> BatchRow:
-        """Accept a batch; it is on disk when this returns.
-
-        Raises:
-            HTTPError: its input is not there, or the disk has no room.
-        """
+        """Accept a batch."""
 
         def add() -> BatchRow:
             self._tools.folder.check_room()
@@ -136,29 +120,17 @@ class OwnJobs:
         return row
 
     async def batch(self, batch_id: str) -> BatchRow:
-        """Return a batch.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a batch."""
         return await self._tools.thread.run(lambda: self._tools.batches.get(batch_id, self._owner))
 
     async def batches(self, *, after: str | None, limit: int) -> Page[BatchRow]:
-        """Return a page of batches, the newest first.
-
-        Raises:
-            HTTPError: there is no batch `after`.
-        """
+        """Return a page of batches, the newest first."""
         return await self._tools.thread.run(
             lambda: self._tools.batches.list(self._owner, after=after, limit=limit)
         )
 
     async def cancel_batch(self, batch_id: str) -> BatchRow:
-        """Cancel a batch; it ends soon.
-
-        Raises:
-            HTTPError: there is none of this id, or it has ended.
-        """
+        """Cancel a batch that has not ended; it ends soon."""
         now = int(self.now())
         row = await self._tools.thread.write(
             lambda: self._tools.batches.cancel(batch_id, now, self._owner)
@@ -169,11 +141,7 @@ class OwnJobs:
     # Asynchronous requests.
 
     async def add_request(self, row: RequestRow, body: bytes) -> None:
-        """Accept a request; it is on disk when this returns.
-
-        Raises:
-            HTTPError: its webhook may not go where it names, or the disk has no room.
-        """
+        """Accept a request, if its webhook may go where it names."""
         if row.webhook is not None:
             self._tools.policy.endpoint(row.webhook)
 
@@ -186,11 +154,7 @@ class OwnJobs:
         self._worker.wake()
 
     async def request(self, request_id: str) -> RequestRow:
-        """Return a request.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a request."""
         return await self._tools.thread.run(
             lambda: self._tools.requests.get(request_id, self._owner)
         )
@@ -198,21 +162,13 @@ class OwnJobs:
     async def requests(
         self, *, after: str | None, limit: int, status: str | None
     ) -> Page[RequestRow]:
-        """Return a page of requests, the newest first.
-
-        Raises:
-            HTTPError: there is no request `after`.
-        """
+        """Return a page of requests, the newest first."""
         return await self._tools.thread.run(
             lambda: self._tools.requests.list(self._owner, after=after, limit=limit, status=status)
         )
 
     async def result(self, request_id: str) -> tuple[RequestRow, bytes]:
-        """Return a request, and its result; empty: it has none.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a request, and its result; empty: it has none."""
 
         def read() -> tuple[RequestRow, bytes]:
             row = self._tools.requests.get(request_id, self._owner)
@@ -221,11 +177,7 @@ class OwnJobs:
         return await self._tools.thread.run(read)
 
     async def cancel_request(self, request_id: str) -> tuple[RequestRow, bool]:
-        """Cancel a request; return it, and whether it was still queued.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Cancel a request; return it, and whether it was still queued."""
         now = self.now()
 
         def cancel() -> tuple[RequestRow, bool]:

@@ -11,7 +11,6 @@ from typing import Final
 
 from embedlib.serve.errors import Kind
 from embedlib.serve.jobs.answers import Answer
-from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.requests import RequestRow, Result
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools
@@ -33,7 +32,7 @@ _CODES: Final[Mapping[Kind, str]] = MappingProxyType(
 async def run_request(row: RequestRow, tools: Tools) -> None:
     """Answer a request that was taken. Cancelling the task leaves it to the next start."""
     requests, metrics = tools.requests, tools.metrics
-    body = await read_patiently(tools, lambda: requests.body(row.id))
+    body = await tools.read(lambda: requests.body(row.id))
     started = tools.clock.now()
     answer = await tools.answer(row.path, body, row.id)
     now = tools.clock.now()
@@ -44,12 +43,11 @@ async def run_request(row: RequestRow, tools: Tools) -> None:
     tools.write_span(_span(row, answer, started, now, state))
     if goes_back:
         wait = _seconds_to_wait(row, answer)
-        await write_patiently(
-            tools,
+        await tools.write(
             lambda: requests.put_back(row.id, not_before=now + wait, num_attempts=num_attempts),
         )
         return
-    await write_patiently(tools, lambda: requests.end(row.id, result, tools.clock.now()))
+    await tools.write(lambda: requests.end(row.id, result, tools.clock.now()))
     metrics.ended["async", "done" if result.status == "SUCCEEDED" else "failed"] += 1
 
 

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import insert, seen_by, update
-from embedlib.serve.jobs.page import Page, select_page
+from embedlib.serve.jobs.database import Page, insert, seen_by, select_page, update
 
 Status = Literal[
     "QUEUED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"

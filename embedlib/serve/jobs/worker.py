@@ -10,7 +10,6 @@ from typing import Any
 from embedlib.serve.jobs.batch_run import BatchRun
 from embedlib.serve.jobs.batches import BatchRow
 from embedlib.serve.jobs.deliveries import deliver
-from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.request_run import run_request
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools, log
@@ -93,9 +92,7 @@ class Worker:
         tools = self._tools
         now = tools.clock.now()
         but = frozenset(self._not_loaded)  # it is read on the store's thread
-        rows = await read_patiently(
-            tools, lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=but)
-        )
+        rows = await tools.read(lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=but))
         for row in rows:
             if row.id in self._batches:
                 if row.expires_at <= now:
@@ -127,7 +124,7 @@ class Worker:
                 "param": None,
             }
             now = int(tools.clock.now())
-            await write_patiently(tools, lambda: tools.batches.fail(row.id, [error], now))
+            await tools.write(lambda: tools.batches.fail(row.id, [error], now))
             state = "failed"
             tools.metrics.ended["batch", state] += 1
         finally:
@@ -159,8 +156,7 @@ class Worker:
         if max_requests <= 0 or max_bytes <= 0:
             return
         now = tools.clock.now()
-        rows = await write_patiently(
-            tools,
+        rows = await tools.write(
             lambda: tools.requests.take(max_requests=max_requests, max_bytes=max_bytes, now=now),
         )
         for row in rows:
@@ -175,8 +171,7 @@ class Worker:
             return
         now = tools.clock.now()
         but = [*running]
-        rows = await read_patiently(
-            tools,
+        rows = await tools.read(
             lambda: tools.requests.due(
                 max_requests=max_requests,
                 max_per_host=MAX_HOST_DELIVERIES,
@@ -203,7 +198,7 @@ class Worker:
     async def _expire(self) -> None:
         tools = self._tools
         now = tools.clock.now()
-        count = await write_patiently(tools, lambda: tools.requests.expire(now))
+        count = await tools.write(lambda: tools.requests.expire(now))
         tools.metrics.ended["async", "expired"] += count
 
     async def _sweep(self) -> None:
@@ -217,7 +212,7 @@ class Worker:
             tools.requests.delete_ended(before)
             return [*tools.files.delete_expired(now)]
 
-        for file_id in await write_patiently(tools, delete):
+        for file_id in await tools.write(delete):
             await tools.thread.run(partial(tools.folder.remove, file_id))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -13,10 +13,10 @@ import pytest
 from embedlib.serve import ServeOptions
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchRow
-from embedlib.serve.jobs.clock import Clock
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestRow
 from embedlib.serve.jobs.spans import WriteSpan, write_nowhere
+from embedlib.serve.jobs.tools import Clock
 from tests.serve.conftest import Client, MakeClient
 
 T = TypeVar("T")
