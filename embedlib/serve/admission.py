@@ -59,11 +59,6 @@ class Admission:
         return Load(texts + self.waiting_texts, tokens + self.waiting_tokens)
 
     @property
-    def num_waiting(self) -> int:
-        """Bulk requests at the door."""
-        return len(self._waiting)
-
-    @property
     def seconds_of_work(self) -> float:
         """Seconds that the texts inside and at the door need; 0 while the rate is not known."""
         rate = self._tokens_per_second()

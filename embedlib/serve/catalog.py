@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic, time
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from embedlib.classifier import Classifier
 from embedlib.config import Config
@@ -23,11 +23,10 @@ from embedlib.models.weights.token_heads import has_token_head
 from embedlib.reranker import Reranker
 from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import TokenEstimate
+from embedlib.serve.estimate import Rate, TokenEstimate
 from embedlib.serve.gathering import Gathering
 from embedlib.serve.loading import Loader
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.rate import Rate
 from embedlib.serve.sessions import (
     AnyModel,
     EmbeddingForms,
@@ -37,6 +36,8 @@ from embedlib.serve.sessions import (
     pipeline_of,
 )
 from embedlib.session.late_interaction import check_one_vector
+
+M = TypeVar("M", Embedder, Reranker, Classifier)
 
 Task = Literal["embed", "embed_sparse", "rerank", "classify"]
 Tasks = tuple[Task, ...]
@@ -155,10 +156,19 @@ class ServedModel:
         if self.session is None:
             if self.error:
                 raise HTTPError(503, f"{self.name} could not be loaded: {self.error}", "not_loaded")
-            raise HTTPError(
-                503, f"{self.name} is loading; come again", "unavailable", retry_seconds=2
-            )
+            raise still_loading(self.name)
         return self.session
+
+    def open_as(self, kind: type[M]) -> M:
+        """Return what `open` does of a model that was found by a task of this kind."""
+        session = self.open()
+        assert isinstance(session, kind), "the catalog finds models by their task"
+        return session
+
+
+def still_loading(name: str) -> HTTPError:
+    """Return the error of a request for a model that is loading."""
+    return HTTPError(503, f"{name} is loading; come again", "unavailable", retry_seconds=2)
 
 
 class Catalog:

@@ -92,8 +92,7 @@ async def embed(
         HTTPError: the model has no place for it, or fewer dimensions.
         what `Embedder.encode` raises.
     """
-    session = model.open()
-    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    session = model.open_as(Embedder)
     if dimensions is not None:
         num_dims = session.get_embedding_dimension()
         if not 1 <= dimensions <= num_dims:
@@ -128,8 +127,7 @@ async def embed_tokens(
         HTTPError: the model has no place for it, or they are more numbers than one answer has.
         what `Embedder.encode` raises.
     """
-    session = model.open()
-    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    session = model.open_as(Embedder)
     given = Lane.BULK if work.is_always_bulk else work.lane
     work.lane = lane = given or Lane.BULK
     num_chars = count_chars(texts)
@@ -176,8 +174,7 @@ async def score_pairs(
         HTTPError: the model has no place for it.
         what `Reranker.predict` raises.
     """
-    session = model.open()
-    assert isinstance(session, Reranker), "the catalog finds models by their task"
+    session = model.open_as(Reranker)
     asked, make_scores = pair_call(
         session,
         pairs,
@@ -198,8 +195,7 @@ async def score_texts(
         HTTPError: the model has no place for it.
         what `Classifier.predict` raises.
     """
-    session = model.open()
-    assert isinstance(session, Classifier), "the catalog finds models by their task"
+    session = model.open_as(Classifier)
     asked, make_scores = text_call(
         session, texts, work.on_truncate, work.side, raw_scores=raw_scores
     )

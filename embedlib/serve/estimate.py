@@ -1,4 +1,4 @@
-"""How many tokens texts will have: a door is asked before they are tokenized."""
+"""What a door is told of texts before they are tokenized: their tokens, and how fast they go."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from embedlib.serve.errors import HTTPError
 
 MAX_TEXT_CHARACTERS: Final = 1 << 20
 """Of one text; a tokenizer takes up to 150 bytes of memory for each."""
+RATE_SECONDS = 1.0
+"""Of computing, over which a rate is measured. The first batch of a model takes many times as long
+as others, and a batch of one query computes a hundredth of the tokens of a batch of bulk."""
 
 
 class TokenEstimate:
@@ -31,6 +34,24 @@ class TokenEstimate:
         if not isinstance(texts[0], list):
             self._num_chars += num_chars
             self._num_tokens += num_tokens
+
+
+class Rate:
+    """Tokens per second, measured between the times at which it is asked for. Any thread asks."""
+
+    def __init__(self) -> None:
+        """Begin when nothing was computed."""
+        self._since = (0, 0.0)
+        self._rate = 0.0
+
+    def at(self, num_tokens: int, seconds: float) -> float:
+        """Return the rate when so much was computed, in so many seconds of it; 0: not known yet."""
+        tokens_before, seconds_before = self._since
+        passed = seconds - seconds_before
+        if passed >= RATE_SECONDS:
+            self._rate = (num_tokens - tokens_before) / passed
+            self._since = num_tokens, seconds
+        return self._rate
 
 
 def check_lengths(texts: Sequence[Any], num_chars: int, field: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -233,24 +233,15 @@ def ranked(scores: NDArray[np.float32], top_k: int | None) -> list[int]:
     return chosen
 
 
-def check_positive(value: int | None, name: str) -> None:
-    """Check a number of results or dimensions.
+def check_number(value: int | None, name: str, *, least: Literal[0, 1]) -> None:
+    """Check a number of results or dimensions; where it may be 0, that stands for all.
 
     Raises:
-        HTTPError: it is below 1.
+        HTTPError: it is lower.
     """
-    if value is not None and value < 1:
-        raise HTTPError(422, f"{name} = {value}; it must be 1 or more", param=name)
-
-
-def check_not_negative(value: int | None, name: str) -> None:
-    """Check a number of results or dimensions of which 0 stands for all.
-
-    Raises:
-        HTTPError: it is below 0.
-    """
-    if value is not None and value < 0:
-        raise HTTPError(422, f"{name} = {value}; it must be 0 (all) or more", param=name)
+    if value is not None and value < least:
+        wanted = "1" if least else "0 (all)"
+        raise HTTPError(422, f"{name} = {value}; it must be {wanted} or more", param=name)
 
 
 def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:

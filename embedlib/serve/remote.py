@@ -16,7 +16,7 @@ import msgspec
 from embedlib.errors import first_line
 from embedlib.serve.app import request_id_of
 from embedlib.serve.asgi import Request, Response
-from embedlib.serve.catalog import Catalog, ServedModel, Task, Tasks
+from embedlib.serve.catalog import Catalog, ServedModel, Task, Tasks, still_loading
 from embedlib.serve.destinations import Destinations
 from embedlib.serve.dialects.dialect import Handle
 from embedlib.serve.errors import HTTPError
@@ -89,7 +89,7 @@ class _RemoteExchange(Exchange, kw_only=True):
         self._need(needed, HOLD_SECONDS)
         unknown = [] if named else [model for model in models if model.tasks is None]
         if unknown and name:
-            raise _is_loading(unknown[0])
+            raise still_loading(unknown[0].name)
         try:
             found = self.shared.catalog.find(name, *tasks)
         except HTTPError as error:
@@ -97,7 +97,7 @@ class _RemoteExchange(Exchange, kw_only=True):
                 self._need(models, WORD_SECONDS)
             raise
         if found in unknown:
-            raise _is_loading(found)
+            raise still_loading(found.name)
         return found
 
     def _need(self, models: Iterable[ServedModel], seconds: float) -> None:
@@ -116,10 +116,6 @@ def _up_to(models: Sequence[ServedModel], task: Task) -> Iterator[ServedModel]:
         yield model
         if model.tasks is not None and task in model.tasks:
             return
-
-
-def _is_loading(model: ServedModel) -> HTTPError:
-    return HTTPError(503, f"{model.name} is loading; come again", "unavailable", retry_seconds=2)
 
 
 class RemoteModels:
@@ -148,21 +144,15 @@ class RemoteModels:
         self._ask = ask
         self._asked: dict[str, asyncio.Task[None]] = {}
 
-    def exchange(
-        self, request: Request, rest: str, body: bytes, answer_part: AnswerPart
-    ) -> Exchange:
+    def exchange(self, request: Request, answer_part: AnswerPart) -> Exchange:
         """Return a request for a handler, which raises ElsewhereError where it would compute.
 
         Args:
             request: its head.
-            rest: the part of the path that its route leaves open.
-            body: its body.
             answer_part: answers a part of the body, of a route that divides it.
         """
         request_id = request_id_of(request)
-        return _RemoteExchange(
-            request, body, self._shared, request_id, rest=rest, answer_part=answer_part
-        )
+        return _RemoteExchange(request, b"", self._shared, request_id, answer_part=answer_part)
 
     async def choose(self, handle: Handle, exchange: Exchange) -> Response:
         """Run a handler, when the tasks are known that its choice of a model needs.

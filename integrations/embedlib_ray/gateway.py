@@ -108,7 +108,7 @@ class Gateway:
         if scope["type"] != "http":
             return
         request = Request.from_scope(scope)
-        exchange = self._models.exchange(request, "", b"", self._answer_part)
+        exchange = self._models.exchange(request, self._answer_part)
         route: Route | None = None
         answer: Response | Answer
         try:

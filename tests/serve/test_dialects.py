@@ -16,7 +16,7 @@ from embedlib import Embedder
 from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
 from embedlib.serve.dialects import cohere
-from embedlib.serve.dialects.embedding_types import as_type
+from embedlib.serve.dialects.embedding_fields import as_type
 from embedlib.serve.sessions import token_call
 from embedlib.session.running import ASYNC_ROWS
 from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector, write_tiny_model

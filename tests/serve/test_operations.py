@@ -34,11 +34,10 @@ from embedlib.serve.dialects import search
 from embedlib.serve.dialects.dialect import OPENAI
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import TokenEstimate
+from embedlib.serve.estimate import Rate, TokenEstimate
 from embedlib.serve.fault_log import fault_log
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
-from embedlib.serve.rate import Rate
 from embedlib.serve.routes import ROUTES
 from embedlib.serve.server import _own_socket
 from embedlib.serve.sessions import pipeline_of
@@ -118,7 +117,7 @@ def test_bulk_waits_at_the_door_and_then_is_told_to_come_again(
             inside = send(3)
             await until(lambda: door.inside[Lane.BULK] == 3)
             waiting = send(2)
-            await until(lambda: door.num_waiting == 1)
+            await until(lambda: door.waiting_texts == 2)
             refused = await send(2)
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
@@ -169,11 +168,11 @@ def test_a_place_is_given_back_by_who_leaves_the_queue() -> None:
                 await asyncio.Event().wait()
 
         tasks = [asyncio.ensure_future(enter()) for _ in range(3)]
-        await until(lambda: door.num_waiting == 2)
+        await until(lambda: door.waiting_texts == 2)
         tasks[1].cancel()
-        await until(lambda: door.num_waiting == 1)
+        await until(lambda: door.waiting_texts == 1)
         tasks[0].cancel()
-        await until(lambda: door.num_waiting == 0)
+        await until(lambda: door.waiting_texts == 0)
         assert (door.inside[Lane.BULK], door.waiting_texts) == (1, 0)
         assert (door.tokens_inside[Lane.BULK], door.waiting_tokens) == (5, 0)
         tasks[2].cancel()
@@ -193,12 +192,12 @@ def test_one_who_was_let_in_and_left_at_once_lets_the_next_in() -> None:
                 await leave.wait()
 
         first, second, third = (asyncio.ensure_future(enter()) for _ in range(3))
-        await until(lambda: door.num_waiting == 2)
+        await until(lambda: door.waiting_texts == 2)
         leave.set()
         await until(lambda: first.done())
         second.cancel()  # its turn may have come, and its task has not run yet
         await asyncio.gather(second, third, return_exceptions=True)
-        assert (door.inside[Lane.BULK], door.num_waiting) == (0, 0)
+        assert (door.inside[Lane.BULK], door.waiting_texts) == (0, 0)
 
     asyncio.run(work())
 
@@ -236,7 +235,7 @@ def test_tokens_are_counted_at_the_door(make_client: MakeClient, engine: FakeEng
             inside = send("a" * 30, "b")
             await until(lambda: model.admission.inside[Lane.BULK] == 2)
             waiting = send("c" * 10, "d")  # few texts, but more tokens than there is place for
-            await until(lambda: model.admission.num_waiting == 1)
+            await until(lambda: model.admission.waiting_texts == 2)
             page = (await http.get("/metrics")).text
             [queued] = re.findall(r'queued_tokens{model="embed",lane="bulk"} (\d+)', page)
             assert 40 <= int(queued) <= 47

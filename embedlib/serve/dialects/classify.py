@@ -39,8 +39,7 @@ async def classify(exchange: Exchange) -> Response:
     model = exchange.find(body.model, "classify")
     is_raw = body.raw_scores is True or body.use_activation is False
     scores = await score_texts(model, texts, exchange.work, raw_scores=is_raw)
-    session = model.open()
-    assert isinstance(session, Classifier), "the catalog finds models by their task"
+    session = model.open_as(Classifier)
     labels, is_infinity = session.labels, body.raw_scores is not msgspec.UNSET
 
     def content() -> dict[str, Any]:

@@ -13,10 +13,14 @@ from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import COHERE, Route
-from embedlib.serve.dialects.embedding_types import EmbeddingType, as_type, check_type
-from embedlib.serve.dialects.roles import role_of
+from embedlib.serve.dialects.embedding_fields import (
+    EmbeddingType,
+    as_type,
+    check_type,
+    role_of,
+)
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange, check_positive
+from embedlib.serve.exchange import Common, Exchange, check_number
 from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
 from embedlib.serve.wire import check_count
 
@@ -38,12 +42,11 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
     """Answer `POST /v2/embed` or, in version 1 of the interface, `/v1/embed`."""
     body = await exchange.read(EmbedBody)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
-    check_positive(body.output_dimension, "output_dimension")
+    check_number(body.output_dimension, "output_dimension", least=1)
     exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
     exchange.work.side = "left" if body.truncate == "START" else "right"
     model = exchange.find(body.model, "embed")
-    session = model.open()
-    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    session = model.open_as(Embedder)
     limit = session.max_seq_length
     if body.max_tokens is not None and body.max_tokens < limit:
         raise HTTPError(

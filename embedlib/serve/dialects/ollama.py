@@ -9,7 +9,7 @@ import msgspec
 from embedlib.serve.asgi import Response
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OLLAMA, Route
-from embedlib.serve.exchange import Common, Exchange, check_positive
+from embedlib.serve.exchange import Common, Exchange, check_number
 from embedlib.serve.wire import texts_of
 
 
@@ -32,7 +32,7 @@ async def embed_texts(exchange: Exchange) -> Response:
     started = perf_counter_ns()
     body = await exchange.read(EmbedBody)
     texts = texts_of(body.input, "input", exchange.shared.options)
-    check_positive(body.dimensions, "dimensions")
+    check_number(body.dimensions, "dimensions", least=1)
     exchange.work.on_truncate = "error" if body.truncate is False else "ignore"
     model = exchange.find(body.model, "embed")
     rows = await embed(model, texts, exchange.work, normalizes=True, dimensions=body.dimensions)

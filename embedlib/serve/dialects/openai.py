@@ -21,11 +21,10 @@ from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI_AND_VOYAGE, Route
-from embedlib.serve.dialects.embedding_types import as_type, check_type
-from embedlib.serve.dialects.roles import prompt_of
+from embedlib.serve.dialects.embedding_fields import as_type, check_type, prompt_of
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_not_negative, check_positive
+from embedlib.serve.exchange import Exchange, check_number
 from embedlib.serve.vectors import (
     STORED_TYPES,
     as_base64,
@@ -76,13 +75,12 @@ async def embeddings(exchange: Exchange) -> Response:
     body = await exchange.read(EmbeddingsBody)
     texts = inputs_of(body.input, "input", exchange.shared.options)
     dimensions = body.dimensions or body.output_dimension
-    check_not_negative(body.dimensions, "dimensions")
-    check_positive(body.output_dimension, "output_dimension")
+    check_number(body.dimensions, "dimensions", least=0)
+    check_number(body.output_dimension, "output_dimension", least=1)
     take_pooling_fields(exchange, body)
     _check_fields(body)
     model = exchange.find(body.model, "embed")
-    session = model.open()
-    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    session = model.open_as(Embedder)
     role, prompt_name = prompt_of(session, body.input_type, body.prompt_name, body.task)
     kind = body.output_dtype or body.embedding_type or "float"
     field = "output_dtype" if body.output_dtype else "embedding_type"

@@ -58,8 +58,7 @@ def check_one_score(model: ServedModel) -> None:
     Raises:
         HTTPError: it has several, or is not loaded.
     """
-    session = model.open()
-    assert isinstance(session, Reranker), "the catalog finds models by their task"
+    session = model.open_as(Reranker)
     if session.num_labels != 1:
         raise HTTPError(
             400,

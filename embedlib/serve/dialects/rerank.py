@@ -21,7 +21,7 @@ from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import check_lengths, count_chars
-from embedlib.serve.exchange import Exchange, check_not_negative, ranked
+from embedlib.serve.exchange import Exchange, check_number, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
 
@@ -75,8 +75,8 @@ async def rerank(exchange: Exchange) -> Response:
     is_voyage = body.top_k is not msgspec.UNSET
     is_v1 = exchange.request.path.endswith("/v1/rerank")
     top_k = body.top_k if isinstance(body.top_k, int) else None
-    check_not_negative(body.top_n, "top_n")
-    check_not_negative(top_k, "top_k")
+    check_number(body.top_n, "top_n", least=0)
+    check_number(top_k, "top_k", least=0)
     take_pooling_fields(exchange, body)
     if body.instruction is not None:
         check_lengths([body.instruction], len(body.instruction), "instruction")

@@ -20,8 +20,7 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import (
     Common,
     Exchange,
-    check_not_negative,
-    check_positive,
+    check_number,
     labelled,
     ranked,
 )
@@ -112,7 +111,7 @@ async def embed_texts(exchange: Exchange) -> Response:
     """Answer `POST /embed`."""
     body = await exchange.read(EmbedBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
-    check_positive(body.dimensions, "dimensions")
+    check_number(body.dimensions, "dimensions", least=1)
     rows = await embed(
         exchange.find(body.model, "embed"),
         inputs_of(body.inputs, "inputs", exchange.shared.options),
@@ -220,7 +219,7 @@ async def rerank_texts(exchange: Exchange) -> Response:
     body = await exchange.read(RerankBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
-    check_not_negative(body.top_n, "top_n")
+    check_number(body.top_n, "top_n", least=0)
     scores = await rank_scores(
         exchange,
         body.model,

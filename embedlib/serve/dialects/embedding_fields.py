@@ -1,4 +1,4 @@
-"""What texts are for, as clients spell it, and the prompt that follows from it.
+"""Fields of the routes for vectors: what texts are for, and the type of the numbers.
 
 Source: https://api.jina.ai/redoc; cohere-python 7.3, `types/embed_input_type.py`; voyageai 0.5.
 """
@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, Literal
+
+from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError
 from embedlib.models.prompts import Role
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.sessions import check_quantization, ranges_of
+from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.quantization import quantize
 
 _TASKS: Final[Mapping[str, Role | None]] = MappingProxyType(
     {
@@ -21,6 +27,8 @@ _TASKS: Final[Mapping[str, Role | None]] = MappingProxyType(
     }
 )
 """Jina's tasks, and the role whose prompt stands for each."""
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+"""Cohere's names; base64 is of float32."""
 
 
 def prompt_of(
@@ -63,3 +71,45 @@ def role_of(input_type: str | None) -> Role | None:
     raise HTTPError(
         400, f"input_type = {input_type!r:.40}; it must be query or document", param="input_type"
     )
+
+
+def check_type(
+    session: Embedder,
+    kind: EmbeddingType,
+    field: str,
+    *,
+    dimensions: int | None,
+    normalizes: bool = False,
+) -> None:
+    """Check that a model has what a type of its vectors needs.
+
+    Args:
+        session: the model.
+        kind: the type.
+        field: of the body, which names the type.
+        dimensions: that are kept; None: all.
+        normalizes: whether the vectors are scaled to unit length.
+
+    Raises:
+        HTTPError: it has no ranges of its dimensions, or those of other vectors.
+    """
+    if kind == "float" or kind == "base64":
+        return
+    if kind in ("int8", "uint8") and ranges_of(session) is None:
+        raise HTTPError(
+            400,
+            f"{field} = {kind!r}, which needs the range of every dimension; ask for float or "
+            "binary, or serve an Embedder with quantization_ranges through create_app",
+            param=field,
+        )
+    try:
+        check_quantization(session, kind, dimensions, normalizes=normalizes)
+    except ConfigError as error:
+        raise HTTPError(400, str(error), param=field) from None
+
+
+def as_type(rows: Vectors, kind: EmbeddingType, session: Embedder) -> NDArray[Any]:
+    """Return float32[N, D] in a type that `check_type` has let pass."""
+    if kind == "float" or kind == "base64":
+        return rows
+    return quantize(rows, kind, ranges_of(session))
