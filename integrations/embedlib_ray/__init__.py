@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embedlib_ray.actor import EmbedlibActor
-    from embedlib_ray.datasets import embed_dataset
+    from embedlib_ray.datasets import EmbedlibActor, embed_dataset
     from embedlib_ray.datasink import EmbedlibDatasink
     from embedlib_ray.embedder import RayEmbedder, open_workers
     from embedlib_ray.run import app, serve_models
@@ -30,8 +29,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "actor": ("EmbedlibActor",),
-    "datasets": ("embed_dataset",),
+    "datasets": ("EmbedlibActor", "embed_dataset"),
     "datasink": ("EmbedlibDatasink",),
     "run": ("app", "serve_models"),
     "serving": ("Fleet", "build_app"),

@@ -1,17 +1,30 @@
-"""`embed_dataset`: a Ray dataset with a column of vectors."""
+"""Vectors for Ray Data: `embed_dataset`, and the actor that it gives to `map_batches`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow
 import ray
 import ray.data
+from ray.data.extensions import ArrowTensorArray
 
 from embedlib.config import Config
-from embedlib_ray.actor import EmbedlibActor, check_column
-from embedlib_ray.model import check_one_vector, describe_model, name_for_workers, plan_for
-from embedlib_ray.worker import MakeEmbedder
+from embedlib.errors import InputError
+from embedlib.indexing import Vectors
+from embedlib_ray.blocks import no_column
+from embedlib_ray.model import (
+    check_one_vector,
+    config_for,
+    describe_model,
+    name_for_workers,
+    plan_for,
+)
+from embedlib_ray.shared_model import SharedModel
+from embedlib_ray.worker import MakeEmbedder, ModelPlan, Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
@@ -20,6 +33,102 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1024
 """Rows that an actor takes at a time: as many as the scheduler sorts by length."""
+
+
+class EmbedlibActor:
+    """Adds the vector of a text to each row of a batch.
+
+    dataset.map_batches(
+        EmbedlibActor,
+        fn_constructor_kwargs={"model": "BAAI/bge-small-en-v1.5", "text": "body"},
+        batch_size=1024, batch_format="pyarrow", num_cpus=3,
+        compute=ray.data.ActorPoolStrategy(size=4))
+
+    Ray's own format, NumPy, has no integer, date or flag that is missing: batches of Arrow keep
+    the other columns as they are. `embed_dataset` chooses the numbers by the machines. However many
+    actors a machine has, its memory holds the weights once: a process beside them computes. An
+    actor with a GPU has them there for itself.
+    """
+
+    def __init__(
+        self,
+        model: str | MakeEmbedder,
+        *,
+        text: str = "text",
+        output: str = "embedding",
+        fingerprint: str | None = None,
+        **options: Unpack[ConfigOptions],
+    ) -> None:
+        """Load the model.
+
+        Args:
+            model: a name, or the whole path of a folder or pack that all machines see; or a
+                function that makes an embedder.
+            text: the column with the texts.
+            output: the column that gets the vectors.
+            fingerprint: what the model must have; None: anything.
+            **options: fields of `embedlib.Config`.
+
+        Raises:
+            EmbedlibError: the model cannot be loaded here, or is another one.
+        """
+        self._text = text
+        self._output = output
+        config = Config.from_options(options)
+        self._model: SharedModel | _OwnModel
+        if ray.is_initialized() and not ray.get_gpu_ids():
+            plan = ModelPlan(model=model, config=config_for(config, 0))
+            self._model = SharedModel(plan, fingerprint)
+        else:
+            self._model = _OwnModel(ModelPlan(model=model, config=config), fingerprint)
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch, a dict or an Arrow table, with float32[N, D] in the output column.
+
+        Raises:
+            InputError: it has no such column, or a value in it is no text.
+        """
+        if not isinstance(batch, pyarrow.Table):
+            check_column(batch, self._text)
+            texts = np.asarray(batch[self._text], object).tolist()
+            return {**batch, self._output: self._embed(texts)}
+        names = batch.column_names
+        check_column(names, self._text)
+        vectors = self._embed(batch.column(self._text).to_pylist())
+        column = ArrowTensorArray.from_numpy(vectors)
+        if self._output in names:
+            return batch.set_column(names.index(self._output), self._output, column)
+        return batch.append_column(self._output, column)
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        try:
+            return self._model.embed(texts)
+        except InputError as error:  # it names the text by its number in the batch
+            error.args = (f"the column {self._text!r}: {error}", *error.args[1:])
+            raise
+
+
+def check_column(names: Iterable[str], text: str) -> None:
+    """Refuse a dataset without the column with the texts.
+
+    Raises:
+        InputError: it has others.
+    """
+    there = list(names)
+    if text not in there:
+        raise InputError(no_column(text, there))
+
+
+class _OwnModel:
+    """A model in this process: on a GPU of its own, or outside of Ray."""
+
+    def __init__(self, plan: ModelPlan, fingerprint: str | None) -> None:
+        self._worker = Worker()
+        self._worker.open(plan, fingerprint)
+
+    def embed(self, texts: list[str]) -> Vectors:
+        vectors, _ = self._worker.embed(texts)
+        return vectors
 
 
 def embed_dataset(
