@@ -6,7 +6,7 @@ import os
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import sql
@@ -17,6 +17,9 @@ from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.index_names import VECTORS_INDEX, new_index_name, own_ending
 from embedlib_pgvector.table import Table, count_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
 
 # Source of operators and classes: https://github.com/pgvector/pgvector#querying and #hnsw
 OPERATORS: dict[Similarity, str] = {
@@ -40,6 +43,10 @@ RESERVED_BYTES = 4 << 20
 """Both measured: from the number of rows at which pgvector 0.8.5 reports that its graph no longer
 fits into 8 MB (16, 384 and 1,000 dimensions, m of 8, 16 and 32, vector and halfvec) follow 194 to
 200 bytes per row beside the vector and the links. A parallel build reserves 3 MB."""
+
+_VALUE: Final = "SELECT setting FROM pg_settings WHERE name = %s"
+_BYTES: Final = "SELECT pg_size_bytes(current_setting(%s))"
+_MOST_BYTES: Final = "SELECT max_val::bigint * 1024 FROM pg_settings WHERE name = %s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +237,9 @@ class IndexBuild:
     def _set_memory(self, connection: Connection, num_rows: int) -> None:
         """Give the build the memory that its graph needs, within what the machine can spare."""
         needed = graph_bytes(num_rows, self._table, self._options)
-        setting = _bytes_setting(connection, "maintenance_work_mem")
-        value = max(setting, min(needed, self._spare_bytes(connection), _most_memory(connection)))
+        setting = _read(connection, _BYTES, "maintenance_work_mem")
+        most = _read(connection, _MOST_BYTES, "maintenance_work_mem")  # on Windows it may be 2 GB
+        value = max(setting, min(needed, self._spare_bytes(connection), most))
         _set(connection, "maintenance_work_mem", f"{value >> 10}kB")
 
     def _spare_bytes(self, connection: Connection) -> int:
@@ -242,12 +250,12 @@ class IndexBuild:
         """
         if _is_here(connection):
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        return _bytes_setting(connection, "effective_cache_size") // 2
+        return _read(connection, _BYTES, "effective_cache_size") // 2
 
     def _set_workers(self, connection: Connection, is_parallel: bool) -> None:
         """Use all available cores; the server uses fewer for a small table."""
-        setting = int(_setting(connection, "max_parallel_maintenance_workers"))
-        limit = int(_setting(connection, "max_parallel_workers"))
+        setting = _read(connection, _VALUE, "max_parallel_maintenance_workers")
+        limit = _read(connection, _VALUE, "max_parallel_workers")
         cores = (os.cpu_count() or 1) - 1 if _is_here(connection) else limit // 2
         num_workers = max(setting, min(cores, limit)) if is_parallel else 0
         _set(connection, "max_parallel_maintenance_workers", str(num_workers))
@@ -270,24 +278,10 @@ def _is_here(connection: Connection) -> bool:
     return host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
 
 
-def _setting(connection: Connection, name: str) -> str:
-    row = connection.execute("SELECT setting FROM pg_settings WHERE name = %s", (name,)).fetchone()
-    assert row is not None, name
-    return str(row[0])
-
-
-def _bytes_setting(connection: Connection, name: str) -> int:
-    row = connection.execute("SELECT pg_size_bytes(current_setting(%s))", (name,)).fetchone()
-    assert row is not None, name
-    return int(row[0])
-
-
-def _most_memory(connection: Connection) -> int:
-    """Return the largest maintenance_work_mem in bytes: on Windows it may be 2 GB."""
-    row = connection.execute(
-        "SELECT max_val::bigint * 1024 FROM pg_settings WHERE name = 'maintenance_work_mem'"
-    ).fetchone()
-    assert row is not None, "every server has this setting"
+def _read(connection: Connection, query: LiteralString, setting: str) -> int:
+    """Return a number of a setting, which every server has."""
+    row = connection.execute(query, (setting,)).fetchone()
+    assert row is not None, setting
     return int(row[0])
 
 

@@ -21,23 +21,22 @@ from embedlib.indexing import (
     check_weights,
     tell_nobody,
 )
-from embedlib_pgvector.connection import Connection
+from embedlib_pgvector.comments import read_comment, write_comment
+from embedlib_pgvector.connection import (
+    Connection,
+    allow_long_statements,
+    notice_killed_clients,
+    notice_vanished_clients,
+)
 from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.full_text import build_words_index, check_configuration, index_words
 from embedlib_pgvector.generations import beside_of, check_switchable, drop_old_table, switch
 from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
-from embedlib_pgvector.positions import read_position, write_position
+from embedlib_pgvector.inserts import STAGE, SlowInserts, columns, create_stage, merge_stage
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
 from embedlib_pgvector.rights import Rights, check_no_policies, give_rights, read_rights
-from embedlib_pgvector.session_settings import (
-    allow_long_statements,
-    notice_killed_clients,
-    notice_vanished_clients,
-)
-from embedlib_pgvector.slow_inserts import SlowInserts
-from embedlib_pgvector.stage import STAGE, columns, create_stage, merge_stage
 from embedlib_pgvector.table import (
     Table,
     check_type,
@@ -50,6 +49,9 @@ from embedlib_pgvector.table import (
     resolve_schema,
 )
 from embedlib_pgvector.writer_lock import WriterLock
+
+_POSITION = "source_id"
+"""The column whose comment says how far a source was read."""
 
 
 class PgvectorSink(TableReader):
@@ -195,12 +197,12 @@ class PgvectorSink(TableReader):
         table = self._find()
         if table is None:
             return None
-        return self._session.run(lambda connection: read_position(connection, table))
+        return self._session.run(lambda connection: read_comment(connection, table.oid, _POSITION))
 
     def save_position(self, position: str | None) -> None:
         """Store how far a source was read."""
-        table = self._begun
-        self._session.run(lambda connection: write_position(connection, table, position))
+        table = self._begun.identifier
+        self._session.run(lambda found: write_comment(found, table, _POSITION, position))
 
     def close(self) -> None:
         """Close the connection, and with it give up the lock; stop the local server."""

@@ -17,6 +17,7 @@ from psycopg import sql
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing import SparseModel, Target
+from embedlib_pgvector.comments import read_comment, write_comment
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import COLUMNS, SPARSE_COLUMN
 from embedlib_pgvector.destination import Destination
@@ -210,24 +211,15 @@ def find_table(connection: Connection, destination: Destination) -> Table | None
 
 def read_mark(connection: Connection, oid: int) -> dict[str, Any]:
     """Return what is stored of the load of a table that `find_table` has found."""
-    row = _one(
-        connection,
-        "SELECT col_description(attrelid, attnum) FROM pg_attribute"
-        " WHERE attrelid = %s AND attname = %s",
-        *(oid, DIGEST),
-    )
-    assert row is not None, "find_table has read it"
-    mark: dict[str, Any] = json.loads(row[0])
+    comment = read_comment(connection, oid, DIGEST)
+    assert comment is not None, "find_table has read it"
+    mark: dict[str, Any] = json.loads(comment)
     return mark
 
 
 def write_mark(connection: Connection, table: sql.Identifier, mark: dict[str, Any]) -> None:
     """Store what identifies the load of a table."""
-    connection.execute(
-        sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(
-            table, sql.Identifier(DIGEST), sql.Literal(json.dumps(mark))
-        )
-    )
+    write_comment(connection, table, DIGEST, json.dumps(mark))
 
 
 def choose_halfvec(destination: Destination, dim: int) -> bool:

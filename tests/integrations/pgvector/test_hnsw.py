@@ -98,7 +98,7 @@ def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> N
 def test_a_role_that_only_writes_rows_fills_an_empty_table(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlib_pgvector.slow_inserts.SLOW_INSERT_ROWS", 5)
+    monkeypatch.setattr("embedlib_pgvector.inserts.SLOW_INSERT_ROWS", 5)
     sink, rows, role = pg.begun(pg_table), pg.rows(0, 5), f"loader_{pg_table[:20]}"
     sink.finish()
     sink.close()
@@ -127,7 +127,7 @@ def test_a_role_that_only_writes_rows_fills_an_empty_table(
 def test_rows_into_an_indexed_table_are_told_to_be_slow(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlib_pgvector.slow_inserts.SLOW_INSERT_ROWS", 20)
+    monkeypatch.setattr("embedlib_pgvector.inserts.SLOW_INSERT_ROWS", 20)
     sink = pg.begun(pg_table)
     for start in (0, 10, 20):
         sink.write(pg.rows(start, start + 10), pg.vectors(pg.rows(start, start + 10)))

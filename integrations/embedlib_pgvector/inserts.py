@@ -1,13 +1,17 @@
-"""The temporary table that a batch is copied to, before it is merged into the table."""
+"""How a batch gets into the table: copied to a temporary one, which is merged into it."""
 
 from __future__ import annotations
 
 from psycopg import sql
 
+from embedlib.indexing import Tell
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.table import KEY, Table
 
 STAGE = sql.Identifier("pg_temp", "embedlib_stage")
+SLOW_INSERT_ROWS = 10_000
+"""Warn once after this many inserts into a table that already has its index; each takes
+milliseconds."""
 
 
 def create_stage(connection: Connection, table: Table) -> None:
@@ -41,3 +45,28 @@ def merge_stage(table: Table) -> sql.Composed:
 def columns(table: Table) -> sql.Composed:
     """Return the names of the columns, in the order of the stream."""
     return sql.SQL(", ").join(map(sql.Identifier, table.columns))
+
+
+class SlowInserts:
+    """Counts the rows inserted into one table, and tells once that its index makes them slow."""
+
+    def __init__(self, name: str, *, has_index: bool) -> None:
+        """Begin to count.
+
+        Args:
+            name: of the destination.
+            has_index: whether the table has its index.
+        """
+        self._name = name
+        self._has_index = has_index
+        self._num_written = 0
+
+    def add(self, num_rows: int, tell: Tell) -> None:
+        """Count rows that were inserted."""
+        before, self._num_written = self._num_written, self._num_written + num_rows
+        if self._has_index and before < SLOW_INSERT_ROWS <= self._num_written:
+            tell(
+                f"{self._name} has an index already, so inserts are tens of times slower "
+                "than without one; if no searches use it, stop, drop the index and run the "
+                "load again: it continues here and builds the index at the end"
+            )
