@@ -7,11 +7,11 @@ from urllib.parse import unquote, urlsplit
 
 from embedlib.errors import SinkError
 from embedlib.indexing import SinkUrl, host_of
-from embedlib_qdrant.collection_name import check_collection_name
 from embedlib_qdrant.collection_options import OPTION_NAMES, parse_options
 from embedlib_qdrant.connection import Connection
 from embedlib_qdrant.generations import GenerationSink
 from embedlib_qdrant.load_requests import NAMES, parse_requests
+from embedlib_qdrant.names import check_collection_name
 
 API_KEY = "QDRANT_API_KEY"
 DEFAULT_PORT = 6334

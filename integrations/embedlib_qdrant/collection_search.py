@@ -72,8 +72,6 @@ class CollectionSearch:
 
     def search_second(self, query: Any, using: str, k: int, where: Filter | None) -> list[Hit]:
         """Return the best rows by anything but their vectors."""
-        if where is None:
-            return self.query(query, k, None, using)
         return search_filtered(
             lambda limit, wide: self.query(query, limit, wide, using), k, where, self.name
         )

@@ -68,8 +68,6 @@ class EdgeSearch:
 
     def _search_second(self, query: Any, k: int, where: Filter | None) -> list[Hit]:
         """Return the best rows by anything but their vectors."""
-        if where is None:
-            return self._query(query, k, None, is_second=True)
         return search_filtered(
             lambda limit, wide: self._query(query, limit, wide, is_second=True),
             *(k, where, self.name),

@@ -175,9 +175,9 @@ def widened(where: Filter, *, is_wide: bool = True) -> Filter:
 
 
 def search_filtered(
-    query: Callable[[int, Filter], list[Hit]], k: int, where: Filter, name: str
+    query: Callable[[int, Filter | None], list[Hit]], k: int, where: Filter | None, name: str
 ) -> list[Hit]:
-    """Return the first `k` hits that pass a filter.
+    """Return the first `k` hits that pass a filter; None: all do.
 
     Args:
         query: returns the nearest rows that pass a filter without string order, at most so many.
@@ -188,6 +188,8 @@ def search_filtered(
     Raises:
         SinkError: strings must be compared, and of the rows fetched for that too few pass.
     """
+    if where is None:
+        return query(k, None)
     wide = widened(where)
     if wide == NONE:
         return []

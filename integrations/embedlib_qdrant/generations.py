@@ -34,11 +34,15 @@ from embedlib.indexing import (
     models_of,
     tell_nobody,
 )
-from embedlib_qdrant.aliases import create_aliases, find_collection, list_aliases
-from embedlib_qdrant.collection_name import check_collection_name
 from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.connection import Connection
 from embedlib_qdrant.load_requests import LoadRequests
+from embedlib_qdrant.names import (
+    check_collection_name,
+    create_aliases,
+    find_collection,
+    list_aliases,
+)
 from embedlib_qdrant.points import CONTENT_KEY, Mark
 from embedlib_qdrant.retry import classify, is_refused
 from embedlib_qdrant.server import ServerSink

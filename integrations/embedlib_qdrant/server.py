@@ -28,7 +28,6 @@ from embedlib.indexing import (
     Vectors,
     lock_folder,
 )
-from embedlib_qdrant.aliases import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.collection import CollectionSink
 from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.connection import Connection
@@ -42,6 +41,7 @@ from embedlib_qdrant.index_state import (
 from embedlib_qdrant.lease import Lease
 from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.metadata_limits import SERVER_LIMITS
+from embedlib_qdrant.names import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
 from embedlib_qdrant.retry import retry
 from embedlib_qdrant.server_version import check_metadata, check_ranking
