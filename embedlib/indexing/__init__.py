@@ -47,11 +47,15 @@ if TYPE_CHECKING:
         row_id,
     )
     from embedlib.indexing.searching import search, stored_state
+    from embedlib.indexing.sinks.abilities import (
+        FilteringSink,
+        PositionSink,
+        SparseSink,
+        TextSink,
+    )
     from embedlib.indexing.sinks.checks import check_target, check_vectors, check_weights
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
-    from embedlib.indexing.sinks.positions import PositionSink
     from embedlib.indexing.sinks.protocol import (
-        FilteringSink,
         Hit,
         OtherModelError,
         RowKey,
@@ -70,7 +74,6 @@ if TYPE_CHECKING:
         StoredRow,
         models_of,
     )
-    from embedlib.indexing.sinks.second_rankings import SparseSink, TextSink
     from embedlib.indexing.sinks.urls import (
         ENTRY_POINT_GROUP,
         SinkUrl,
@@ -191,15 +194,14 @@ _MODULES = {
         *("has_same_content", "model_digest", "row_digest", "row_id"),
     ),
     ".searching": ("search", "stored_state"),
+    ".sinks.abilities": ("FilteringSink", "PositionSink", "SparseSink", "TextSink"),
     ".sinks.checks": ("check_target", "check_vectors", "check_weights"),
     ".sinks.file_lock": ("FileLock", "lock_folder"),
-    ".sinks.positions": ("PositionSink",),
     ".sinks.protocol": (
-        *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
+        *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
         *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError", "tell_nobody"),
     ),
     ".sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
-    ".sinks.second_rankings": ("SparseSink", "TextSink"),
     ".sinks.urls": (
         *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
         *("open_sink", "parse_url", "without_password"),

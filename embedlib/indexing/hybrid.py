@@ -13,8 +13,8 @@ from embedlib.indexing.embedders import (
     SparseEmbedder,
     check_embedder,
 )
+from embedlib.indexing.sinks.abilities import TextSink
 from embedlib.indexing.sinks.protocol import Sink, SinkState, Target
-from embedlib.indexing.sinks.second_rankings import TextSink
 from embedlib.indexing.sparse_rows import (
     can_hold,
     check_has_sparse,

@@ -15,8 +15,8 @@ from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.row_jobs import Embedded, RowJob, end_of_window
 from embedlib.indexing.rows import BadRow, Row, find_changes
+from embedlib.indexing.sinks.abilities import SparseSink
 from embedlib.indexing.sinks.protocol import Sink, UnstorableRowsError
-from embedlib.indexing.sinks.second_rankings import SparseSink
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.vectors.arrays import Vectors
 

@@ -17,7 +17,7 @@ from typing import cast
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sinks.positions import PositionSink
+from embedlib.indexing.sinks.abilities import PositionSink
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sources.protocol import ResumableSource
 from embedlib.version import __version__

@@ -12,8 +12,8 @@ from embedlib.errors import SinkError
 from embedlib.indexing.embedders import ModelIdentity, SparseEmbedder, check_embedder
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import model_digest
+from embedlib.indexing.sinks.abilities import SparseSink
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, SparseModel, Target
-from embedlib.indexing.sinks.second_rankings import SparseSink
 from embedlib.indexing.stored_model import name_to_store
 
 TOKEN_ROWS: Final = 128

@@ -12,7 +12,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.filters.expression import matcher
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import Row, row_digest, row_id
-from embedlib.indexing.sinks.positions import PositionSink
+from embedlib.indexing.sinks.abilities import PositionSink
 from embedlib.indexing.sinks.protocol import RowKey, Sink, Target, tell_nobody
 from embedlib.vectors.arrays import Vectors
 

@@ -36,10 +36,10 @@ from embedlib.indexing.sinks.file_rows import (
     read_keys,
     read_stored,
     remove_rows,
+    search_rows,
     write_metadata,
     write_rows,
 )
-from embedlib.indexing.sinks.file_search import search_rows
 from embedlib.indexing.sinks.file_tables import (
     BESIDE,
     DATABASE,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import BadRow, Row, model_digest
 from embedlib.vectors.arrays import Vectors
 
@@ -207,17 +206,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release the lock and all connections; may be called twice and after a failed `begin`."""
-
-
-class FilteringSink(Sink, Protocol):
-    """A sink that can also search among the rows that pass a filter."""
-
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
-        """Return the `k` nearest of the rows that `matcher(where)` accepts, best first.
-
-        There are fewer only if fewer pass the filter. What a filter means is said by
-        `embedlib.indexing.matcher`, which a sink may also use: it decides of a row's metadata.
-        """
 
 
 class OtherModelError(SinkError):

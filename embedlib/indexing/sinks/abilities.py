@@ -1,15 +1,29 @@
-"""Sinks that rank their rows in one more way than by vectors, for hybrid search."""
+"""What a sink may do besides: filters, another ranking for hybrid search, positions of sources."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import FilteringSink, Hit
+from embedlib.indexing.sinks.protocol import Hit, Sink
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.sparse import SparseVector
+
+
+class FilteringSink(Sink, Protocol):
+    """A sink that can also search among the rows that pass a filter."""
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Return the `k` nearest of the rows that `matcher(where)` accepts, best first.
+
+        There are fewer only if fewer pass the filter. What a filter means is said by
+        `embedlib.indexing.matcher`, which a sink may also use: it decides of a row's metadata.
+        """
 
 
 class SparseSink(FilteringSink, Protocol):
@@ -57,4 +71,20 @@ class TextSink(FilteringSink, Protocol):
             question: any text.
             k: how many, at most.
             where: only rows that pass; None: all.
+        """
+
+
+class PositionSink(Sink, Protocol):
+    """A sink that also keeps how far a source was read; see `embedlib.indexing.resuming`."""
+
+    def load_position(self) -> str | None:
+        """Return what `save_position` stored last; None: nothing, or nothing is loaded.
+
+        Works on a new sink object, as `inspect` does.
+        """
+
+    def save_position(self, position: str | None) -> None:
+        """Store a short line, durably and as a whole, in place of the last one; None: drop it.
+
+        Called after `begin`. It ends with the rows: with `Target.recreate`, `begin` drops it.
         """
