@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from embedlib.checks import (
     optional,
 )
 from embedlib.cores import usable_cores
-from embedlib.errors import ConfigError, shown
+from embedlib.errors import ConfigError, nearest, shown
 from embedlib.foreign_options import FOREIGN_OPTIONS, asks_nothing
 from embedlib.imported import imported_torch
 
@@ -285,9 +284,7 @@ def check_names(cls: type[Any], options: Mapping[str, Any]) -> None:
     known = [item.name for item in fields(cls)]
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"unknown option {name!r}; {hint}")
+            raise ConfigError(f"unknown option {name!r}; {nearest(name, known)}")
 
 
 def check_option(name: str, value: object, said: str) -> Any:

@@ -30,6 +30,8 @@ of is here, too: values and counts as they show them, and the lines of other lib
 
 import copyreg
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 
 _START_CHARACTERS, _END_CHARACTERS = 1500, 500
 """What is kept of a message that quotes a value or a path of any length: its start says what
@@ -38,7 +40,9 @@ OTHER_CACHE = "name another folder with engine_cache_dir (--engine-cache-dir)"
 """What to do where the cache cannot be written."""
 _PASSWORD = re.compile(r"(:/{1,2}[^/?:@\s]*):(?!\d+[/?:;,'\")\s])\S*@")
 """Of a URL, up to the last @ before a blank. A number behind the colon is a port."""
-_SECRET = re.compile(r"(?i)([?&]\w*(?:password|passwd|secret|token|api_?key)=)[^&\s'\"]*")
+SECRET_OPTION = r"\w*(?:password|passwd|secret|token|api_?key)="
+"""Of a URL, such as `sslpassword=` and `oauth_client_secret=`; in any case."""
+_SECRET = re.compile(rf"(?i)([?&]{SECRET_OPTION})[^&\s'\"]*")
 """An option of a URL."""
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 """Source: the Unicode standard, 23.1, C0 and C1 controls."""
@@ -203,6 +207,12 @@ def visible_line(text: str) -> str:
 def count_of(number: int, noun: str) -> str:
     """Return a number with its noun, "1 row" or "1,024 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return a hint for a name that is none of these: the nearest one, or else all of them."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def a_type(value: object) -> str:

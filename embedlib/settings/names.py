@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
 from embedlib.config import Config, check_option
-from embedlib.errors import ConfigError, shown
+from embedlib.errors import ConfigError, nearest, shown
 
 PREFIX = "EMBEDLIB_"
 MODEL = "model"
@@ -67,5 +66,4 @@ def describe_unknown(name: str) -> str:
         return "it belongs to one model; give it with the model"
     if name in [item.name for item in fields(Config)] and name not in SETTINGS:
         return "it is an option of Python programs; pass it there"
-    near = get_close_matches(name.replace("-", "_"), SETTINGS, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(SETTINGS)}"
+    return nearest(name.replace("-", "_"), SETTINGS)

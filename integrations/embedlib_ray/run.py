@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
 import ray
@@ -16,7 +15,7 @@ from ray import serve
 from ray.serve.context import _get_global_client
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, first_line
+from embedlib.errors import ConfigError, first_line, nearest
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
 from embedlib_ray.cluster import connected, machines
@@ -130,9 +129,7 @@ def app(args: dict[str, Any]) -> Any:
     owners = {item.name: kind for kind in parts for item in fields(kind)}
     for name, value in given.items():
         if name not in owners:
-            near = get_close_matches(name, owners, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(owners)}"
-            raise ConfigError(f"args has an unknown option {name!r}; {hint}")
+            raise ConfigError(f"args has an unknown option {name!r}; {nearest(name, owners)}")
         parts[owners[name]][name] = tuple(value) if isinstance(value, list) else value
     return build_app(
         models,

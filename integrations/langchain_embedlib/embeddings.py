@@ -12,8 +12,8 @@ from langchain_core.embeddings import Embeddings
 from pydantic import Field
 
 from embedlib import Embedder
-from embedlib.errors import ConfigError, InputError
-from langchain_embedlib.holder import ModelHolder, nearest
+from embedlib.errors import ConfigError, InputError, nearest
+from langchain_embedlib.holder import ModelHolder
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on

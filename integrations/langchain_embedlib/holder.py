@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from typing_extensions import Self
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, nearest
 
 MODEL_OPTIONS = ("trust_remote_code", *(item.name for item in dataclasses.fields(Config)))
 """Allowed keys of `model_kwargs`."""
@@ -162,9 +161,3 @@ class ModelHolder(BaseModel):
             )
         given = {name: getattr(self, name) for name in cls.model_fields}
         return partial(cls, **given), ()
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown name."""
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -14,9 +14,8 @@ from pydantic import Field
 from typing_extensions import Self
 
 from embedlib import Search
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, nearest
 from embedlib.indexing import SearchResults
-from langchain_embedlib.holder import nearest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from embedlib.checks import is_unicode
-from embedlib.errors import ConfigError, SinkError, shown
+from embedlib.errors import SECRET_OPTION, ConfigError, SinkError, nearest, shown
 from embedlib.indexing.sinks.protocol import Sink
 
 ENTRY_POINT_GROUP = "embedlib.sinks"
@@ -75,11 +75,7 @@ def _describe_unknown(option: str, known: tuple[str, ...]) -> str:
         )
     if re.fullmatch("api[_-]?key", option, re.IGNORECASE):
         return f"has no option {option!r}; a key comes from the environment (QDRANT_API_KEY)"
-    near = get_close_matches(option, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    if not known:
-        hint = "it has none"
-    return f"has no option {option!r}; {hint}"
+    return f"has no option {option!r}; {nearest(option, known) if known else 'it has none'}"
 
 
 def parse_url(url: str) -> SinkUrl:
@@ -117,8 +113,7 @@ def parse_url(url: str) -> SinkUrl:
 
 def without_password(url: str) -> str:
     """Return a URL with `***` in place of its password, wherever that is."""
-    secret = r"\w*(?:password|passwd|secret|token|api_?key)"  # sslpassword, oauth_client_secret
-    url = re.sub(rf"(?i)((?:^|[?&\s]){secret}=)[^&]*", r"\1***", url)
+    url = re.sub(rf"(?i)((?:^|[?&\s]){SECRET_OPTION})[^&]*", r"\1***", url)
     # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
     # on. If an option contains an @, this hides too much. A number after the colon is a port.
     return re.sub(r"(//[^/?:@]*):(?!\d+[/?,]).*@", r"\1:***@", url)
