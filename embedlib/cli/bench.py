@@ -13,7 +13,7 @@ import click
 
 from embedlib.bench.options import BenchOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
-from embedlib.cli.json_file import check_json_path, json_option, show
+from embedlib.cli.json_output import check_json_path, json_option, show
 from embedlib.cli.options import (
     MODEL_OPTIONS,
     GroupedCommand,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from embedlib.bench.options import WriteOptions
-from embedlib.cli.json_file import check_json_path, json_option, show
+from embedlib.cli.json_output import check_json_path, json_option, show
 from embedlib.cli.progress import measuring
 
 _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}

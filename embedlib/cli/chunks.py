@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.chunk_options import chunk_options
+from embedlib.cli.document_options import chunk_options
 from embedlib.cli.json_output import print_json
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
 from embedlib.cli.paths import FilePath

@@ -65,12 +65,10 @@ def classify(
     from itertools import islice
 
     from embedlib.classifier import Classifier
-    from embedlib.cli.records import check_inputs, count_records, read_records
-    from embedlib.indexing.sources.file_bytes import STDIN
+    from embedlib.cli.records import count_records, input_paths, read_records
     from embedlib.session.running import rows_from
 
-    paths = inputs or (STDIN,)
-    check_inputs(paths)
+    paths = input_paths(inputs)
     tell_if_typed(paths)
     records = read_records(paths, input_format=input_format, field=field)
     with (

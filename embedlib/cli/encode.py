@@ -111,15 +111,13 @@ def encode(
     output_format = _output_format(output, output_format)
     config = Config(**options)
 
-    from embedlib.cli.records import check_inputs, count_records, read_records
+    from embedlib.cli.records import count_records, input_paths, read_records
     from embedlib.embedder import Embedder
-    from embedlib.indexing.sources.file_bytes import STDIN
     from embedlib.indexing.sources.overwriting import check_not_input
     from embedlib.session.late_interaction import check_one_vector
     from embedlib.vectors.files import STDOUT, open_writer
 
-    paths = inputs or (STDIN,)
-    check_inputs(paths)
+    paths = input_paths(inputs)
     check_not_input(output, paths, "-o")
     tell_if_typed(paths)
     if output != STDOUT:

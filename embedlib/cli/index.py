@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.chunk_options import INDEX_DEFAULTS, chunk_options
+from embedlib.cli.document_options import (
+    INDEX_DEFAULTS,
+    chunk_options,
+    source_options,
+    take_source_options,
+)
 from embedlib.cli.index_lines import Watch, summary
 from embedlib.cli.index_watch import first_source, open_passes, run_passes
 from embedlib.cli.options import (
@@ -27,7 +32,6 @@ from embedlib.cli.options import (
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
-from embedlib.cli.source_options import source_options, take_source_options
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
 

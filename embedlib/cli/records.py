@@ -46,15 +46,17 @@ def read_records(paths: tuple[str, ...], *, input_format: str, field: str) -> It
             raise SourceError(f"cannot read {place_of(path)}: {error}") from error
 
 
-def check_inputs(paths: tuple[str, ...]) -> None:
-    """Check that all inputs exist, before the first one is read.
+def input_paths(inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the inputs of a command, of which all exist; standard input if it is given none.
 
     Raises:
         SourceError: a file does not exist.
     """
+    paths = inputs or (STDIN,)
     for path in paths:
         if path != STDIN and not os.path.exists(path):
             raise SourceError(f"cannot read {place_of(path)}: no such file; - is standard input")
+    return paths
 
 
 def count_records(paths: tuple[str, ...]) -> int | None:

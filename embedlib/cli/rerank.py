@@ -72,12 +72,10 @@ def rerank(
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
-    from embedlib.cli.records import check_inputs, read_records
-    from embedlib.indexing.sources.file_bytes import STDIN
+    from embedlib.cli.records import input_paths, read_records
     from embedlib.reranker import Reranker
 
-    paths = inputs or (STDIN,)
-    check_inputs(paths)
+    paths = input_paths(inputs)
     tell_if_typed(paths)
     candidates = list(read_records(paths, input_format=input_format, field=field))
     with (
