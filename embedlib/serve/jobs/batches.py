@@ -90,7 +90,10 @@ _COLUMNS = ", ".join(item.name for item in fields(BatchRow))
 
 
 class BatchStore:
-    """Batches by id; called on the store's thread, inside its transactions."""
+    """Batches by id; called on the store's thread, inside its transactions.
+
+    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner.
+    """
 
     def __init__(
         self, connection: sqlite3.Connection, folder: DataFolder, files: FileStore
@@ -117,11 +120,7 @@ class BatchStore:
         insert(self._connection, "batches", asdict(row))
 
     def get(self, batch_id: str, owner: str = "") -> BatchRow:
-        """Return a batch that an owner sees.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a batch that an owner sees."""
         condition, values = seen_by(owner)
         found = self._connection.execute(
             f"SELECT {_COLUMNS} FROM batches WHERE id = ? AND {condition}", [batch_id, *values]
@@ -133,11 +132,7 @@ class BatchStore:
         return BatchRow(**found)
 
     def list(self, owner: str = "", *, after: str | None, limit: int) -> Page[BatchRow]:
-        """Return a page of the batches that an owner sees, the newest first.
-
-        Raises:
-            HTTPError: there is no batch `after`.
-        """
+        """Return a page of the batches that an owner sees, the newest first."""
         rows, has_more = select_page(
             self._connection, "batches", _COLUMNS, owner=owner, after=after, limit=limit
         )
@@ -210,7 +205,7 @@ class BatchStore:
         """Record that a batch is to end; return it.
 
         Raises:
-            HTTPError: there is none of this id that an owner sees, or it has ended.
+            HTTPError: it has ended.
         """
         row = self.get(batch_id, owner)
         if row.ended_at is not None:

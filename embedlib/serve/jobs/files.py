@@ -29,7 +29,10 @@ class FileRow:
 
 
 class FileStore:
-    """Files by id; called on the store's thread, inside its transactions."""
+    """Files by id; called on the store's thread, inside its transactions.
+
+    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Keep rows in a database; contents are in the folder."""
@@ -40,11 +43,7 @@ class FileStore:
         insert(self._connection, "files", asdict(row))
 
     def get(self, file_id: str, owner: str = "") -> FileRow:
-        """Return a file that an owner sees.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a file that an owner sees."""
         condition, values = seen_by(owner)
         found = self._connection.execute(
             f"SELECT {_COLUMNS} FROM files WHERE id = ? AND {condition}", [file_id, *values]
@@ -64,11 +63,7 @@ class FileStore:
         purpose: str | None,
         is_descending: bool,
     ) -> Page[FileRow]:
-        """Return a page of the files that an owner sees.
-
-        Raises:
-            HTTPError: there is no file `after`.
-        """
+        """Return a page of the files that an owner sees."""
         rows, has_more = select_page(
             self._connection,
             "files",
@@ -85,7 +80,7 @@ class FileStore:
         """Delete a file that an owner sees; its content is removed once this is on disk.
 
         Raises:
-            HTTPError: there is none of this id, or a batch that runs reads it.
+            HTTPError: a batch that runs reads it.
         """
         self.get(file_id, owner)
         batch = self._connection.execute(

@@ -72,7 +72,10 @@ _COLUMNS = ", ".join(item.name for item in fields(RequestRow))
 
 
 class RequestStore:
-    """Requests by id; called on the store's thread, inside its transactions."""
+    """Requests by id; called on the store's thread, inside its transactions.
+
+    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Keep rows in a database."""
@@ -89,11 +92,7 @@ class RequestStore:
         insert(self._connection, "requests", {**asdict(row), "body": body})
 
     def get(self, request_id: str, owner: str = "") -> RequestRow:
-        """Return a request that an owner sees.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
+        """Return a request that an owner sees."""
         condition, values = seen_by(owner)
         found = self._connection.execute(
             f"SELECT {_COLUMNS} FROM requests WHERE id = ? AND {condition}", [request_id, *values]
@@ -125,11 +124,7 @@ class RequestStore:
     def list(
         self, owner: str = "", *, after: str | None, limit: int, status: str | None = None
     ) -> Page[RequestRow]:
-        """Return a page of the requests that an owner sees, the newest first.
-
-        Raises:
-            HTTPError: there is no request `after`.
-        """
+        """Return a page of the requests that an owner sees, the newest first."""
         rows, has_more = select_page(
             self._connection,
             "requests",
@@ -180,11 +175,7 @@ class RequestStore:
         )
 
     def cancel(self, request_id: str, now: float, owner: str = "") -> bool:
-        """Cancel a request; return whether it was queued, as only such a one can be.
-
-        Raises:
-            HTTPError: there is none of this id that an owner sees.
-        """
+        """Cancel a request; return whether it was queued, as only such a one can be."""
         if self.get(request_id, owner).status != "QUEUED":
             return False
         self.end(request_id, Result("CANCELED", None, None, ""), now)
