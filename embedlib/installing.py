@@ -1,10 +1,11 @@
-"""The command that adds an extra to the embedlib that runs here, whichever way it was installed."""
+"""Optional packages, and the command that adds them to the embedlib that runs here."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, EmbedlibError, SinkError
 
 
 def install_line(extras: str) -> str:
@@ -41,6 +42,24 @@ def install_line(extras: str) -> str:
     elif url:
         place += f" @ {url}"
     return f"pip install {flag}{shlex.quote(place)}"
+
+
+def import_extra(module: str, extra: str, error: type[EmbedlibError] = SinkError) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+        module: name of the module.
+        extra: the extra of embedlib that installs it.
+        error: class of the exception.
+
+    Raises:
+        EmbedlibError: of class `error`: the package is not installed; the message has the command
+            that installs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as cause:
+        raise error(f"{module} is not installed; {install_line(extra)} ({cause})") from cause
 
 
 def load_offered(group: str, name: str, extras: str) -> Any:

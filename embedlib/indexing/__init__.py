@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         SparseEmbedder,
         TextEmbedder,
     )
-    from embedlib.indexing.extras import import_extra
     from embedlib.indexing.filters.expression import (
         AllOf,
         AnyOf,
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
         open_sql_source,
         with_connect_timeout,
     )
+    from embedlib.installing import import_extra
     from embedlib.vectors.arrays import Vectors
     from embedlib.vectors.sparse import SparseVector
 
@@ -179,7 +179,6 @@ __all__ = [
 _MODULES = {
     ".asynchronous": ("aindex",),
     ".embedders": ("EmbeddingCounts", "QueryEmbedder", "SparseEmbedder", "TextEmbedder"),
-    ".extras": ("import_extra",),
     ".filters.expression": (
         *("AllOf", "AnyOf", "Exists", "Filter", "Not", "OneOf", "Order", "matcher"),
     ),
@@ -209,6 +208,7 @@ _MODULES = {
     ".sources.files": ("open_source",),
     ".sources.protocol": ("InputFormat", "ResumableSource", "Source", "SourceOptions"),
     ".sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
+    "embedlib.installing": ("import_extra",),
     "embedlib.vectors.arrays": ("Vectors",),
     "embedlib.vectors.sparse": ("SparseVector",),
 }

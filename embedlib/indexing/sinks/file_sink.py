@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import Row, model_digest
 from embedlib.indexing.sinks.checks import check_target, check_vectors
@@ -58,6 +57,7 @@ from embedlib.indexing.sinks.file_tables import (
 from embedlib.indexing.sinks.protocol import Hit, RowKey, SinkState, Target, Tell
 from embedlib.indexing.sinks.replaceable import ReplacedError, StoredRow
 from embedlib.indexing.sinks.urls import SinkUrl
+from embedlib.installing import import_extra
 from embedlib.vectors.arrays import Vectors
 
 FOLDER_SUFFIX = ".embedlib"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from embedlib.errors import SourceError
-from embedlib.indexing.extras import import_extra
+from embedlib.installing import import_extra
 
 
 def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:

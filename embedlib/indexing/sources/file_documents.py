@@ -8,7 +8,6 @@ from io import BytesIO
 from typing import Any, Final
 
 from embedlib.errors import SourceError, first_line
-from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources.file_bytes import BrokenFileError, read_bytes
 from embedlib.indexing.sources.file_formats import place_of, read_text
@@ -16,7 +15,7 @@ from embedlib.indexing.sources.html_text import decode_html, html_text
 from embedlib.indexing.sources.input_files import InputFile
 from embedlib.indexing.sources.json_values import BadValueError, check_text
 from embedlib.indexing.sources.protocol import InputFormat
-from embedlib.installing import install_line
+from embedlib.installing import import_extra, install_line
 
 _EXTRA: Final = "documents"
 _PACKAGES: Final[dict[InputFormat, str]] = {"pdf": "pypdf", "docx": "mammoth"}

@@ -9,7 +9,6 @@ from pathlib import PurePath
 from typing import Any, BinaryIO, Final
 
 from embedlib.errors import SourceError
-from embedlib.indexing.extras import import_extra
 from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
 from embedlib.indexing.sources.file_bytes import (
     STDIN,
@@ -22,6 +21,7 @@ from embedlib.indexing.sources.json_values import BadValueError, parse_json
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
 from embedlib.indexing.sources.storage import is_storage, open_object
+from embedlib.installing import import_extra
 
 FORMATS: Final[Mapping[str, InputFormat]] = {
     ".txt": "text",

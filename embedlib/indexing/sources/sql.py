@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from embedlib.errors import SourceError
-from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
@@ -21,6 +20,7 @@ from embedlib.indexing.sources.postgres_values import load_as_written
 from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
 from embedlib.indexing.sources.sql_positions import Highest, Value, changed_since
+from embedlib.installing import import_extra
 
 CONNECT_SECONDS = "10"
 """Time limit for a connection; the default of psycopg is more than two minutes."""

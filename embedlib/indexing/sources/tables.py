@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from embedlib.errors import SourceError, first_line, shown
-from embedlib.indexing.extras import import_extra
 from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
+from embedlib.installing import import_extra
 
 _BATCH_ROWS = 256
 """Rows that are Python objects at the same time."""

@@ -17,7 +17,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.sinks.file_lock import FileLock
 from embedlib.indexing.sinks.file_sink import FileSink
 from embedlib.indexing.sinks.urls import open_sink
-from embedlib.installing import install_line
+from embedlib.installing import import_extra, install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
@@ -351,8 +351,7 @@ def test_a_missing_package_names_the_line_that_installs_it(
     def missing(name: str) -> Callable[..., object]:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("embedlib.indexing.extras.import_module", missing)
-    from embedlib.indexing.extras import import_extra
+    monkeypatch.setattr("embedlib.installing.import_module", missing)
 
     with pytest.raises(SinkError, match=re.escape(install_line("parquet"))):
         import_extra("pyarrow", "parquet")
