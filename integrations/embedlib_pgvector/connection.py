@@ -28,12 +28,16 @@ TRANSIENT = ("08", "40001", "40P01", "57P01", "57P02", "57P03")
 """Lost connections, serialization failures, deadlocks, a server that stops or starts."""
 READ_ONLY = "25006"
 """In the middle of a load: a failover has made a standby of the server that answers."""
+SET_READ_ONLY = (
+    "default_transaction_read_only is on, which managed servers set where the disk is full; make "
+    "room or switch it off, and run the load again"
+)
 LONG_WORD = "54000"
 """Of the notice of a word of more than 2,047 bytes, which a full-text index leaves out."""
 REMEDIES = {
     "22P05": "the database is not in UTF-8; make one with ENCODING 'UTF8' for the rows, or correct "
     "the text",
-    READ_ONLY: "the server or this user is read-only; name the primary server",
+    READ_ONLY: "the server seems to be a standby; name the primary server",
     "3F000": "create the schema first: CREATE SCHEMA",
     "42501": "ask the owner of the database for this permission",
     "42P01": "the table was dropped during the load; run the load again",
@@ -123,8 +127,9 @@ class DatabaseSession:
                 self.tell_notices()
                 return result
             except psycopg.Error as error:
-                line = self._line(error)
-                is_worth_another = self._may_pass(error)
+                is_set = error.sqlstate == READ_ONLY and self._is_set_read_only()
+                line = self._line(error, SET_READ_ONLY if is_set else None)
+                is_worth_another = not is_set and self._may_pass(error)
                 if error.sqlstate == READ_ONLY:
                     self._disconnect()  # the address may lead to another server then
                 if is_worth_another and waited < give_up_after:
@@ -192,14 +197,33 @@ class DatabaseSession:
         # The first connection fails at once: a mistyped host must not cost minutes.
         return self._was_connected or any(part in message for part in SERVER_STARTS)
 
-    def _line(self, error: psycopg.Error) -> str:
-        """Return one line with the server's message and what to do, without the password."""
+    def _is_set_read_only(self) -> bool:
+        """Whether a server that has refused to write does so by a setting, and is no standby.
+
+        One that has just been connected again is not asked: while a standby is promoted it may have
+        the setting for a moment.
+        """
+        if self._connection is None:
+            return False
+        try:
+            row = self._connection.execute("SELECT pg_is_in_recovery()").fetchone()
+        except psycopg.Error:
+            return False
+        return row == (False,)
+
+    def _line(self, error: psycopg.Error, remedy: str | None) -> str:
+        """Return one line with the server's message and what to do, without the password.
+
+        Args:
+            error: of the server, or of the connection.
+            remedy: what to do; None: what the error's code says.
+        """
         if isinstance(error, psycopg.errors.ConnectionTimeout):
             return f"{self._name}: {POSTGRES_NO_ANSWER}"
         said = error.diag.message_primary or str(error) or type(error).__name__
         if error.diag.message_detail:
             said = f"{said} ({error.diag.message_detail})"
-        remedy = REMEDIES.get(error.sqlstate or "")
+        remedy = remedy or REMEDIES.get(error.sqlstate or "")
         if any(part in said for part in NEEDS_PASSWORD):
             remedy = "it is read from the URL, PGPASSWORD or ~/.pgpass"
         if TEMPORARY in said:  # `create_stage` makes it with every connection
