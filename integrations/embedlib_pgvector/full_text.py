@@ -15,7 +15,7 @@ from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.filters import where_clause
 from embedlib_pgvector.hnsw import drop_index, find_index, is_own
 from embedlib_pgvector.index_names import WORDS_INDEX, new_index_name
-from embedlib_pgvector.queries import HIT_COLUMNS, check_table, read_hit
+from embedlib_pgvector.queries import HIT_COLUMNS, NAMED_NOW, check_table, read_hit
 from embedlib_pgvector.table import Table, count_rows, read_mark, write_mark
 
 WORDS_COLUMN = "embedlib_words"
@@ -137,13 +137,13 @@ def search_text(
         " ln(1 + (SELECT greatest(reltuples, 1) FROM pg_class WHERE oid = %s)"
         " / greatest((SELECT count(*) FROM {table} WHERE {words} @@ asked.query), 1)) AS weight"
         " FROM unnest(%s::text[]::tsquery[]) AS asked (query))"
-        " SELECT {columns}, place, score FROM (SELECT {columns}, tableoid AS place,"
+        f" SELECT {{columns}}, place, score FROM (SELECT {{columns}}, {NAMED_NOW} AS place,"
         " (SELECT sum(weight * ts_rank({words}, query, 1)) FROM word) AS score"
         " FROM {table} WHERE {words} @@ %s::tsquery AND {clause}) AS found"
         " ORDER BY score DESC, langchain_id LIMIT %s"
     ).format(table=table.escaped, words=_WORDS, columns=sql.SQL(HIT_COLUMNS), clause=clause)
     rows = connection.execute(
-        statement, (table.oid, queries, " | ".join(queries), *values, k)
+        statement, (table.oid, queries, table.regclass, " | ".join(queries), *values, k)
     ).fetchall()
     check_table(rows, table)
     return [read_hit(row, row[-1]) for row in rows]

@@ -136,8 +136,7 @@ def _models(table: Table) -> tuple[str, str | None]:
 
 def _has_moved(connection: Connection, table: Table) -> bool:
     """Whether another table has the name of this one now, or none."""
-    name = table.identifier.as_string(connection)
-    found = connection.execute("SELECT to_regclass(%s)::oid", (name,)).fetchone()
+    found = connection.execute("SELECT to_regclass(%s)::oid", (table.regclass,)).fetchone()
     return found is None or found[0] != table.oid
 
 

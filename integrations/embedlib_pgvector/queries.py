@@ -19,6 +19,8 @@ from embedlib_pgvector.hnsw import OPERATORS, find_index
 from embedlib_pgvector.table import Table, count_rows
 
 HIT_COLUMNS = "langchain_id, source_id, chunk, content, langchain_metadata"
+NAMED_NOW = "%s::regclass::oid"
+"""The table that has this name while the statement runs; a row's own may be a partition of it."""
 MAX_EF_SEARCH = 1_000
 """Source: HNSW_MAX_EF_SEARCH in pgvector's src/hnsw.h."""
 FILTERED_EF_SEARCH = 200
@@ -79,18 +81,18 @@ def search(
         sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name)
     )
     query = sql.SQL(
-        f"SELECT {HIT_COLUMNS}, tableoid, {{}} AS distance FROM {{}} WHERE {{}} ORDER BY "
+        f"SELECT {HIT_COLUMNS}, {NAMED_NOW}, {{}} AS distance FROM {{}} WHERE {{}} ORDER BY "
     ).format(distance, table.escaped, clause)
     limit = k if where is None else EXTRA_ROWS * k
     with connection.transaction():
         _widen(connection, k, is_filtered=where is not None)
         rows = connection.execute(
-            query + sql.SQL("distance LIMIT %s"), (text, *values, limit)
+            query + sql.SQL("distance LIMIT %s"), (table.regclass, text, *values, limit)
         ).fetchall()
         if where is not None and len(rows) < k and find_index(connection, table) is not None:
             # No index has this order, so every row is compared.
             exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
-            rows = connection.execute(exact, (text, *values, text, k)).fetchall()
+            rows = connection.execute(exact, (table.regclass, text, *values, text, k)).fetchall()
     check_table(rows, table)
     hits = [read_hit(row, _score(row[-1], table)) for row in rows]
     return sorted(hits, key=lambda hit: -hit.score)[:k]
@@ -110,11 +112,11 @@ def search_sparse(
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     query = sql.SQL(
         f"SELECT {HIT_COLUMNS}, place, distance FROM"
-        f" (SELECT {HIT_COLUMNS}, tableoid AS place, {{}} <#> %s::sparsevec AS distance FROM {{}}"
-        " WHERE {}) AS found"
+        f" (SELECT {HIT_COLUMNS}, {NAMED_NOW} AS place, {{}} <#> %s::sparsevec AS distance"
+        " FROM {} WHERE {}) AS found"
         " WHERE distance < 0 ORDER BY distance, langchain_id LIMIT %s"
     ).format(sql.Identifier(SPARSE_COLUMN), table.escaped, clause)
-    rows = connection.execute(query, (vector, *values, k)).fetchall()
+    rows = connection.execute(query, (table.regclass, vector, *values, k)).fetchall()
     check_table(rows, table)
     return [read_hit(row, -row[-1]) for row in rows]
 
@@ -123,7 +125,7 @@ def check_table(rows: Sequence[tuple[Any, ...]], table: Table) -> None:
     """Refuse rows of a table that has taken the name of the one that was meant.
 
     Args:
-        rows: the last value but one of each is the number of its table.
+        rows: the last value but one of each is the number of the table that was read.
         table: that was meant.
 
     Raises:

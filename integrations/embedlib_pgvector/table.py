@@ -82,7 +82,12 @@ class Table:
     @property
     def escaped(self) -> sql.SQL:
         """The same for a statement with parameters, in which percent signs are doubled."""
-        return sql.SQL(self.identifier.as_string(None).replace("%", "%%"))
+        return sql.SQL(self.regclass.replace("%", "%%"))
+
+    @property
+    def regclass(self) -> str:
+        """The name as a value: cast to regclass, it stands for the table that has it now."""
+        return self.identifier.as_string(None)
 
     @property
     def type_name(self) -> str:

@@ -33,6 +33,29 @@ def test_columns_of_the_user_may_have_any_name(pg: Any, pg_table: str) -> None:
     sink.close()
 
 
+def test_rows_of_partitions_are_found(pg: Any, pg_table: str) -> None:
+    """Who divides a large table copies the comment that says what it holds."""
+    sink = pg.sink(pg_table)
+    sink.begin(replace(BOTH, full_text="simple"), lambda line: None)
+    rows = make_rows(3)
+    sink.write_both(rows, make_vectors(rows), [{1: 1.0}, {1: 3.0}, {1: 2.0}])
+    sink.close()
+    whole = f"{pg_table}_whole"
+    pg.fetch("ALTER TABLE {} RENAME TO {}", pg_table, whole)
+    pg.fetch(
+        "CREATE TABLE {} (LIKE {} INCLUDING COMMENTS INCLUDING GENERATED)"
+        " PARTITION BY HASH (langchain_id)",
+        *(pg_table, whole),
+    )
+    pg.fetch(
+        "ALTER TABLE {} ATTACH PARTITION {} FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+        *(pg_table, whole),
+    )
+    assert {hit.id for hit in sink.search(make_vectors(rows)[0], 3)} == {row.id for row in rows}
+    assert sink.search_sparse({1: 1.0}, 1, None)[0].id == rows[1].id
+    assert len(sink.search_text(rows[0].text, 3, None)) > 0
+
+
 def test_pgvector_stores_16_000_weights(pg: Any, pg_table: str) -> None:
     sink = pg.sink(pg_table)
     sink.begin(replace(BOTH, sparse=replace(SPARSE, dim=20_000)), lambda line: None)
