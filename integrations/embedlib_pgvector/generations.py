@@ -26,7 +26,12 @@ from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
 from embedlib_pgvector.index_names import is_name_taken, new_index_name, own_ending
 from embedlib_pgvector.queries import TableMovedError
-from embedlib_pgvector.rights import check_no_policies, give_rights, read_rights
+from embedlib_pgvector.rights import (
+    check_no_policies,
+    give_rights,
+    read_rights,
+    take_default_rights,
+)
 from embedlib_pgvector.table import Table, count_rows, drop_table, find_table
 
 NEW: Final = "__embedlib_new"
@@ -187,6 +192,12 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             f"{name}: the new table does not get the indexes that you made ({', '.join(others)}); "
             f"make them on {destination.table} while it is loaded"
         )
+
+
+def hide_new(connection: Connection, destination: Destination, new: Table) -> None:
+    """Let nobody else read new rows before the switch gives their table the rights of the other."""
+    if find_table(connection, _replaced(destination)) is not None:
+        take_default_rights(connection, new.identifier)
 
 
 def switch(

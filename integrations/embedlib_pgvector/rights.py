@@ -63,12 +63,8 @@ def check_no_policies(connection: Connection, table: Table, name: str) -> None:
         )
 
 
-def give_rights(connection: Connection, table: sql.Identifier, rights: Rights) -> None:
-    """Give a new table the owner and the rights of another one; call it in a transaction.
-
-    What ALTER DEFAULT PRIVILEGES gave it is taken back: of the other one it may have been revoked.
-    An owner who may make no tables in the schema cannot own this one, and gets all rights on it.
-    """
+def take_default_rights(connection: Connection, table: sql.Identifier) -> None:
+    """Take back what ALTER DEFAULT PRIVILEGES has given others on a table."""
     defaults = connection.execute(
         "SELECT DISTINCT CASE a.grantee WHEN 0 THEN NULL ELSE pg_get_userbyid(a.grantee) END"
         " FROM pg_class c, aclexplode(c.relacl) a"
@@ -77,6 +73,15 @@ def give_rights(connection: Connection, table: sql.Identifier, rights: Rights) -
     ).fetchall()
     for (role,) in defaults:
         connection.execute(sql.SQL("REVOKE ALL ON {} FROM {}").format(table, _role(role)))
+
+
+def give_rights(connection: Connection, table: sql.Identifier, rights: Rights) -> None:
+    """Give a new table the owner and the rights of another one; call it in a transaction.
+
+    The default ones are taken back: on the other table they may have been revoked. An owner who may
+    make no tables in the schema cannot own this one, and gets all rights on it.
+    """
+    take_default_rights(connection, table)
     for role, privileges, may_grant in rights.granted:
         connection.execute(
             sql.SQL("GRANT {} ON {} TO {} {}").format(

@@ -31,7 +31,13 @@ from embedlib_pgvector.connection import (
 from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.full_text import build_words_index, check_configuration, index_words
-from embedlib_pgvector.generations import beside_of, check_switchable, drop_old_table, switch
+from embedlib_pgvector.generations import (
+    beside_of,
+    check_switchable,
+    drop_old_table,
+    hide_new,
+    switch,
+)
 from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
 from embedlib_pgvector.inserts import STAGE, SlowInserts, columns, create_stage, merge_stage
 from embedlib_pgvector.queries import describe
@@ -253,6 +259,8 @@ class PgvectorSink(TableReader):
             check_switchable(connection, self._destination, self._session.tell)
         with self._lock.setting_up(connection):
             self._table = self._make_table(connection, target)
+        if self._destination.replaces is not None:
+            hide_new(connection, self._destination, self._table)
         create_stage(connection, self._table)
 
     def _take_lock(self, connection: Connection, shard: str | None = None) -> None:

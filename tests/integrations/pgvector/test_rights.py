@@ -105,6 +105,28 @@ def test_rights_that_every_new_table_gets_are_taken_back(
             connection.execute(f"SELECT count(*) FROM {table}")
 
 
+def test_rows_of_another_model_are_hidden_until_they_are_searched(
+    pg: Any, table: str, role: str
+) -> None:
+    load(pg, table, "old")
+    pg.fetch("ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO {}", role)
+    beside = pg.sink(table).beside()
+    beside.begin(pg.target(), pg.lines.append)
+    beside.close()
+    with closing(pg.connect()) as connection:
+        connection.execute(f"SET ROLE {role}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(f"SELECT count(*) FROM {table}__embedlib_new")
+
+
+def test_a_first_table_has_the_rights_that_every_new_one_gets(
+    pg: Any, table: str, role: str
+) -> None:
+    pg.fetch("ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO {}", role)
+    load(pg, table, "new", replace=True)
+    assert finds(pg, table, "new", role)
+
+
 def test_a_table_with_row_security_is_not_made_anew(pg: Any, table: str) -> None:
     """Everybody who may read some of its rows could read all of the new one."""
     load(pg, table, "old")
