@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from embedlib.cli.json_output import print_json
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
@@ -96,6 +97,9 @@ def search(
       embedlib search "copy a folder" --to edge:my-docs --rerank BAAI/bge-reranker-base
       embedlib search "copy a folder" --to edge:my-docs -k 1 --show
     """  # noqa: D301 - click takes \b as "keep these lines"
+    source = click.get_current_context().get_parameter_source("candidates")
+    if reranker is None and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--candidates is for a reranker; add --rerank MODEL")
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter

@@ -83,6 +83,10 @@ def test_what_is_missing_is_shown_by_an_example(
             "such option '-1'; `main search --help` lists those it takes. Put -- before a QUESTION "
             "that begins with a dash.",
         ),
+        (
+            ["search", "x", "--to", "edge:x", "--candidates", "100"],
+            "--candidates is for a reranker; add --rerank MODEL",
+        ),
         (["rerank", "--all of it", "a.txt"], "takes. Put -- before a QUERY that begins with a d"),
         (
             ["search", "how", "do", "I", "--to", "edge:x"],
