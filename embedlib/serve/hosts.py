@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from ipaddress import ip_address
 from typing import Final
 
 from embedlib.serve.errors import HTTPError
@@ -28,7 +29,7 @@ def check_host(host: str | None, allowed: Collection[str] | None) -> None:
 
     Args:
         host: the header.
-        allowed: the names to accept; None: any.
+        allowed: the names to accept, beside addresses; None: any.
 
     Raises:
         HTTPError: another name (DNS rebinding: a web page's own name that leads to loopback).
@@ -36,12 +37,26 @@ def check_host(host: str | None, allowed: Collection[str] | None) -> None:
     if allowed is None or host is None:
         return
     name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
-    if name.lower() not in map(str.lower, allowed):
+    if name.lower() not in map(str.lower, allowed) and not _is_address(name):
         raise HTTPError(
             421,
             f"Host = {host!r:.80} is not served here; add --allow-host {name:.60}",
             "wrong_host",
         )
+
+
+def _is_address(name: str) -> bool:
+    """Whether a host is an address as probes ask by, which no page can make lead elsewhere.
+
+    Without those that lead to the own machine, and to which browsers do not tell what page asks:
+    `check_page` would let it in. Source: W3C, Secure Contexts, 3.1, and Fetch Metadata, 2.
+    """
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    is_mapped = address.version == 6 and address.ipv4_mapped is not None
+    return not (address.is_unspecified or is_mapped)
 
 
 def check_page(method: str, headers: Mapping[str, str]) -> None:

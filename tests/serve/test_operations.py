@@ -500,6 +500,11 @@ def test_the_header_host() -> None:
     assert OPENAI.respond(refused.value).status == 421
     check_host("evil.example", None)
     check_host("api.example", ("API.example",))
+    for address in ("10.1.2.3:8080", "127.0.0.1", "[fd00::1]:8080"):  # probes of Kubernetes, Docker
+        check_host(address, ("api.example",))
+    for other in ("10.1.2.3.example", "0.0.0.0:8080", "[::]:8080", "[::ffff:127.0.0.1]:80"):
+        with pytest.raises(HTTPError, match="is not served here"):
+            check_host(other, ("api.example",))
 
 
 @pytest.mark.parametrize(
