@@ -312,13 +312,21 @@ def test_cohere_embed_of_the_older_client(client: Client) -> None:
     assert (status, list(error)) == (400, ["message"])
 
 
-def test_cohere_cuts_texts_at_the_limit_of_the_model_alone(client: Client) -> None:
-    body = {"texts": TEXTS, "model": "embed"}
-    plain = client.post("/v2/embed", body)["embeddings"]
-    assert client.post("/v2/embed", {**body, "max_tokens": 32})["embeddings"] == plain
-    status, error = client.refuse("/v2/embed", {**body, "max_tokens": 31})
+def test_cohere_cuts_texts_to_the_tokens_that_are_asked_for(client: Client) -> None:
+    body = {"texts": ["abcdef", "ab"], "model": "embed"}
+
+    def rows(**more: Any) -> list[list[float]]:
+        return client.post("/v2/embed", body | more)["embeddings"]["float"]
+
+    assert rows(max_tokens=3) == rows_of(["abc", "ab"]).tolist()
+    assert rows(max_tokens=3, truncate="START") == rows_of(["def", "ab"]).tolist()
+    assert rows(max_tokens=6, truncate="NONE") == rows_of(body["texts"]).tolist()
+    assert rows(max_tokens=32) == rows_of(body["texts"]).tolist()
+    status, error = client.refuse("/v2/embed", body | {"max_tokens": 3, "truncate": "NONE"})
     assert (status, list(error)) == (400, ["message"])
-    assert error["message"].startswith("max_tokens = 31; embed cuts texts at its own limit of 32")
+    assert error["message"].startswith("text 0 has more than max_tokens = 3 tokens; leave truncate")
+    status, error = client.refuse("/v2/embed", body | {"max_tokens": 0})
+    assert error["message"] == "max_tokens = 0; it must be 1 or more"
 
 
 def test_cohere_makes_each_type_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
+from embedlib.serve.dialects.cutting import cut_texts
 from embedlib.serve.dialects.dialect import COHERE, Route
 from embedlib.serve.dialects.embedding_fields import (
     EmbeddingType,
@@ -31,7 +32,7 @@ class EmbedBody(Common, kw_only=True):
     texts: list[str]
     input_type: str | None = None
     max_tokens: int | None = None
-    """Of a text: no fewer than the model's limit."""
+    """Of a text, which is truncated to them; special tokens and the prompt are not counted."""
     output_dimension: int | None = None
     embedding_types: list[EmbeddingType] | None = None
     """None: float alone; on `/v1/embed` its rows are the answer's, without a type."""
@@ -43,25 +44,19 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
     body = await exchange.read(EmbedBody)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
     check_number(body.output_dimension, "output_dimension", least=1)
+    check_number(body.max_tokens, "max_tokens", least=1)
     exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
     exchange.work.side = "left" if body.truncate == "START" else "right"
     model = exchange.find(body.model, "embed")
     session = model.open_as(Embedder)
-    limit = session.max_seq_length
-    if body.max_tokens is not None and body.max_tokens < limit:
-        raise HTTPError(
-            400,
-            f"max_tokens = {body.max_tokens}; {model.name} cuts texts at its own limit of {limit} "
-            "tokens alone; leave it out",
-            param="max_tokens",
-        )
+    texts = await _cut(exchange, session, body)
     # Each once: a repetition would be encoded again, and gives the same key.
     kinds: Iterable[EmbeddingType] = dict.fromkeys(body.embedding_types or ("float",))
     for kind in kinds:
         check_type(session, kind, "embedding_types", dimensions=body.output_dimension)
     rows = await embed(
         model,
-        body.texts,
+        texts,
         exchange.work,
         role=role_of(body.input_type),
         dimensions=body.output_dimension,
@@ -85,6 +80,29 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
         "response_type": "embeddings_floats" if is_plain else "embeddings_by_type",
     }
     return await exchange.answer(content, len(rows))
+
+
+async def _cut(exchange: Exchange, session: Embedder, body: EmbedBody) -> list[str]:
+    """Return the texts with `max_tokens` each.
+
+    Raises:
+        HTTPError: one has more, and may not be truncated.
+    """
+    limit, texts = body.max_tokens, body.texts
+    if limit is None or limit >= session.max_seq_length:  # the model's own limit is lower
+        return texts
+    side = exchange.work.side
+    cut = await cut_texts(exchange, session.tokenizer, texts, limit, "texts", side)
+    if body.truncate == "NONE" and cut != texts:
+        row = next(row for row, text in enumerate(texts) if cut[row] != text)
+        raise HTTPError(
+            400,
+            f"text {row} has more than max_tokens = {limit} tokens; leave truncate = NONE out to "
+            "truncate it",
+            "too_long",
+            param="max_tokens",
+        )
+    return cut
 
 
 _VERSIONS: tuple[Literal["1", "2"], ...] = ("2", "1")

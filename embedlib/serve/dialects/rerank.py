@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from embedlib.batching.token_ids import encode_one
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import score_pairs
+from embedlib.serve.dialects.cutting import cut_texts
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, OPENAI_AND_VOYAGE, TEI, Route
 from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import check_lengths, count_chars
+from embedlib.serve.estimate import check_lengths
 from embedlib.serve.exchange import Exchange, check_number, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
@@ -166,14 +166,8 @@ async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> li
         )
     if not limit:
         return documents
-    check_lengths(documents, count_chars(documents), "documents")
     tokenizer = exchange.find(body.model, "rerank", "embed").open().tokenizer
-
-    def cut(text: str) -> str:
-        offsets = encode_one(tokenizer, text, add_special_tokens=False).offsets
-        return text[: offsets[limit - 1][1]] if len(offsets) > limit else text
-
-    return await exchange.in_thread(lambda: [cut(document) for document in documents])
+    return await cut_texts(exchange, tokenizer, documents, limit, "documents")
 
 
 async def score(exchange: Exchange) -> Response:

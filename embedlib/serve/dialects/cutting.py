@@ -1,0 +1,42 @@
+"""Texts without what is beyond so many tokens, where a request says how many."""
+
+from __future__ import annotations
+
+import tokenizers
+
+from embedlib.batching.token_ids import encode_one
+from embedlib.batching.tokenizer import Side
+from embedlib.serve.estimate import check_lengths, count_chars
+from embedlib.serve.exchange import Exchange
+
+
+async def cut_texts(
+    exchange: Exchange,
+    tokenizer: tokenizers.Tokenizer,
+    texts: list[str],
+    limit: int,
+    field: str,
+    side: Side = "right",
+) -> list[str]:
+    """Return texts of which longer ones are cut to so many tokens, special ones not counted.
+
+    Args:
+        exchange: of the request.
+        tokenizer: of the model.
+        texts: to cut.
+        limit: tokens of a text, 1 or more.
+        field: of the body, which has the texts.
+        side: where they lose the others.
+
+    Raises:
+        HTTPError: a text takes a tokenizer too much memory.
+    """
+    check_lengths(texts, count_chars(texts), field)
+
+    def cut(text: str) -> str:
+        offsets = encode_one(tokenizer, text, add_special_tokens=False).offsets
+        if len(offsets) <= limit:
+            return text
+        return text[offsets[-limit][0] :] if side == "left" else text[: offsets[limit - 1][1]]
+
+    return await exchange.in_thread(lambda: [cut(text) for text in texts])
