@@ -119,7 +119,8 @@ def commands(text: str) -> Iterator[list[str]]:
 def test_the_commands_of_a_page_take_what_it_gives_them(page: Path) -> None:
     for text in blocks(page, "bash"):
         for name, *arguments in commands(text):
-            context = click.Context(main)
+            # With its settings: click keeps the option --help that a command makes first.
+            context = click.Context(main, **main.context_settings)
             command = main.get_command(context, name)
             assert command is not None, name
             command.make_parser(click.Context(command, context)).parse_args(list(arguments))

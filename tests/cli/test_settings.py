@@ -72,11 +72,13 @@ def test_chunk_as_a_setting_is_for_encode_alone(
 ) -> None:
     monkeypatch.setenv("EMBEDLIB_ON_TRUNCATE", setting)
     for name, *arguments in (("encode", "a/b"), ("search", "q", "--to=x:y"), ("classify", "a/b")):
-        command = main.get_command(click.Context(main), name)
+        # With its settings: click keeps the option --help that a command makes first.
+        context = click.Context(main, **main.context_settings)
+        command = main.get_command(context, name)
         assert command is not None
-        taken = command.make_context(name, [*arguments]).params["on_truncate"]
+        taken = command.make_context(name, [*arguments], context).params["on_truncate"]
         assert taken == ("warn" if setting == "chunk" and name != "encode" else setting)
-        asked = command.make_context(name, [*arguments, "--on-truncate", "chunk"])
+        asked = command.make_context(name, [*arguments, "--on-truncate", "chunk"], context)
         assert asked.params["on_truncate"] == "chunk"
 
 
