@@ -6,6 +6,7 @@ Every text that is embedded puts a byte into the log, so that work done twice ca
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -17,14 +18,20 @@ from embedlib.testing import FakeEngine, fake_embedder
 
 
 class LoggingEngine(FakeEngine):
-    """Notes every text in a file that outlives the process."""
+    """Notes every text in a file that outlives the process, which it may end after some."""
 
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: int, last_text: int | None) -> None:
         super().__init__(max_batch_tokens=512)
         self._log = log
+        self._last_text = last_text
+        self._num_texts = 0
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
-        os.write(self._log, b"." * (len(batch.cu_seqlens) - 1))
+        num_texts = len(batch.cu_seqlens) - 1
+        os.write(self._log, b"." * num_texts)
+        self._num_texts += num_texts
+        if self._last_text is not None and self._num_texts >= self._last_text:
+            os.kill(os.getpid(), signal.SIGKILL)
         self.batches.clear()
         return super().submit(batch, on_done)
 
@@ -54,8 +61,15 @@ def documents(num_documents: int) -> Iterator[Document]:
         yield Document(id=f"d{number}", text=f"text {number}", metadata={"page": number % 7})
 
 
-def main(url: str, num_documents: int, batch_rows: int, log: str, is_sparse: bool) -> None:
-    engine = LoggingEngine(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
+def main(
+    url: str,
+    num_documents: int,
+    batch_rows: int,
+    log: str,
+    is_sparse: bool,
+    last_text: int | None = None,
+) -> None:
+    engine = LoggingEngine(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), last_text)
     with fake_embedder(engine) as embedder:
         embedlib.index(
             documents(num_documents),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import runpy
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ def run(url: str, log: Path, **job: Any) -> None:
     process = start(url, log, **job)
     process.join(120)
     assert process.exitcode == 0
+
+
+def run_until_killed(url: str, log: Path, *, last_text: int, **job: Any) -> None:
+    """Run a load that kills itself when it embeds this text, its other threads wherever they are.
+
+    On a busy machine this process would notice a small load only when it is over.
+    """
+    process = start(url, log, last_text=last_text, **job)
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def read_jsonl(path: Path) -> Stored:

@@ -13,11 +13,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.integrations.killing import (
     Stored,
-    kill,
     read_edge,
     read_jsonl,
     read_postgres,
     run,
+    run_until_killed,
 )
 
 
@@ -34,7 +34,7 @@ def check_few(
     log.touch()
     dice = random.Random(1)
     for _ in range(2):
-        assert kill(url("killed"), log, num_texts=dice.randrange(1, 150), **job), "it ended"
+        run_until_killed(url("killed"), log, last_text=dice.randrange(1, 150), **job)
     run(url("killed"), log, **job)
     assert read("killed") == read("whole")
     assert len(read("whole")) == 400
