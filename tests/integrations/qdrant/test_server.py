@@ -83,9 +83,10 @@ def test_the_graph_is_built_at_the_end(make: Callable[..., Any]) -> None:
     random = np.random.default_rng(0)
     sink = make()
     sink.begin(replace(TARGET, dim=256), ignore)
-    # Megabytes; the server's default would take ten times as many rows.
+    # Less than one request: the server divides them among segments as these are idle. Its default
+    # would take a hundred times as many rows.
     sink.connect().update_collection(
-        sink.collection, optimizers_config=models.OptimizersConfigDiff(indexing_threshold=1000)
+        sink.collection, optimizers_config=models.OptimizersConfigDiff(indexing_threshold=100)
     )
     rows = make_rows(3000)
     sink.write(rows, random.standard_normal((len(rows), 256), dtype=np.float32))
