@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,15 @@ from embedlib.cli import main
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test here ask a hub for a model before it is looked for."""
     monkeypatch.setattr("embedlib.models.opening.asks_hub", lambda *_: False)
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a slow machine say no more than a quick one: after ten seconds a log says how far it is.
+
+    Tests read what else is there, and `tests/test_progress.py` has those lines.
+    """
+    monkeypatch.setattr("embedlib.screens.LOG_SECONDS", math.inf)
 
 
 @pytest.fixture
