@@ -42,7 +42,11 @@ class Loader:
 
         self._thread = WorkerThread(run, "embedlib-serve-load")
         self._thread.start()
-        await over
+        try:
+            await over
+        finally:
+            if not over.cancelled():  # it has nothing left to do, and no `join` would find it later
+                self._thread.join()
 
     def join(self, seconds: float | None) -> None:
         """Wait for a load that runs, for some seconds; None: until it ends."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from embedlib import Embedder
+from embedlib.closing import WorkerThread
+from embedlib.serve.loading import Loader
 from embedlib.testing import write_tiny_model
 from embedlib.testing.models.sparse import write_router, write_sparse_model, write_token_weights
 from embedlib.testing.models.static import write_static_model
@@ -128,3 +132,25 @@ def test_every_kind_of_model_becomes_ready_and_is_described(
     info = client.send("GET", "/info").json()
     assert kind in (None, info["model_type"])
     assert info["served_model_name"] == name
+
+
+def test_no_thread_of_a_load_is_left_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still runs for a moment when it has told its result; here until it is waited for."""
+    is_waited_for = threading.Event()
+
+    class Slow(WorkerThread):
+        def run(self) -> None:
+            super().run()
+            assert is_waited_for.wait(60)
+
+        def join(self, timeout: float | None = None) -> None:
+            is_waited_for.set()
+            super().join(timeout)
+
+    monkeypatch.setattr("embedlib.serve.loading.WorkerThread", Slow)
+    loader = Loader()
+    try:
+        asyncio.run(loader.run(lambda: None))
+        assert not loader.is_running
+    finally:
+        is_waited_for.set()
