@@ -34,7 +34,8 @@ class PointEncoder:
     """Writes requests as bytes, with what is the same in all points copied.
 
     A vector's floats are in a request as they are in memory, and the client's objects of a point
-    are made once and filled again: a third of the time of its own conversion.
+    are made once a call and filled again: a third of the time of its own conversion. They keep the
+    memory of all that they were ever filled with.
     Source: protobuf's encoding: fields in the order of their numbers, packed floats, and parts of
     a message that are written one behind the other are read as one.
     """
@@ -58,12 +59,16 @@ class PointEncoder:
         vector.dense.data.extend([0.0] * dim)
         empty = point.SerializeToString()[: -4 * dim]
         self._before_id, self._after_id = empty.split(_NO_ID.encode())
+        self._make_payload()
+        (tag,) = self._grpc.UpsertPoints(points=[self._grpc.PointStruct()]).SerializeToString()[:1]
+        self._tag = bytes([tag])
+
+    def _make_payload(self) -> None:
+        """Make the objects that are filled with what is embedlib's own of a payload."""
         self._point = self._grpc.PointStruct()
         own = self._point.payload[OWN_KEY].struct_value.fields
         self._text = self._point.payload[CONTENT_KEY]
         self._source_id, self._chunk, self._digest = (own[key] for key in OWN_FIELDS)
-        (tag,) = self._grpc.UpsertPoints(points=[self._grpc.PointStruct()]).SerializeToString()[:1]
-        self._tag = bytes([tag])
 
     def requests(
         self,
@@ -82,6 +87,7 @@ class PointEncoder:
             bad_rows: gets those that Qdrant cannot store, which are left out.
             weights: their sparse vectors; None: there are none.
         """
+        self._make_payload()
         head = self._grpc.UpsertPoints(collection_name=collection).SerializeToString()
         if not isinstance(vectors, np.ndarray):
             yield from self._multi_vector_requests(head, rows, vectors, bad_rows)

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import psutil
 import pytest
 
 import embedlib
@@ -23,6 +24,7 @@ from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+from embedlib_qdrant.upserts import PointEncoder
 
 messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdrant")
 
@@ -78,6 +80,22 @@ def test_a_request_holds_the_rows_in_the_official_types(
 
 def sent_upserts(stub: Any) -> list[Any]:
     return [request for method, request in stub.requests if method == "Upsert"]
+
+
+def test_memory_does_not_grow_with_the_texts_that_were_sent() -> None:
+    """Objects of protobuf keep what they were filled with, also after it was replaced."""
+    encoder = PointEncoder(8, "")
+    (row,) = make_rows(1)
+    vectors = np.zeros((1, 8), np.float32)
+
+    def send(num_requests: int) -> int:
+        for number in range(num_requests):
+            rows = [replace(row, text=f"{number}" * (4 << 20))]
+            assert len(list(encoder.requests("docs", rows, vectors, []))) == 1
+        return psutil.Process().memory_info().rss
+
+    before = send(5)
+    assert send(20) < before + (40 << 20)
 
 
 def test_rows_are_awaited_where_they_are_read(make_sink: Callable[..., Any], stub: Any) -> None:
