@@ -67,7 +67,10 @@ _TRACES = """
 ALTER TABLE batches ADD COLUMN traceparent TEXT NOT NULL DEFAULT '';
 ALTER TABLE requests ADD COLUMN traceparent TEXT NOT NULL DEFAULT '';
 """
-_STEPS: Final = (_TABLES, _OWNERS, _TRACES)
+_EXPIRY = """
+CREATE INDEX requests_expire ON requests (queue_until) WHERE status = 'QUEUED';
+"""
+_STEPS: Final = (_TABLES, _OWNERS, _TRACES, _EXPIRY)
 """Each makes the next format of the one before; a new database takes them all."""
 VERSION: Final = len(_STEPS)
 

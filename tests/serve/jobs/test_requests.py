@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embedlib.engines.base import Lane
 from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.requests import RequestStore
 from embedlib.testing import FakeEngine, fake_vector
 from tests.serve.conftest import Client
 from tests.serve.jobs.conftest import (
@@ -270,3 +274,21 @@ def test_what_runs_at_once_is_bounded_in_bytes(make_jobs: MakeJobs) -> None:
 
     run(work())
     assert most == 2
+
+
+def test_a_look_at_the_queue_costs_the_same_however_long_it_is(tmp_path: Path) -> None:
+    """Otherwise the time for all of a queue grows with the square of its length."""
+    with closing(open_database(tmp_path / "jobs.sqlite3")) as connection:
+        store = RequestStore(connection)
+        for number in range(2000):
+            store.add(request_row(f"r{number}"), b"{}")
+        num_steps = 0
+
+        def count() -> None:
+            nonlocal num_steps
+            num_steps += 1
+
+        connection.set_progress_handler(count, 10)
+        assert store.expire(1_000_000.0) == 0
+        assert len(store.take(max_requests=1, max_bytes=100, now=1_000_000.0)) == 1
+        assert num_steps < 100
