@@ -62,14 +62,14 @@ def read_theirs(path: Path, texts_path: Path | None, field: str) -> Theirs:
     try:
         if suffix == ".npy":
             texts_path = texts_path or Path(f"{path}{ROWS_SUFFIX}")
-            texts = _read_texts(texts_path, field)
+            texts, num_texts = _read_texts(texts_path, field)
             vectors = _read_npy(path)
-            if len(vectors) != len(texts):
+            if len(vectors) != num_texts:
                 raise SourceError(
-                    f"{path} has {len(vectors)} vectors, and {texts_path} {len(texts)} texts; give "
+                    f"{path} has {len(vectors)} vectors, and {texts_path} {num_texts} texts; give "
                     "the texts that the vectors were made of with --texts"
                 )
-            texts, numbers = texts[:MAX_ROWS], vectors[:MAX_ROWS].astype(np.float32)
+            numbers = vectors[:MAX_ROWS].astype(np.float32)
         elif suffix in FORMATS and texts_path is None:
             texts, numbers = _read_fields(path, FORMATS[suffix], field)
         elif suffix in FORMATS:
@@ -109,12 +109,14 @@ def _read_npy(path: Path) -> NDArray[Any]:
     return vectors
 
 
-def _read_texts(path: Path, field: str) -> list[str]:
+def _read_texts(path: Path, field: str) -> tuple[list[str], int]:
+    """Return the first texts of a file, and how many it has."""
     is_jsonl = suffix_of(str(path)) in (".jsonl", ".ndjson")
     if not path.exists():
         raise SourceError(f"{path}: no such file; name the texts of the vectors with --texts")
-    rows = read_rows(str(path), "jsonl" if is_jsonl else "lines", keeps_blank=True)
-    return [_text(row, field if is_jsonl else "text") for row in _checked(rows)]
+    rows = _checked(read_rows(str(path), "jsonl" if is_jsonl else "lines", keeps_blank=True))
+    texts = [_text(row, field if is_jsonl else "text") for row in islice(rows, MAX_ROWS)]
+    return texts, len(texts) + sum(1 for _ in rows)
 
 
 def _read_fields(

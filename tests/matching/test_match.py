@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -254,6 +255,19 @@ def test_parquet(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, name: str, rows: list[Any], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         read_theirs(write_jsonl(tmp_path / name, rows), None, "text")
+
+
+def test_texts_of_many_vectors_are_counted_and_not_kept(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((20_000, 1), np.float32))
+    (tmp_path / "a.txt").write_text("".join(f"{number:0200}\n" for number in range(20_000)))
+    tracemalloc.start()
+    try:
+        theirs = read_theirs(tmp_path / "a.npy", tmp_path / "a.txt", "text")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(theirs.texts) == MAX_TEXTS
+    assert most < 2 << 20
 
 
 def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
