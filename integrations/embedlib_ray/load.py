@@ -85,7 +85,8 @@ class ShardedLoad:
         self._cutter = ShardCutter(batch_rows)
         self._room = WAITING_SHARDS * num_workers
         self._running: deque[_Running] = deque()
-        self._failed: list[tuple[Shard, BaseException]] = []
+        self._failed: list[str] = []
+        self._num_failed_rows = 0
         self._num_failed_in_a_row = 0
 
     def add(self, group: Group) -> None:
@@ -145,7 +146,8 @@ class ShardedLoad:
         try:
             loaded = self._result_of(running)
         except EmbedlibError as error:
-            self._failed.append((running.shard, error))
+            self._failed.append(f"{running.shard}: {error}")
+            self._num_failed_rows += len(running.shard.rows)
             self._num_failed_in_a_row += 1
             if self._num_failed_in_a_row >= MAX_FAILED:
                 raise EngineRunError(self._describe_failed()) from error
@@ -200,13 +202,11 @@ class ShardedLoad:
         return 0
 
     def _describe_failed(self) -> str:
-        first = [f"{shard}: {error}" for shard, error in self._failed[:_NAMED]]
         more = len(self._failed) - _NAMED
         rest = f" and {more} more" if more > 0 else ""
-        num_rows = sum(len(shard.rows) for shard, _ in self._failed)
         return (
-            f"{num_rows} rows are not loaded, since three workers failed with them: "
-            f"{'; '.join(first)}{rest}; run the same command again"
+            f"{self._num_failed_rows} rows are not loaded, since three workers failed with them: "
+            f"{'; '.join(self._failed[:_NAMED])}{rest}; run the same command again"
         )
 
 
