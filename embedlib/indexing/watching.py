@@ -199,13 +199,15 @@ def _stamp(path: str) -> _Stamp:
 
 def _among(files: Iterable[str], paths: Collection[str]) -> set[str]:
     """Return the files that changed, or that are in a folder which did: it comes with files."""
-    real: dict[str, str] = {}
+    folders: dict[str, tuple[str, bool]] = {}
     found = set()
     for file in files:
         folder, name = os.path.split(file)
-        if folder not in real:
-            real[folder] = os.path.realpath(folder)
-        path = PurePath(real[folder], name)
-        if any(os.fspath(place) in paths for place in (path, *path.parents)):
+        if folder not in folders:
+            real = PurePath(os.path.realpath(folder))
+            has_changed = any(os.fspath(place) in paths for place in (real, *real.parents))
+            folders[folder] = os.fspath(real), has_changed
+        place, has_changed = folders[folder]
+        if has_changed or os.path.join(place, name) in paths:
             found.add(file)
     return found

@@ -60,7 +60,8 @@ def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | 
     try:
         if file.input_format in WHOLE_FILE:
             check_package(file.input_format)
-            if not is_storage(file.path):  # it was listed, and each look at it is a request
+            # One of a folder may be a bad row, and there may be millions: it is opened once.
+            if file.is_named and not is_storage(file.path):
                 check_readable(file.path)
             return None
         sample, error = _take_sample(read_rows(file.path, file.input_format))
@@ -210,24 +211,22 @@ class FileSource:
         for file in self._files:
             given.setdefault(file.given, []).append(file)
         chosen = {path: self._choose_form(files, count_stored) for path, files in given.items()}
-        self._files = [
-            replace(file, names=(file.names[chosen[file.given]],)) for file in self._files
-        ]
+        self._files = [replace(file, forms=chosen[file.given]) for file in self._files]
 
     def _choose_form(
         self, files: Sequence[InputFile], count_stored: Callable[[Sequence[str]], int]
-    ) -> int:
-        """Return which of their names most of the files of one input have in the destination."""
-        num_forms = len(files[0].names)
-        if num_forms == 1:
-            return 0
+    ) -> tuple[str, ...]:
+        """Return the form of one input in which most of its files are in the destination."""
+        forms = files[0].forms
+        if len(forms) < 2:
+            return forms
         sample = files[:: max(1, len(files) // _SAMPLE_FILES)]
         ids = [self._sample_ids(file) for file in sample]
         counts = [
             count_stored([id_ for of_file in ids for id_ in of_file[form]])
-            for form in range(num_forms)
+            for form in range(len(forms))
         ]
-        return counts.index(max(counts))
+        return (forms[counts.index(max(counts))],)
 
     def _sample_ids(self, file: InputFile) -> list[list[str]]:
         """Return ids of a few documents in each form, none if its name is not in them."""

@@ -27,13 +27,13 @@ _MAX_LISTED_SUFFIXES = 5
 """How many kinds of skipped files a message lists; the others are counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """One file to read.
+    """One file to read. A load holds all of them, and there may be millions: names are not kept.
 
     Attributes:
-        names: what it may be called in ids, normalized, with `/`: one name for each form of its
-            input. The first is for a new destination.
+        forms: what its input may be called in ids, the same object for all files of a folder. The
+            first is for a new destination. Empty: its path is its name, as in object storage.
         given: the input that the user named: the file itself or a folder it is in.
         path: to open it.
         input_format: never "auto".
@@ -42,12 +42,19 @@ class InputFile:
             files: why. None: it is a file.
     """
 
-    names: tuple[str, ...]
+    forms: tuple[str, ...]
     given: str
     path: str
     input_format: InputFormat
     is_named: bool
     problem: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it may be called in ids, normalized, with `/`: one name for each form."""
+        if not self.forms:
+            return (self.path,)
+        return tuple(file_name(form, _inner(self.path, self.given)) for form in self.forms)
 
     @property
     def name(self) -> str:
@@ -56,8 +63,8 @@ class InputFile:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it can be read only once: standard input or a pipe."""
-        return self.path == STDIN or (os.path.exists(self.path) and not os.path.isfile(self.path))
+        """Whether it can be read only once: standard input or a pipe, which no folder gives."""
+        return self.is_named and (self.path == STDIN or _is_special(self.path))
 
 
 class NoFilesError(SourceError):
@@ -103,11 +110,8 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
         raise SourceError(f"{place_of(path)}: {_describe_unknown(path)}")
     if path == STDIN and input_format == "parquet":
         raise SourceError("Parquet cannot be read from standard input; name a file")
-    names: tuple[str, ...] = (path,)
-    if not is_storage(path):
-        names = tuple(map(file_name, forms_of(path, options.id_root)))
     return InputFile(
-        names=names,
+        forms=() if is_storage(path) else forms_of(path, options.id_root),
         given=path,
         path=path,
         input_format=input_format,
@@ -154,17 +158,14 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
     broken: list[str] = []
     denied: list[PermissionError] = []
     for path in _walk(folder, links, denied):
-        inner = os.path.relpath(path, folder)
-        if _is_wanted(PurePath(inner).as_posix(), options):
-            names = tuple(file_name(form, inner) for form in forms)
-            files.append(_inner_file(path, folder, names, options))
+        if _is_wanted(_inner(path, folder), options):
+            files.append(_inner_file(path, folder, forms, options))
         elif not os.path.exists(path):
             broken.append(path)
         else:
             skipped[suffix_of(path) or PurePath(path).name] += 1
     for error in denied:
-        names = tuple(file_name(form, os.path.relpath(error.filename, folder)) for form in forms)
-        file = _inner_file(error.filename, folder, names, options)
+        file = _inner_file(error.filename, folder, forms, options)
         files.append(replace(file, problem=f"the folder cannot be read: {error.strerror}"))
     _tell_choice(name, files, skipped, options, tell)
     if links:
@@ -194,7 +195,7 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
         ):
             continue
         if _is_wanted(inner, options):
-            files.append(_inner_file(path, url, (path,), options))
+            files.append(_inner_file(path, url, (), options))
         else:
             skipped[suffix_of(path) or PurePath(path).name] += 1
     _tell_choice(f"{url}/", files, skipped, options, tell)
@@ -202,10 +203,10 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
 
 
 def _inner_file(
-    path: str, folder: str, names: tuple[str, ...], options: SourceOptions
+    path: str, folder: str, forms: tuple[str, ...], options: SourceOptions
 ) -> InputFile:
     return InputFile(
-        names=names,
+        forms=forms,
         given=folder,
         path=path,
         input_format=_format_in_folder(path, options),
@@ -268,11 +269,20 @@ def _walk(folder: str, links: list[str], denied: list[PermissionError]) -> Itera
         links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
         for name in sorted(files):
             path = os.path.join(parent, name)
-            # A dangling link is kept and becomes a bad row. A pipe is skipped: it would block.
-            is_special = os.path.exists(path) and not os.path.isfile(path)
             is_export = name.removesuffix(ROWS_SUFFIX) in exports
-            if not _is_hidden(name) and not is_special and not is_export:
+            # A dangling link is kept and becomes a bad row. A pipe is skipped: it would block.
+            if not _is_hidden(name) and not is_export and not _is_special(path):
                 yield path
+
+
+def _inner(path: str, given: str) -> str:
+    """Return the path of a file in the folder that was named; "": the file itself was."""
+    return path.removeprefix(given).lstrip("/")
+
+
+def _is_special(path: str) -> bool:
+    """Whether a path leads to something that is no file; of a file this is one look at it."""
+    return not os.path.isfile(path) and os.path.exists(path)
 
 
 def _is_wanted(inner: str, options: SourceOptions) -> bool:

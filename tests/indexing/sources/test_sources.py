@@ -879,6 +879,34 @@ def test_memory_does_not_grow_with_rows(name: str) -> None:
     assert peak_bytes(20_000) < peak_bytes(1_000) + 300_000
 
 
+def test_a_file_of_a_folder_takes_little_memory_and_is_opened_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be millions of them."""
+    names = [f"docs/a/long/path/to/a/file-{number:04}.md" for number in range(2000)]
+    for name in names:
+        write(name, "text")
+    opened: list[str] = []
+
+    def count(path: str, mode: str) -> Any:
+        opened.append(path)
+        return open(path, mode)
+
+    monkeypatch.setattr("embedlib.indexing.sources.file_bytes.open", count, raising=False)
+    open_source(["docs"], SourceOptions(), [].append)  # imports what it needs
+    tracemalloc.start()
+    try:
+        source = open_source(["docs"], SourceOptions(), [].append)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert opened == []
+    assert held < 250 * len(names)
+    assert most < 400 * len(names)
+    assert len(list(source)) == len(names)
+    assert opened == names
+
+
 def test_a_source_knows_its_length_where_that_is_cheap() -> None:
     write("docs/a.md", "a")
     write("docs/b.md", "b")
