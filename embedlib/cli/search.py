@@ -105,7 +105,7 @@ def search(
     from embedlib.indexing.filters.parser import parse_filter
     from embedlib.indexing.late_ranking import load_ranking, ranking_config
     from embedlib.indexing.retrieval import Search
-    from embedlib.indexing.searching import check_query, stored_state
+    from embedlib.indexing.searching import check_query, identified_state
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.source_lines import LineFinder
     from embedlib.indexing.stored_model import config_beside_sparse, open_embedder
@@ -115,7 +115,7 @@ def search(
         parse_filter(where, "--where")
     with ExitStack() as stack:
         opened = stack.enter_context(closing(open_sink(sink)))
-        state = stored_state(opened)
+        state = identified_state(opened)
         name = model or state.model
         progress = stack.enter_context(loading(name, config.cache_folder))
         own = config_beside_sparse(config, name, state.sparse.model if state.sparse else None)

@@ -30,7 +30,7 @@ from embedlib.indexing.hits import (
 from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
 from embedlib.indexing.late_ranking import as_ranking, load_ranking, ranking_config
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
-from embedlib.indexing.searching import check_question, find_fused, held_state
+from embedlib.indexing.searching import check_question, counted_state, find_fused, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
@@ -132,8 +132,11 @@ class Search:
 
     @property
     def state(self) -> SinkState:
-        """What the destination held when it was opened: rows, model, search index."""
-        return self._state
+        """What the destination holds now of the rows that are searched: counts, model, index.
+
+        Postgres reads the whole table to count its rows.
+        """
+        return self._thread.submit(counted_state, self._sink, self._state).result()
 
     @overload
     def search(

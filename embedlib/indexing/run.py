@@ -19,7 +19,7 @@ from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.rows import BadRow, CutDocuments, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.checks import check_target
-from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell
+from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, identify
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sparse_rows import most_rows
 from embedlib.indexing.stored_model import describe_other_model, fingerprints_of
@@ -141,7 +141,7 @@ class Run:
         if self.settings.recreate or not others:
             return
         try:
-            state = self.thread.submit(self.sink.inspect).result()
+            state = self.thread.submit(identify, self.sink).result()
         except SinkError:
             return  # what follows raises it again
         if state is not None and model_digest(state.fingerprint) in others:

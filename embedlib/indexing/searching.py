@@ -16,8 +16,8 @@ from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.hybrid import Asked, text_sink
 from embedlib.indexing.options import SEARCH_ROWS
-from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
-from embedlib.indexing.sinks.replaceable import can_replace
+from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, identify
+from embedlib.indexing.sinks.replaceable import ReplacedError, can_replace, models_of
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
@@ -33,7 +33,19 @@ def stored_state(sink: Sink) -> SinkState:
     Raises:
         SinkError: it holds nothing.
     """
-    state = sink.inspect()
+    return _expect_rows(sink, sink.inspect())
+
+
+def identified_state(sink: Sink) -> SinkState:
+    """Return what a destination holds, but the number of rows, which may take long to count.
+
+    Raises:
+        SinkError: it holds nothing.
+    """
+    return _expect_rows(sink, identify(sink))
+
+
+def _expect_rows(sink: Sink, state: SinkState | None) -> SinkState:
     if state is None:
         raise SinkError(f"{sink.name} holds nothing; load it with embedlib index")
     return state
@@ -43,12 +55,12 @@ def held_state(sink: Sink, embedders: Sequence[ModelIdentity] = ()) -> SinkState
     """Return which rows of a destination are searched, and keep its searches to these.
 
     They are those that it holds now; or those that it keeps since a change of model, if an embedder
-    made them and none made the others.
+    made them and none made the others. They may not be counted.
 
     Raises:
         SinkError: it holds nothing.
     """
-    state = stored_state(sink)
+    state = identified_state(sink)
     if not can_replace(sink):
         return state
     if embedders and not any(stands_beside(each, state) for each in embedders):
@@ -57,6 +69,23 @@ def held_state(sink: Sink, embedders: Sequence[ModelIdentity] = ()) -> SinkState
             state = old
     sink.hold(state)
     return state
+
+
+def counted_state(sink: Sink, held: SinkState) -> SinkState:
+    """Return what a destination holds of the models of a `held_state`, with the number of rows.
+
+    Raises:
+        ReplacedError: there are no such rows any more.
+    """
+    now = sink.inspect()
+    for state in (now, sink.old() if can_replace(sink) else None):
+        if state is not None and _models(state) == _models(held):
+            return state
+    raise ReplacedError(sink.name, held, None if now is None else now.model)
+
+
+def _models(state: SinkState) -> tuple[str, str | None]:
+    return models_of(state.fingerprint, state.sparse)
 
 
 def search(

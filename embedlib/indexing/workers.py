@@ -21,7 +21,7 @@ from embedlib.indexing.report import Tally
 from embedlib.indexing.row_jobs import end_of_window
 from embedlib.indexing.rows import RowChanges, Span, find_changes
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
+from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell, identify
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources.arrow_rows import batch_rows
@@ -229,7 +229,7 @@ def open_on_ray(
 
 def state_to_fit(sink: Sink, *, replace: bool) -> SinkState | None:
     """Return what the vectors of a load must fit: what is stored, or is being loaded beside it."""
-    return built_state(sink) if replace else sink.inspect()
+    return built_state(sink) if replace else identify(sink)
 
 
 def as_cluster(embedder: Any) -> ClusterEmbedder | None:

@@ -41,17 +41,7 @@ def describe(connection: Connection, table: Table) -> SinkState:
     state = "none, exact scan"
     if index is not None:
         state = index.method if index.is_valid else f"{index.method}, not finished, exact scan"
-    return SinkState(
-        num_rows=count_rows(connection, table)[1],
-        dim=table.dim,
-        similarity=table.similarity,
-        fingerprint=table.fingerprint,
-        model=table.model,
-        index=state,
-        precision=table.precision,
-        sparse=table.sparse,
-        full_text=table.full_text,
-    )
+    return table.to_state(count_rows(connection, table)[1], state)
 
 
 def search(

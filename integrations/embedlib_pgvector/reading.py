@@ -64,6 +64,13 @@ class TableReader:
             return None
         return self._session.run(lambda connection: _describe(connection, self._destination))
 
+    def identify(self) -> SinkState | None:
+        """Return the same without the number of rows: to count them reads the whole table."""
+        if self._is_missing:
+            return None
+        table = self._session.run(lambda connection: find_table(connection, self._destination))
+        return None if table is None else table.to_state(0, "")
+
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """Return the digests of stored rows."""
         table = self._find()

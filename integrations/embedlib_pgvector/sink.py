@@ -40,18 +40,17 @@ from embedlib_pgvector.generations import (
 )
 from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
 from embedlib_pgvector.inserts import STAGE, SlowInserts, columns, create_stage, merge_stage
-from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
 from embedlib_pgvector.rights import Rights, check_no_policies, give_rights, read_rights
 from embedlib_pgvector.table import (
     Table,
     check_type,
     choose_halfvec,
-    count_rows,
     create_table,
     drop_to_make_anew,
     ensure_extension,
     find_table,
+    has_rows,
     resolve_schema,
 )
 from embedlib_pgvector.writer_lock import WriterLock
@@ -274,7 +273,8 @@ class PgvectorSink(TableReader):
         destination, lock = self._destination, self._lock
         assert lock is not None, "make_table before the lock"
         table = find_table(connection, destination)
-        check_target(None if table is None else describe(connection, table), target, self.name)
+        # Number of rows and state of the index are not compared.
+        check_target(None if table is None else table.to_state(0, ""), target, self.name)
         is_new = table is None or target.recreate
         is_halfvec = choose_halfvec(destination, target.dim) if is_new else None
         check_configuration(connection, target.full_text, self.name)
@@ -300,8 +300,7 @@ class PgvectorSink(TableReader):
             index_words(connection, table, target.full_text, destination, self._session.tell)
             table = replace(table, full_text=target.full_text)
             self._is_changed = True
-        num_rows, _ = count_rows(connection, table)
-        self._is_live = num_rows > 0
+        self._is_live = has_rows(connection, table)
         if lock.take_alone(connection):  # another shard may be building the index
             has_index = clear_own_index(connection, table, is_live=self._is_live)
             self._inserts = SlowInserts(self.name, has_index=has_index)

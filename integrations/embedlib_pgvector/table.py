@@ -16,7 +16,7 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import SparseModel, Target
+from embedlib.indexing import SinkState, SparseModel, Target
 from embedlib_pgvector.comments import read_comment, write_comment
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import COLUMNS, SPARSE_COLUMN
@@ -93,6 +93,20 @@ class Table:
     def type_name(self) -> str:
         """Type of the vectors."""
         return "halfvec" if self.is_halfvec else "vector"
+
+    def to_state(self, num_rows: int, index: str) -> SinkState:
+        """Return the state: what the table says of itself, and values that take a query."""
+        return SinkState(
+            num_rows=num_rows,
+            dim=self.dim,
+            similarity=self.similarity,
+            fingerprint=self.fingerprint,
+            model=self.model,
+            index=index,
+            precision=self.precision,
+            sparse=self.sparse,
+            full_text=self.full_text,
+        )
 
 
 def find_vector_types(connection: Connection) -> None:
@@ -322,6 +336,12 @@ def create_table(
         )
     )
     write_mark(connection, identifier, stored)
+
+
+def has_rows(connection: Connection, table: Table) -> bool:
+    """Whether there is a row; to count them reads the whole table."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(table.identifier)
+    return _one(connection, query) == (True,)
 
 
 def count_rows(connection: Connection, table: Table) -> tuple[int, int]:

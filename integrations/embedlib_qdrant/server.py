@@ -235,6 +235,11 @@ class ServerSink(CollectionSink):
         count = self.call(lambda: self.connect().count(name, self.only_ours(), exact=True))
         return mark.to_state(count.count, describe_index(info, count.count))
 
+    def identify(self) -> SinkState | None:
+        """Return the same without the number of rows: the server looks at each to count them."""
+        info = self.read_info(self.collection if self._has_begun else self._alias)
+        return None if info is None else self.mark_of(info.config.metadata).to_state(0, "")
+
     def finish(self) -> None:
         """Build the payload indexes and the graph, which uses them, and wait until all is built."""
         mark = self.require_begin()

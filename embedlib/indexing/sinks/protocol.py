@@ -143,7 +143,8 @@ class Sink(Protocol):
     A sink may have `is_shared = True`: it is a server that other machines reach under the same URL,
     and `begin` admits several writers, each with another `Target.shard`. The workers of a cluster
     then write themselves. It may have `output_paths`: the files it writes, which `index` refuses as
-    input and as errors file.
+    input and as errors file. It may have `identify`, where to count rows takes long: that returns
+    what `inspect` does, with `num_rows=0`, and is all that a search needs.
     """
 
     @property
@@ -206,6 +207,12 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release the lock and all connections; may be called twice and after a failed `begin`."""
+
+
+def identify(sink: Sink) -> SinkState | None:
+    """Return which models made the rows of a destination; they may not be counted."""
+    state: SinkState | None = getattr(sink, "identify", sink.inspect)()
+    return state
 
 
 class OtherModelError(SinkError):

@@ -10,9 +10,11 @@ import pytest
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
+from embedlib.indexing.searching import counted_state, held_state
 from embedlib.indexing.sinks.protocol import SinkState
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
+from embedlib_pgvector.connection import DatabaseSession
 from embedlib_pgvector.table import find_vector_types, resolve_schema
 
 
@@ -239,6 +241,37 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(pg: Any, pg_table: str) 
     pg.fetch("DROP TABLE {}", f"{pg_table}_other")
     first.close()
     pg.begun(pg_table)
+
+
+def test_rows_are_counted_neither_to_begin_a_load_nor_to_search(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To count them the server reads the whole table."""
+
+    class Cursor(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            statements.append(query if isinstance(query, str) else query.as_string(None))
+            return super().execute(query, *args, **options)
+
+    def connect(session: DatabaseSession) -> Any:
+        connection = connect_before(session)
+        connection.cursor_factory = Cursor
+        return connection
+
+    statements: list[str] = []
+    connect_before = DatabaseSession.connect
+    sink = pg.begun(pg_table, index=None)
+    sink.write(pg.rows(0, 4), pg.vectors(pg.rows(0, 4)))
+    sink.close()
+    monkeypatch.setattr(DatabaseSession, "connect", connect)
+    pg.begun(pg_table, index=None).close()
+    searched = pg.sink(pg_table)
+    assert held_state(searched).fingerprint == "f1"
+    assert len(searched.search(np.ones(6, np.float32), 3)) == 3
+    assert statements
+    assert not [each for each in statements if "count(" in each]
+    assert counted_state(searched, held_state(searched)).num_rows == 4
+    assert [each for each in statements if "count(" in each]
 
 
 def test_shards_are_written_side_by_side_and_the_last_one_builds_the_index(
