@@ -49,6 +49,18 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 # --- sqlite ---------------------------------------------------------------------------------------
 
 
+def test_few_long_texts_are_in_memory_at_the_same_time(database: str) -> None:
+    long = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < 1500)"
+    query = f"{long} SELECT id, hex(zeroblob(25000)) AS body FROM n"
+    tracemalloc.start()
+    try:
+        source = open_sql_source(database, query, SourceOptions(), [].append)
+        assert sum(1 for _ in source) == 1500
+        assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_sqlite(database: str) -> None:
     told: list[str] = []
     assert read(database, "SELECT * FROM docs WHERE id NOT NULL AND body NOT NULL", told) == [

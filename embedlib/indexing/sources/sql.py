@@ -40,7 +40,9 @@ POSTGRES_NO_ANSWER = (
     "connect_timeout=SECONDS in the URL or in PGCONNECT_TIMEOUT"
 )
 
-_FETCH_ROWS = 1000
+_FETCH_ROWS = 256
+"""Each may hold a whole book. 1,000 rows of 100 kB took 300 MB, and 256 small ones take 0.6 us more
+of a row."""
 _OPEN_SECONDS = """
 SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
