@@ -9,7 +9,7 @@ from embedlib.errors import ConfigError, EmbedlibError, SinkError
 
 
 def install_line(extras: str) -> str:
-    """Return a pip command such as `pip install 'embedlib[qdrant]'` that works for this user.
+    """Return a command such as `pip install 'embedlib[qdrant]'` that works for this user.
 
     An embedlib from a checkout, a wheel or a repository gets its extras from there too: an index
     may not have it, or have another version.
@@ -41,7 +41,31 @@ def install_line(extras: str) -> str:
         place += f" @ {commit['vcs']}+{url}@{commit['commit_id']}"
     elif url:
         place += f" @ {url}"
-    return f"pip install {flag}{shlex.quote(place)}"
+    return f"{installer()} {flag}{shlex.quote(place)}"
+
+
+def installer() -> str:
+    """Return `pip install`, or what installs into an environment that pipx or uv made.
+
+    There is often no pip in these, and the one on the path would install elsewhere.
+
+    Source: PEP 627, `INSTALLER`; pipx, which writes `pipx_metadata.json` into each environment.
+    """
+    import shlex
+    import sys
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+
+    environment = Path(sys.prefix)
+    if (environment / "pipx_metadata.json").is_file():
+        return f"pipx runpip {shlex.quote(environment.name)} install"
+    try:
+        made_by = distribution("embedlib").read_text("INSTALLER") or ""
+    except PackageNotFoundError:  # imported from a folder on the path
+        return "pip install"
+    if made_by.strip() == "uv":
+        return f"uv pip install --python {shlex.quote(sys.executable)}"
+    return "pip install"
 
 
 def import_extra(module: str, extra: str, error: type[EmbedlibError] = SinkError) -> Any:

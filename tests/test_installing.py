@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from embedlib import installing
+from embedlib.errors import ModelNotFoundError
 from embedlib.installing import install_line
+from embedlib.models.hub import resolve
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,14 +28,16 @@ then lists each line to change."""
 
 
 class Installed:
-    """A distribution with a direct_url.json, or without one."""
+    """A distribution with a direct_url.json, or without one; it has no other files."""
 
-    def __init__(self, origin: object) -> None:
-        self.text = None if origin is None else json.dumps(origin)
+    files = None
+
+    def __init__(self, origin: object, made_by: str = "pip\n") -> None:
+        url = None if origin is None else json.dumps(origin)
+        self.texts = {"direct_url.json": url, "INSTALLER": made_by}
 
     def read_text(self, name: str) -> str | None:
-        assert name == "direct_url.json"
-        return self.text
+        return self.texts[name]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,25 @@ def test_a_checkout_that_was_not_installed_is_named(
     assert install_line("qdrant") == f"pip install '{ROOT.resolve()}[qdrant]'"
     monkeypatch.setattr(installing, "__file__", str(tmp_path / "embedlib" / "installing.py"))
     assert install_line("qdrant") == "pip install 'embedlib[qdrant]'"  # a copy without its origin
+
+
+def test_an_environment_of_uv_or_pipx_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In neither need there be a pip, and another one installs where this embedlib is not."""
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed(None, "uv"))
+    monkeypatch.setattr(sys, "executable", "/home/me/my tools/bin/python")
+    uv = "uv pip install --python '/home/me/my tools/bin/python'"
+    assert install_line("qdrant") == f"{uv} 'embedlib[qdrant]'"
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("package:not-installed")
+    assert f"install it ({uv} --no-deps not-installed)" in str(caught.value)
+
+    environment = tmp_path / "embedlib"
+    environment.mkdir()
+    (environment / "pipx_metadata.json").touch()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    assert install_line("qdrant") == "pipx runpip embedlib install 'embedlib[qdrant]'"
 
 
 def pages() -> list[Path]:

