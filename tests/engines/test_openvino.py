@@ -20,6 +20,7 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import compiled as compiled_models
+from embedlib.engines.openvino import engine as openvino_engine
 from embedlib.engines.openvino.compiled import CompiledModels, run_error
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -34,6 +35,7 @@ from embedlib.errors import (
     EngineBuildError,
     EngineOutOfMemoryError,
     EngineRunError,
+    EngineUnavailableError,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
@@ -226,6 +228,14 @@ def test_what_cannot_be_compiled_is_told_in_one_line(
     with pytest.raises(
         EngineBuildError, match=r"^engine openvino: compiling failed: no such thing$"
     ):
+        make(files)
+
+
+def test_a_root_folder_without_proc_and_sys(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino_engine, "CPU_FILES", ("/no/proc", "/no/sys"))
+    with pytest.raises(EngineUnavailableError, match=r"neither /no/proc nor /no/sys; mount /proc"):
         make(files)
 
 

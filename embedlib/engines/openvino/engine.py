@@ -12,6 +12,8 @@ between two of them while a query is computed.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +41,7 @@ from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
-from embedlib.errors import EngineBuildError, EngineRunError
+from embedlib.errors import EngineBuildError, EngineRunError, EngineUnavailableError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.starting import WorkerPool, check_threads
@@ -47,6 +49,9 @@ from embedlib.starting import WorkerPool, check_threads
 LOADING_THREADS: Final = 5
 """The library has one for each of the layout's threads and lane, and some while it compiles. Where
 it cannot start one of them it calls std::terminate, or says "Resource temporarily unavailable"."""
+CPU_FILES: Final = ("/proc/cpuinfo", "/sys/devices/system/cpu")
+"""One of them must be there, as it is not in a bare root folder: without, the library looks for
+cores for ever, and no other thread runs."""
 CALLERS_REQUEST: Final = 0
 """The request of queries that are computed on their callers' threads; then those of our threads."""
 
@@ -258,7 +263,14 @@ def loaded_core() -> ov.Core:
     stack when the plugin is unloaded, on whichever thread releases the last model. If the loading
     thread were still alive, its next signal (Ctrl-C, for example) would be handled on freed or
     reused memory.
+
+    Raises:
+        EngineUnavailableError: nothing tells the library about the CPU.
     """
+    if sys.platform == "linux" and not any(map(os.path.exists, CPU_FILES)):
+        raise EngineUnavailableError(
+            f"engine openvino: there is neither {' nor '.join(CPU_FILES)}; mount /proc or /sys"
+        )
     core = ov.Core()
     with WorkerPool(1, "embedlib-openvino-load") as passing:
         passing.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
