@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Literal
 
 from embedlib.models.families.table import ROWS
@@ -62,6 +62,6 @@ class CatalogEntry:
 
 def catalog() -> Iterator[CatalogEntry]:
     """Yield every model of `catalog.json`."""
-    path = Path(__file__).with_suffix(".json")
+    path = files("embedlib.models") / "catalog.json"
     for entry in json.loads(path.read_text(encoding="utf-8")):
         yield CatalogEntry(**entry)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Literal
 
 Truncation = Literal["slice", "layer_norm"]
@@ -54,6 +54,6 @@ def known_model(name: str) -> KnownModel:
 
 def read_entries() -> list[dict[str, Any]]:
     """Return all entries of `known_models.json`."""
-    path = Path(__file__).with_suffix(".json")
+    path = files("embedlib.models") / "known_models.json"
     entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return entries

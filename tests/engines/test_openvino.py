@@ -231,6 +231,29 @@ def test_what_cannot_be_compiled_is_told_in_one_line(
         make(files)
 
 
+HARDENED = """
+import ctypes, sys
+sys.exit(3) if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) else None  # PR_SET_MDWE, from Linux 6.3 on
+from embedlib import Embedder
+from embedlib.errors import EngineBuildError
+try:
+    Embedder(sys.argv[1], precision="float32", engine_cache_dir=sys.argv[2])
+except EngineBuildError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_may_write_no_machine_code(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", HARDENED, str(tiny_folder("bert")), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == 3:
+        pytest.skip("this kernel does not refuse to run what was written")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "may not run: allow it (MemoryDenyWriteExecute of systemd" in done.stdout
+
+
 def test_a_root_folder_without_proc_and_sys(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import embedlib
 from embedlib.models.catalog import catalog
 from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import read_entries
@@ -39,3 +46,31 @@ def test_words_narrow_the_list() -> None:
     assert "Qwen/Qwen3-Embedding-0.6B" in found
     assert found < {entry.name for entry in ENTRIES if entry.matches("qwen3")}
     assert not [entry for entry in ENTRIES if entry.matches("qwen3 no-such-word")]
+
+
+COUNTS = """
+from embedlib.models import catalog, known_models, known_rerankers
+assert ".zip" in catalog.__file__
+tables = catalog.catalog(), known_models.read_entries(), known_rerankers.template_names()
+print([len([*table]) for table in tables])
+"""
+
+
+def test_the_tables_are_read_from_a_zip_file_too(tmp_path: Path) -> None:
+    """Clusters put the wheels and zip files that they are given on the path as they are."""
+    packed, package = tmp_path / "packed.zip", Path(embedlib.__file__).parent
+    with zipfile.ZipFile(packed, "w") as archive:
+        for file in package.rglob("*"):
+            if file.suffix in (".py", ".json"):
+                archive.write(file, file.relative_to(package.parent))
+    environment = {**os.environ, "PYTHONPATH": str(packed)}
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+    )
+    counts = [len([*table]) for table in (catalog(), read_entries(), template_names())]
+    assert (done.stderr, done.stdout) == ("", f"{counts}\n")

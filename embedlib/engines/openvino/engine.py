@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from mmap import PAGESIZE, PROT_EXEC, PROT_READ, PROT_WRITE, mmap
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
@@ -92,7 +93,7 @@ class OpenVINOEngine:
             )
         except RuntimeError as error:
             raise EngineBuildError(
-                f"engine openvino: compiling failed: {last_line(error)}"
+                f"engine openvino: compiling failed: {last_line(error)}{_no_code()}"
             ) from error
         self._jobs: dict[Lane, _BatchQueue] = {lane: SimpleQueue() for lane in Lane}
         self._lanes = Lanes(bulk_threads.lower)
@@ -254,6 +255,18 @@ def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int
         for _ in range(num_threads):
             jobs.put(None)
     models.leave()
+
+
+def _no_code() -> str:
+    """Return what to do where this process may write no machine code; empty where it may."""
+    try:
+        mmap(-1, PAGESIZE, prot=PROT_READ | PROT_WRITE | PROT_EXEC).close()
+    except OSError:
+        return (
+            "; the engine writes machine code, which this process may not run: allow it "
+            "(MemoryDenyWriteExecute of systemd, execmem of SELinux)"
+        )
+    return ""
 
 
 def loaded_core() -> ov.Core:
