@@ -15,8 +15,8 @@ def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
     batch = _in_microseconds(batch)
     try:
         yield from batch.to_pylist()
-    except (ValueError, OverflowError):
-        # Not UTF-8, or a date out of Python's range: only that row must become a bad one.
+    except (ValueError, OverflowError, KeyError):
+        # Not UTF-8, a date out of Python's range, a time zone: only that row must become a bad one.
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         for index in range(len(batch)):
             yield {name: _value(column, index) for name, column in columns.items()}
@@ -33,9 +33,10 @@ def repeated_columns(names: Sequence[str]) -> str | None:
 def _value(column: Any, index: int) -> Any:
     try:
         return column[index].as_py()
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, KeyError) as error:
         zone = getattr(column.type, "tz", None)
-        if zone is not None and "zoneinfo" in str(error):  # "must be installed", which it is
+        # "zoneinfo must be installed", which it is; old ones pass zoneinfo's KeyError on.
+        if zone is not None and (isinstance(error, KeyError) or "zoneinfo" in str(error)):
             return ValueError(f"the time zone {zone!r} is not known; is tzdata installed?")
         return error
 
