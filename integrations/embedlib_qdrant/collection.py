@@ -26,7 +26,6 @@ from embedlib.indexing import (
 from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.collection_search import CollectionSearch
 from embedlib_qdrant.full_text import (
-    check_client,
     check_language,
     client_text_index,
     is_ranking,
@@ -106,7 +105,6 @@ class CollectionSink(CollectionSearch):
     def check_full_text(self, language: str | None) -> None:
         """Refuse a full-text index that cannot be had; None: there is none to be made."""
         if language is not None:
-            check_client(self.models, self.name)
             check_language(language, self.name)
 
     # Shared methods.

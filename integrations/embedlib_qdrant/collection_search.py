@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from embedlib.indexing import Filter, Hit, SparseVector, import_extra, matcher
 from embedlib_qdrant.collection_options import OVERSAMPLING
 from embedlib_qdrant.filters import ALL, ClientConditions, make_filter, search_filtered
-from embedlib_qdrant.full_text import check_client, require_language
+from embedlib_qdrant.full_text import require_language
 from embedlib_qdrant.points import CONTENT_KEY, SOURCE_ID_KEY, SPARSE_NAME, Mark, read_hit
 
 _MAX_REQUESTS = 3
@@ -66,7 +66,6 @@ class CollectionSearch:
 
     def search_text(self, question: str, k: int, where: Filter | None) -> list[Hit]:
         """Return the rows that fit the words of a question best, by BM25."""
-        check_client(self.models, self.name)
         require_language(self.require_stored(), self.name)
         return self.search_second(self.models.TextQuery(text=question), CONTENT_KEY, k, where)
 

@@ -32,19 +32,6 @@ def check_language(language: str, name: str) -> None:
         )
 
 
-def check_client(models: Any, name: str) -> None:
-    """Refuse a qdrant-client that cannot ask for a ranking; `models` is its module of that name.
-
-    Raises:
-        SinkError: it is too old.
-    """
-    if not hasattr(models, "TextQuery"):
-        raise SinkError(
-            f"{name}: full-text search needs qdrant-client 1.20 or newer; "
-            "pip install --upgrade qdrant-client"
-        )
-
-
 def require_language(mark: Mark, name: str) -> None:
     """Refuse to search in words that have no index.
 
