@@ -136,9 +136,8 @@ def _bounds() -> list[Decorator]:
             "--allow-host",
             "allowed_hosts",
             multiple=True,
-            help="Name in the header Host to accept; repeat it for several. Addresses, by which "
-            "probes ask, are accepted as well.  [default: any, and on a loopback address its own "
-            "names]",
+            help="Name in the header Host to accept; repeat it for several. Probes, which GET by "
+            "an address, are let in.  [default: any, and on a loopback address its own names]",
         ),
         _option(
             title,

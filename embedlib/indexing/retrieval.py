@@ -135,6 +135,10 @@ class Search:
         """What the destination holds now of the rows that are searched: counts, model, index.
 
         Postgres reads the whole table to count its rows.
+
+        Raises:
+            ClosedError: this was closed.
+            ReplacedError: there are no such rows any more.
         """
         return self._thread.submit(counted_state, self._sink, self._state).result()
 

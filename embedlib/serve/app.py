@@ -190,7 +190,8 @@ class Application:
                     route, exchange.rest, exchange.owner = request.entrance
                 else:
                     route, exchange.rest = find_route(request)
-                    check_host(request.headers.get("host"), self.options.allowed_hosts)
+                    host = request.headers.get("host")
+                    check_host(request.method, host, self.options.allowed_hosts)
                     check_page(request.method, request.headers)
                     if route.needs_key:
                         exchange.owner = self._keys.check(request.headers)

@@ -24,12 +24,16 @@ def is_loopback(address: str) -> bool:
     return address in LOOPBACK or address.startswith("127.")
 
 
-def check_host(host: str | None, allowed: Collection[str] | None) -> None:
+def check_host(method: str, host: str | None, allowed: Collection[str] | None) -> None:
     """Check the header Host of a request.
 
+    Probes ask by an address, to which no page can make its own name lead. A page may send what
+    changes something to an address, though, and its browser need not tell: that takes a name.
+
     Args:
+        method: of the request.
         host: the header.
-        allowed: the names to accept, beside addresses; None: any.
+        allowed: the names to accept; None: any.
 
     Raises:
         HTTPError: another name (DNS rebinding: a web page's own name that leads to loopback).
@@ -37,7 +41,8 @@ def check_host(host: str | None, allowed: Collection[str] | None) -> None:
     if allowed is None or host is None:
         return
     name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
-    if name.lower() not in map(str.lower, allowed) and not _is_address(name):
+    is_probe = method in ("GET", "HEAD") and _is_address(name)
+    if name.lower() not in map(str.lower, allowed) and not is_probe:
         raise HTTPError(
             421,
             f"Host = {host!r:.80} is not served here; add --allow-host {name:.60}",
@@ -46,17 +51,11 @@ def check_host(host: str | None, allowed: Collection[str] | None) -> None:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a host is an address as probes ask by, which no page can make lead elsewhere.
-
-    Without those that lead to the own machine, and to which browsers do not tell what page asks:
-    `check_page` would let it in. Source: W3C, Secure Contexts, 3.1, and Fetch Metadata, 2.
-    """
     try:
-        address = ip_address(name)
+        ip_address(name)
     except ValueError:
         return False
-    is_mapped = address.version == 6 and address.ipv4_mapped is not None
-    return not (address.is_unspecified or is_mapped)
+    return True
 
 
 def check_page(method: str, headers: Mapping[str, str]) -> None:

@@ -52,7 +52,7 @@ class ServeOptions:
     drain_seconds: float = 30.0
     """Time for the requests that run when the server ends."""
     allowed_hosts: tuple[str, ...] | None = None
-    """Names in the header Host, beside addresses; None: any, and on a loopback address its own."""
+    """Names in the header Host; None: any, and on a loopback address its own."""
 
     data_dir: str | None = None
     """The folder of jobs, for this server alone; None: there are no jobs."""

@@ -113,7 +113,8 @@ class Gateway:
         answer: Response | Answer
         try:
             route, exchange.rest = find_route(request)
-            check_host(request.headers.get("host"), self._options.allowed_hosts)
+            host = request.headers.get("host")
+            check_host(request.method, host, self._options.allowed_hosts)
             check_page(request.method, request.headers)
             if route.needs_key:
                 self._keys.check(request.headers)

@@ -329,6 +329,16 @@ def test_cohere_cuts_texts_to_the_tokens_that_are_asked_for(client: Client) -> N
     assert error["message"] == "max_tokens = 0; it must be 1 or more"
 
 
+@pytest.mark.parametrize(("text", "side"), [("abé", "END"), ("éab", "START")])
+def test_a_character_of_several_tokens_is_cut_as_a_whole(
+    client: Client, text: str, side: str
+) -> None:
+    body = {"texts": [text], "model": "embed", "max_tokens": 3}
+    cut = client.post("/v2/embed", body | {"truncate": side})["embeddings"]["float"]
+    assert cut == rows_of(["ab"]).tolist()
+    assert client.refuse("/v2/embed", body | {"truncate": "NONE"})[0] == 400
+
+
 def test_cohere_makes_each_type_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(

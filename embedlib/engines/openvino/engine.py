@@ -261,11 +261,12 @@ def _no_code() -> str:
     """Return what to do where this process may write no machine code; empty where it may."""
     try:
         mmap(-1, PAGESIZE, prot=PROT_READ | PROT_WRITE | PROT_EXEC).close()
-    except OSError:
-        return (
-            "; the engine writes machine code, which this process may not run: allow it "
-            "(MemoryDenyWriteExecute of systemd, execmem of SELinux)"
-        )
+    except OSError as error:
+        if isinstance(error, PermissionError):  # and no lack of memory
+            return (
+                "; the engine writes machine code, which this process may not run: allow it "
+                "(MemoryDenyWriteExecute of systemd, execmem of SELinux)"
+            )
     return ""
 
 

@@ -112,12 +112,7 @@ def _caches(folder: Path) -> Iterator[None]:
     Environment variables that the user has set are not changed. The first two are read whenever a
     kernel is compiled, so they stay set. FlashInfer has read its own when it was imported.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass  # the library fails where it cannot write
-    except OSError as error:
-        _logger.warning("tuned and compiled kernels are not cached: %s; %s", error, OTHER_CACHE)
+    if not _can_write(folder):
         yield
         return
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
@@ -133,6 +128,17 @@ def _caches(folder: Path) -> Iterator[None]:
         yield
     finally:
         del os.environ[variable]
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether there can be a cache in a folder: the library fails where it cannot write."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        _logger.warning("tuned and compiled kernels are not cached: %s; %s", error, OTHER_CACHE)
+        return False
 
 
 def _remove_torn(path: Path) -> None:

@@ -37,6 +37,9 @@ async def cut_texts(
         offsets = encode_one(tokenizer, text, add_special_tokens=False).offsets
         if len(offsets) <= limit:
             return text
-        return text[offsets[-limit][0] :] if side == "left" else text[: offsets[limit - 1][1]]
+        # The next token may be of the same character, which is left out then.
+        if side == "left":
+            return text[max(offsets[-limit][0], offsets[-limit - 1][1]) :]
+        return text[: min(offsets[limit - 1][1], offsets[limit][0])]
 
     return await exchange.in_thread(lambda: [cut(text) for text in texts])
