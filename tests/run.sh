@@ -14,11 +14,12 @@ unset PYTHONDONTWRITEBYTECODE
 # Now, on all cores: each worker would compile the same modules.
 .venv-tests/bin/python -m compileall -q -j 0 embedlib integrations
 # One worker more than cores, since many tests wait for processes; in each numpy and torch would
-# take all cores.
+# take all cores. nproc reads OMP_NUM_THREADS, too.
+workers=$(($(env -u OMP_NUM_THREADS nproc) + 1))
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # worksteal: the tests that kill processes take half a minute each and must not come last together.
 # What tests compile is theirs: it fills no user's cache, and every run starts like the first.
 XDG_CACHE_HOME=$(mktemp -d)
 export XDG_CACHE_HOME
 trap 'rm -rf "$XDG_CACHE_HOME"' EXIT
-.venv-tests/bin/python -m pytest -n "$(($(nproc) + 1))" --maxprocesses 4 --dist worksteal "$@"
+.venv-tests/bin/python -m pytest -n "$workers" --maxprocesses 4 --dist worksteal "$@"
