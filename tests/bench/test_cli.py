@@ -12,7 +12,7 @@ from embedlib.bench import race
 from embedlib.bench.line_up import make_contestant
 from embedlib.bench.peers import PEERS, Peer, missing_modules
 from embedlib.bench.race import start_contestant
-from embedlib.cli import json_file, main
+from embedlib.cli import json_output, main
 from embedlib.measuring.process import ContestantFailedError
 
 
@@ -58,7 +58,7 @@ def test_a_json_file_that_cannot_be_written_is_told_before_measuring(
         return refuse() if self == path else opened(self, *arguments)
 
     # Not by the rights of a folder, which do not stop root.
-    monkeypatch.setattr(json_file, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(json_output, "NamedTemporaryFile", refuse)
     monkeypatch.setattr(Path, "open", open_others)
     done = CliRunner().invoke(main, ["bench", "no-such-model", "--json", str(path)])
     assert done.exit_code == 1
