@@ -893,18 +893,24 @@ def test_a_file_of_a_folder_takes_little_memory_and_is_opened_once(
         return open(path, mode)
 
     monkeypatch.setattr("embedlib.indexing.sources.file_bytes.open", count, raising=False)
-    open_source(["docs"], SourceOptions(), [].append)  # imports what it needs
-    tracemalloc.start()
-    try:
-        source = open_source(["docs"], SourceOptions(), [].append)
-        held, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert opened == []
+
+    def measure() -> tuple[int, int]:
+        tracemalloc.start()
+        try:
+            source = open_source(["docs"], SourceOptions(), [].append)
+            held = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert opened == []
+        assert len(list(source)) == len(names)
+        assert opened == names
+        opened.clear()
+        return held
+
+    # The first one imports what it needs; a thread of another test may take some meanwhile.
+    held, most = map(min, zip(*(measure() for _ in range(4)), strict=True))
     assert held < 250 * len(names)
     assert most < 400 * len(names)
-    assert len(list(source)) == len(names)
-    assert opened == names
 
 
 def test_a_source_knows_its_length_where_that_is_cheap() -> None:
