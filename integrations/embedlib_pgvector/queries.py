@@ -55,7 +55,7 @@ def search(
     """Return the nearest rows, best first; a row that LangChain added has its id as source id.
 
     A scan of the index ends after `hnsw.max_scan_tuples` rows, or without pgvector 0.8 after
-    `hnsw.ef_search`. If it found too few rows that pass the filter, all rows are compared.
+    `hnsw.ef_search`, deleted ones included. If it found too few, all rows are compared.
 
     Raises:
         SinkError: the vector has another dimension than those in the table.
@@ -79,7 +79,7 @@ def search(
         rows = connection.execute(
             query + sql.SQL("distance LIMIT %s"), (table.regclass, text, *values, limit)
         ).fetchall()
-        if where is not None and len(rows) < k and find_index(connection, table) is not None:
+        if len(rows) < k and find_index(connection, table) is not None:
             # No index has this order, so every row is compared.
             exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
             rows = connection.execute(exact, (table.regclass, text, *values, text, k)).fetchall()

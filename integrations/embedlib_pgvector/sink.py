@@ -30,6 +30,7 @@ from embedlib_pgvector.connection import (
 )
 from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.extension import check_version, ensure_extension
 from embedlib_pgvector.full_text import build_words_index, check_configuration, index_words
 from embedlib_pgvector.generations import (
     beside_of,
@@ -48,7 +49,6 @@ from embedlib_pgvector.table import (
     choose_halfvec,
     create_table,
     drop_to_make_anew,
-    ensure_extension,
     find_table,
     has_rows,
     resolve_schema,
@@ -285,6 +285,7 @@ class PgvectorSink(TableReader):
                 rights = read_rights(connection, table)
                 drop_to_make_anew(connection, table, self.name)
             if is_new:
+                check_version(connection, destination, target, is_halfvec=bool(is_halfvec))
                 create_table(connection, destination, target, is_halfvec=bool(is_halfvec))
             if table is not None and rights is not None:
                 give_rights(connection, table.identifier, rights)

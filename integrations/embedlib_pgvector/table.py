@@ -25,8 +25,6 @@ from embedlib_pgvector.destination import Destination
 FORMAT = 1
 FORMAT_KEY = "embedlib_format"
 KEY, DIGEST = "langchain_id", "embedlib_digest"
-MIN_SERVER_VERSION = 140000
-"""Postgres 14: the first version that reads a range of pages only, which `scan` needs."""
 
 MAX_DIM = 16_000
 """Source: https://github.com/pgvector/pgvector#vector-type"""
@@ -107,52 +105,6 @@ class Table:
             sparse=self.sparse,
             full_text=self.full_text,
         )
-
-
-def find_vector_types(connection: Connection) -> None:
-    """Add the schema of pgvector to the search path if it is missing there.
-
-    What the user's path chooses for new tables is kept in a setting: with the addition it would be
-    that schema where no other of the path exists.
-    """
-    connection.execute(
-        # A pooler resets a setting of ours to '' for its next client, and not to NULL.
-        "SELECT set_config('embedlib.schema', concat('=', current_schema()), false)"
-        " WHERE coalesce(current_setting('embedlib.schema', true), '') = '';"
-        "SELECT set_config('search_path', concat_ws(', ',"
-        " nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)"
-        " FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
-        " WHERE e.extname = 'vector' AND n.nspname <> ALL (current_schemas(true))"
-    )
-
-
-def ensure_extension(connection: Connection, name: str) -> None:
-    """Create the extension pgvector if it is missing.
-
-    Raises:
-        SinkError: the server does not have it, or the user lacks the right; says what to do.
-    """
-    if connection.info.server_version < MIN_SERVER_VERSION:
-        version = connection.info.parameter_status("server_version")
-        raise SinkError(f"{name}: the server is Postgres {version}; 14 or newer is needed")
-    if _one(connection, "SELECT 1 FROM pg_extension WHERE extname = 'vector'") is None:
-        if _one(connection, "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'") is None:
-            major = connection.info.server_version // 10000
-            raise SinkError(
-                f"{name}: the server does not have pgvector; install it there, for example "
-                f"apt install postgresql-{major}-pgvector, or use the image "
-                f"pgvector/pgvector:pg{major}"
-            )
-        try:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise SinkError(
-                f"{name}: this user may not create the extension; ask an administrator to run "
-                f"CREATE EXTENSION vector in the database {connection.info.dbname!r}"
-            ) from error
-        except psycopg.errors.UniqueViolation:
-            pass  # another writer created it at the same moment
-    find_vector_types(connection)
 
 
 def resolve_schema(connection: Connection, destination: Destination) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.searching import counted_state, held_state
-from embedlib.indexing.sinks.protocol import SinkState
+from embedlib.indexing.sinks.protocol import SinkState, SparseModel
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
+from embedlib_pgvector import extension
 from embedlib_pgvector.connection import DatabaseSession
-from embedlib_pgvector.table import find_vector_types, resolve_schema
+from embedlib_pgvector.extension import find_vector_types
+from embedlib_pgvector.table import resolve_schema
 
 
 def stored(pg: Any, table: str) -> list[tuple[Any, ...]]:
@@ -84,10 +87,14 @@ def test_the_score_of_a_vector_of_zeros_is_a_number(pg: Any, pg_table: str) -> N
     ]
 
 
-def test_a_search_finds_enough_after_many_deletions(pg: Any, pg_table: str) -> None:
+@pytest.mark.parametrize("most_scanned", [20_000, 1], ids=["scan goes on", "scan ends"])
+def test_a_search_finds_enough_after_many_deletions(
+    pg: Any, pg_table: str, most_scanned: int
+) -> None:
     rows = pg.rows(0, 600)
     # So few rows would be searched without the index.
-    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c enable_sort=off -c enable_seqscan=off")
+    options = f"-c enable_sort=off -c enable_seqscan=off -c hnsw.max_scan_tuples={most_scanned}"
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options=options)
     sink = pg.begun(pg_table, conninfo=dsn)
     sink.write(rows, pg.vectors(rows))
     sink.finish()
@@ -96,6 +103,43 @@ def test_a_search_finds_enough_after_many_deletions(pg: Any, pg_table: str) -> N
     assert len(near) == 300
     sink.delete(near)
     assert len(sink.search(query, 250)) == 250
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "version", "message"),
+    [
+        ({}, {}, (0, 4, 4), r"hnsw needs pgvector 0\.5 or newer.* has 0\.4\.4; .* add index=none"),
+        ({"index": None}, {}, (0, 4, 4), None),
+        ({}, {}, (0, 5, 0), None),
+        (
+            {"is_halfvec": True},
+            {},
+            (0, 6),
+            r"halfvec needs pgvector 0\.7 .* leave out halfvec=true",
+        ),
+        ({}, {"dim": 2_001}, (0, 6), r"halfvec needs pgvector 0\.7 .* or truncate the vectors"),
+        ({}, {"similarity": "manhattan"}, (0, 6, 2), r"<\+> needs .* choose another similarity"),
+        ({}, {"similarity": "manhattan"}, (0, 7, 0), None),
+        (
+            {},
+            {"sparse": SparseModel(model="s", fingerprint="s", dim=9)},
+            (0, 6),
+            "sparsevec needs .* without --sparse",
+        ),
+    ],
+)
+def test_an_older_pgvector_is_refused_before_the_load(
+    pg: Any,
+    pg_table: str,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    target: dict[str, Any],
+    version: tuple[int, ...],
+    message: str | None,
+) -> None:
+    monkeypatch.setattr(extension, "_version", lambda connection: version)
+    with nullcontext() if message is None else pytest.raises(SinkError, match=message):
+        pg.begun(pg_table, replace(pg.target(), **target), **options)
 
 
 def test_a_search_of_nothing_says_so(pg: Any, pg_table: str) -> None:
