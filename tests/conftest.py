@@ -37,7 +37,8 @@ with suppress(ImportError):  # environments without tests that draw
     from hypothesis import HealthCheck, settings
 
     # A busy machine is slow; what is drawn is no worse for it.
-    settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow])
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("busy", suppress_health_check=slow, deadline=None)
     settings.load_profile("busy")
 
 

@@ -116,7 +116,7 @@ texts = st.text(alphabet="ab the river,你 \nÉ", max_size=30)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5),
     room=st.integers(1, 40),
@@ -137,7 +137,6 @@ def test_ids_and_types_are_those_of_the_library(
     assert [sequence.row for sequence in found] == list(range(len(pairs)))
 
 
-@settings(deadline=None)
 @given(*[st.integers(0, 12)] * 3)
 def test_longest_first_is_that_of_the_library(num_first: int, num_second: int, room: int) -> None:
     reference = byte_tokenizer()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.batching.policy import DEFAULT_POLICY
@@ -124,7 +124,6 @@ def test_what_would_be_padded_much_is_computed_apart(
     assert len(drain(packed)) == 1 + (sum(sum(lengths) for lengths in calls) > 500)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(
     bulk=LENGTHS,
     queries=LENGTHS,
@@ -153,7 +152,6 @@ def test_no_batch_passes_the_budget_and_nothing_is_lost_or_doubled(
     assert [scheduler.num_waiting(lane) for lane in Lane] == [0, 0]
 
 
-@settings(deadline=None)
 @given(data=st.data(), lengths=LENGTHS.filter(bool), lane=st.sampled_from(Lane))
 def test_cancelled_jobs_are_not_computed(
     data: st.DataObject, lengths: list[int], lane: Lane
@@ -278,7 +276,6 @@ def test_the_engine_is_given_no_more_than_it_takes(
         assert bool(scheduler.next_batch(num_queries, num_bulk)) is (lane in lanes)
 
 
-@settings(deadline=None)
 @given(
     arrivals=st.lists(st.tuples(st.sampled_from(Lane), st.lists(st.integers(1, 20), max_size=9))),
     data=st.data(),

@@ -154,7 +154,6 @@ def test_a_text_behind_a_prompt_that_fills_the_limit_is_not_said_to_be_joined() 
         make_tokenizer(bracketed(1, 0))(make_job(1), 0, ["x"], Prompt(prefix="abcdefgh"))
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(
     num_leading=st.integers(0, 3),
     num_trailing=st.integers(0, 3),
@@ -191,7 +190,6 @@ def test_a_prompt_that_must_be_found_is_not_cut_on_the_left(
 # Windows.
 
 
-@settings(deadline=None)
 @given(
     num_leading=st.integers(0, 3),
     num_trailing=st.integers(0, 3),

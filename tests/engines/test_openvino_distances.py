@@ -139,7 +139,7 @@ def test_batches_are_no_larger_than_the_library_can_count() -> None:
     assert Layout(threads=2).limits(spec).max_batch_tokens == 512
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     sizes=st.sampled_from([(4, 9), (16, 48), (40, 40), (12, 70)]),
     length=st.integers(1, 70),

@@ -98,7 +98,7 @@ SEQUENCES = st.builds(
 CALLS = st.lists(st.tuples(st.sampled_from(Lane), st.lists(SEQUENCES, min_size=1, max_size=3)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(calls=CALLS)
 def test_vectors_are_the_same(
     engines: tuple[OpenVINOEngine, OpenVINOEngine], calls: list[tuple[Lane, list[list[int]]]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.models.encoder_parts import ROPE_KINDS, Rope, RopeKind
@@ -85,7 +85,6 @@ def test_as_transformers_computes_it(name: str) -> None:
         assert factor == pytest.approx(float(stored[f"{name}.attention_factor"]), rel=1e-7)
 
 
-@settings(deadline=None)  # a slow machine must not fail the test
 @given(
     kind=st.sampled_from(ROPE_KINDS),
     theta=st.floats(100.0, 1e7),

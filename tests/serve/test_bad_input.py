@@ -213,7 +213,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(POSTS), JSON)
 def test_any_json_gets_an_answer(shared_client: Client, route: Any, body: Any) -> None:
     answer = shared_client.send("POST", route.path, json.dumps(body).encode())
@@ -222,7 +222,7 @@ def test_any_json_gets_an_answer(shared_client: Client, route: Any, body: Any) -
         assert "\n" not in message_of(answer.json())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(PATHS), st.dictionaries(FIELDS, JSON, max_size=4))
 @example("/v1/embeddings", {"input": "Infinity"})
 @example("/v1/embeddings", {"input": float("-inf")})

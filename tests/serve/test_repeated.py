@@ -204,7 +204,7 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(PARTS | st.just(b""), max_size=12))
 @example([WHOLE, b"", OTHER[:25], b"", OTHER[25:], b"", WHOLE, b"", WHOLE])
 @example([WHOLE, b"", HEAD[:25], b"", WHOLE])

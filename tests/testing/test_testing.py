@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib import testing
@@ -134,7 +134,6 @@ def test_the_longest_sequence_is_tried_and_no_longer_one(longest: int) -> None:
     assert min(tried) == 1
 
 
-@settings(deadline=None)  # a slow machine must not fail the test
 @given(st.lists(st.integers(0, 255), min_size=2, max_size=20), st.data())
 def test_a_fake_vector_tells_what_went_wrong(ids: list[int], data: st.DataObject) -> None:
     vector = testing.fake_vector(ids).tolist()
@@ -205,7 +204,6 @@ def test_a_batch_after_close_is_a_failure() -> None:
         engine.submit(batch_of([1]), lambda: None)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_the_byte_tokenizer_gives_bytes(text: str) -> None:
     assert testing.byte_tokenizer().encode(text).ids == list(text.encode())

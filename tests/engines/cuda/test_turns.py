@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.engines.base import Lane
@@ -181,7 +181,6 @@ def test_long_queries_begin_in_order_and_bulk_after_two_of_them() -> None:
     ]
 
 
-@settings(deadline=None)  # a slow machine must not fail the test
 @given(
     st.lists(st.tuples(st.sampled_from(["short", "query", "query", "bulk"]), st.integers(1, 3))),
     st.integers(1, 6),

@@ -221,11 +221,14 @@ def test_close_waits_for_a_limited_time(compiled: Callable[..., Any]) -> None:
     assert engine._llm is None
 
 
-def test_a_cache_of_the_users_own(make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TLLM_AUTOTUNER_CACHE_PATH", "/mine")
+def test_a_cache_of_the_users_own(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mine = str(tmp_path / "mine")
+    monkeypatch.setenv("TLLM_AUTOTUNER_CACHE_PATH", mine)
     make("llama", precision="bf16").close()
-    assert gpu.LLM.made[-1].environment["TLLM_AUTOTUNER_CACHE_PATH"] == "/mine"
-    assert os.environ["TLLM_AUTOTUNER_CACHE_PATH"] == "/mine"
+    assert gpu.LLM.made[-1].environment["TLLM_AUTOTUNER_CACHE_PATH"] == mine
+    assert os.environ["TLLM_AUTOTUNER_CACHE_PATH"] == mine
 
 
 def test_a_second_model_leaves_the_first_its_tuning_results(make: Make, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def check_filters(sink: Any, rows: list[Row], num_drawn: int) -> None:
     vector = vectors_of(rows)[3]
     nearest = [hit.source_id for hit in sink.search(vector, len(rows))]
 
-    @settings(max_examples=num_asked or num_drawn, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=num_asked or num_drawn, database=None, derandomize=True)
     @given(FILTERS)
     def check(where: Filter) -> None:
         _check_same_rows(sink, rows, where, vector, nearest)

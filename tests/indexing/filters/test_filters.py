@@ -56,7 +56,7 @@ def test_a_filter_is_read(text: str, tree: Filter) -> None:
     assert repr(parse_filter(text)) == repr(tree)  # repr, since True == 1
 
 
-@settings(max_examples=500, deadline=None, database=None)
+@settings(max_examples=500, database=None)
 @given(FILTERS, st.integers(0, 5))
 def test_what_is_written_is_read(where: Filter, way: int) -> None:
     text = as_text(where, lambda *ways: ways[way % len(ways)])
@@ -193,7 +193,7 @@ def test_hostile_filters_are_refused_or_harmless() -> None:
     assert 200 < num_read < len(texts) - 200
 
 
-@settings(max_examples=500, deadline=None, database=None)
+@settings(max_examples=500, database=None)
 @given(st.text(st.sampled_from("xy=<>!()'\"`\\.,01eE-+ \nandortisul😀"), max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     where = read_or_refused(text)

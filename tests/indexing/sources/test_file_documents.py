@@ -167,7 +167,7 @@ def test_pages_are_read_as_they_are_meant(page: str, text: str) -> None:
         )
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_only_the_headings_of_a_page_are_headings(parts: list[str]) -> None:
     page = "".join(parts)
     # A paragraph after the page shows that no block of code has swallowed it.
@@ -180,7 +180,7 @@ def test_only_the_headings_of_a_page_are_headings(parts: list[str]) -> None:
 @given(
     st.lists(st.sampled_from(["<p>", "</p>", "<pre>", "</pre>", "<li>", "a", " ", "\n", "<br>"]))
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
     text, _ = html_text("".join(parts))
     assert text.count("a") == parts.count("a")

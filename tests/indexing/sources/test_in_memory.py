@@ -155,7 +155,7 @@ def test_the_same_rows_are_the_same_documents_in_every_form(tmp_path: Path) -> N
     assert [row[:2] for row in contents(read(tmp_path / "rows.csv"))] == [r[:2] for r in expected]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -102,7 +102,7 @@ def weights(kind: str, seed: int, rows: int, columns: int, size: float) -> NDArr
     return (drawn * size).astype(np.float32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["gaussian", "heavy-tailed"]),
     st.integers(0, 1 << 30),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -67,7 +67,6 @@ matrices = arrays(
 )
 
 
-@settings(deadline=None)
 @given(matrices, st.sampled_from(list(INT8_GROUPS.values())))
 def test_rounding(weight: Floats, group: int) -> None:
     codes, scales = quantize_groups(weight, group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.errors import ModelUnsupportedError
@@ -629,7 +629,6 @@ def test_harmless_keys_change_nothing(variant: str) -> None:
     assert _read(variant, **changes) == _read(variant)
 
 
-@settings(deadline=None)  # a slow machine must not fail the test
 @given(
     st.sampled_from(sorted(VARIANTS)), st.text(min_size=1), st.none() | st.integers() | st.text()
 )

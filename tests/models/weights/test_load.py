@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
@@ -112,7 +112,6 @@ def test_bfloat16_over_several_files_is_converted_exactly(
     np.testing.assert_array_equal(weights["tokens"].view(np.uint32), upper_half)
 
 
-@settings(deadline=None)  # a slow machine must not fail the test
 @given(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=16))
 def test_every_bfloat16_is_the_upper_half_of_a_float32(halves: list[int]) -> None:
     stored = np.array(halves, dtype="<u2")

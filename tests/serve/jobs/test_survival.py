@@ -116,7 +116,7 @@ def test_a_batch_goes_on_after_a_crash_at_any_write(
     run(work())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_whatever_a_killed_server_left_behind_an_output_is_right(data: Any) -> None:
     """More than was committed may be in a file: a part of a line, or other lines."""
