@@ -70,7 +70,13 @@ ALTER TABLE requests ADD COLUMN traceparent TEXT NOT NULL DEFAULT '';
 _EXPIRY = """
 CREATE INDEX requests_expire ON requests (queue_until) WHERE status = 'QUEUED';
 """
-_STEPS: Final = (_TABLES, _OWNERS, _TRACES, _EXPIRY)
+HOST: Final = "substr(webhook, 1, instr(substr(webhook, 9) || '/', '/') + 7)"
+"""Scheme, host and port of a webhook: what is in front of the path, which begins at 9 or later."""
+_HOSTS = f"""
+DROP INDEX requests_webhooks;
+CREATE INDEX requests_hosts ON requests ({HOST}, webhook_at) WHERE webhook_at IS NOT NULL;
+"""
+_STEPS: Final = (_TABLES, _OWNERS, _TRACES, _EXPIRY, _HOSTS)
 """Each makes the next format of the one before; a new database takes them all."""
 VERSION: Final = len(_STEPS)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Final, Literal
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import Page, insert, seen_by, select_page, update
+from embedlib.serve.jobs.database import HOST, Page, insert, seen_by, select_page, update
 
 Status = Literal[
     "QUEUED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"
@@ -69,6 +68,20 @@ class Result:
 
 
 _COLUMNS = ", ".join(item.name for item in fields(RequestRow))
+_DUE: Final = f"""
+WITH RECURSIVE hosts (host) AS (
+    SELECT min({HOST}) FROM requests WHERE webhook_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min({HOST}) FROM requests WHERE webhook_at IS NOT NULL AND {HOST} > host)
+    FROM hosts WHERE host IS NOT NULL
+)
+SELECT id FROM hosts JOIN requests ON seq IN (
+    SELECT seq FROM requests WHERE {HOST} = host AND webhook_at <= :now
+    ORDER BY webhook_at LIMIT :most
+) ORDER BY webhook_at
+"""
+"""The first webhooks of each host; a host is found from the one before, in the index, so that not
+all that wait for one are read."""
 
 
 class RequestStore:
@@ -222,16 +235,10 @@ class RequestStore:
             now: the time.
             but: those that are being delivered.
         """
-        running = set(but)
-        found = self._connection.execute(
-            "SELECT id, webhook FROM requests WHERE webhook_at <= ? ORDER BY webhook_at", [now]
-        )
-        num_of_host: Counter[str] = Counter()
+        found = self._connection.execute(_DUE, {"now": now, "most": max_per_host})
         chosen: list[RequestRow] = []
-        for request_id, url in found:
-            host = "/".join(url.split("/", 3)[:3])
-            num_of_host[host] += 1
-            if num_of_host[host] > max_per_host or request_id in running:
+        for [request_id] in found.fetchall():
+            if request_id in but:
                 continue
             row = self.get(request_id)
             max_bytes -= row.num_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,8 @@ def test_a_look_at_the_queue_costs_the_same_however_long_it_is(tmp_path: Path) -
         store = RequestStore(connection)
         for number in range(2000):
             store.add(request_row(f"r{number}"), b"{}")
+            store.add(request_row(f"w{number}", webhook="https://a/x", webhook_at=number), b"")
+        store.add(request_row("last", webhook="https://b:1?x/", webhook_at=9000), b"")
         num_steps = 0
 
         def count() -> None:
@@ -292,3 +295,7 @@ def test_a_look_at_the_queue_costs_the_same_however_long_it_is(tmp_path: Path) -
         assert store.expire(1_000_000.0) == 0
         assert len(store.take(max_requests=1, max_bytes=100, now=1_000_000.0)) == 1
         assert num_steps < 100
+        due = partial(store.due, max_requests=9, max_per_host=3, max_bytes=1000, but=["w1"])
+        assert [row.id for row in due(now=1_000_000.0)] == ["w0", "w2", "last"]
+        assert [row.id for row in due(now=1.0)] == ["w0"]
+        assert num_steps < 200

@@ -280,7 +280,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     run(open_jobs(tmp_path / "newer").close())
     with closing(sqlite3.connect(tmp_path / "newer" / "jobs.sqlite3")) as connection:
         connection.execute("PRAGMA user_version=9")
-    with pytest.raises(ConfigError, match="has the format 9, this embedlib reads 4"):
+    with pytest.raises(ConfigError, match="has the format 9, this embedlib reads 5"):
         open_jobs(tmp_path / "newer")
 
 
