@@ -339,6 +339,15 @@ def test_a_character_of_several_tokens_is_cut_as_a_whole(
     assert client.refuse("/v2/embed", body | {"truncate": "NONE"})[0] == 400
 
 
+@pytest.mark.parametrize(("text", "side"), [("éab", "END"), ("abé", "START"), ("é", "NONE")])
+def test_a_character_of_more_tokens_than_asked_for_stays(
+    client: Client, text: str, side: str
+) -> None:
+    body = {"texts": [text], "model": "embed", "max_tokens": 1, "truncate": side}
+    vectors = client.post("/v2/embed", body)["embeddings"]["float"]
+    assert vectors == rows_of(["é"]).tolist()
+
+
 def test_cohere_makes_each_type_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(

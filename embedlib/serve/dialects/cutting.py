@@ -20,6 +20,9 @@ async def cut_texts(
 ) -> list[str]:
     """Return texts of which longer ones are cut to so many tokens, special ones not counted.
 
+    A character is never divided, and the first one stays even if it is of more tokens (the last
+    one, on the left): nothing would be left.
+
     Args:
         exchange: of the request.
         tokenizer: of the model.
@@ -39,7 +42,9 @@ async def cut_texts(
             return text
         # The next token may be of the same character, which is left out then.
         if side == "left":
-            return text[max(offsets[-limit][0], offsets[-limit - 1][1]) :]
-        return text[: min(offsets[limit - 1][1], offsets[limit][0])]
+            start = max(offsets[-limit][0], offsets[-limit - 1][1])
+            return text[min(start, offsets[-1][1] - 1) :]
+        end = min(offsets[limit - 1][1], offsets[limit][0])
+        return text[: max(end, offsets[0][0] + 1)]
 
     return await exchange.in_thread(lambda: [cut(text) for text in texts])
