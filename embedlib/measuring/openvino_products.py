@@ -23,6 +23,7 @@ def openvino_multiply(precision: str, shapes: Sequence[tuple[int, int]]) -> Call
             the rows of every product.
         shapes: (inputs, outputs) of each matrix.
     """
+    from embedlib.engines.openvino.engine import loaded_core
     from embedlib.engines.openvino.library import op, ov
 
     rows = [op.parameter([ROWS, inputs], np.float32) for inputs, _ in shapes]
@@ -39,7 +40,7 @@ def openvino_multiply(precision: str, shapes: Sequence[tuple[int, int]]) -> Call
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
     }
-    compiled = ov.Core().compile_model(ov.Model(products, rows), "CPU", properties)
+    compiled = loaded_core().compile_model(ov.Model(products, rows), "CPU", properties)
     request = compiled.create_infer_request()
     random = np.random.default_rng(1)
     for place, (inputs, _) in enumerate(shapes):

@@ -37,6 +37,7 @@ from embedlib.errors import (
     EngineRunError,
     EngineUnavailableError,
 )
+from embedlib.measuring.openvino_products import openvino_multiply
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.session.loading import load_model
@@ -260,6 +261,8 @@ def test_a_root_folder_without_proc_and_sys(
     monkeypatch.setattr(openvino_engine, "CPU_FILES", ("/no/proc", "/no/sys"))
     with pytest.raises(EngineUnavailableError, match=r"neither /no/proc nor /no/sys; mount /proc"):
         make(files)
+    with pytest.raises(EngineUnavailableError, match="mount /proc"):
+        openvino_multiply("float32", [(4, 8)])
 
 
 @pytest.mark.parametrize(
