@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, CallerEngine, Engine, Lane
 from embedlib.models.spec import ModelSpec
+from embedlib.testing.asserts import need_asserts
 from embedlib.testing.batches import make_batch
 from embedlib.testing.engine import WAIT_SECONDS
 
@@ -36,8 +37,9 @@ def check_engine(
         wait_seconds: a batch that takes longer has failed.
 
     Raises:
-        AssertionError: if the engine violates the contract.
+        AssertionError: if the engine violates the contract, or Python runs no assert statements.
     """
+    need_asserts("check_engine")
     random = np.random.default_rng(0)
     longest = min(spec.max_seq_tokens, 300)
     lengths = [min(length, longest) for length in (1, 2, 3, 7, 16, longest // 2 or 1, longest)]

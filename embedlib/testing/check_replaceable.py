@@ -17,6 +17,7 @@ from embedlib.indexing.sinks.replaceable import (
     models_of,
     replaceable,
 )
+from embedlib.testing.asserts import need_asserts
 from embedlib.testing.check_sink import TARGET, make_rows
 from embedlib.vectors.arrays import Vectors
 
@@ -32,8 +33,10 @@ def check_replaceable(make: Callable[[], Sink]) -> None:
             not exist yet.
 
     Raises:
-        AssertionError: the sink violates the contract; the message says how.
+        AssertionError: the sink violates the contract, or Python runs no assert statements; the
+            message says which.
     """
+    need_asserts("check_replaceable")
 
     def sink() -> ReplaceableSink:
         return replaceable(make())

@@ -14,6 +14,7 @@ from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import Row, row_digest, row_id
 from embedlib.indexing.sinks.abilities import PositionSink
 from embedlib.indexing.sinks.protocol import RowKey, Sink, Target, tell_nobody
+from embedlib.testing.asserts import need_asserts
 from embedlib.vectors.arrays import Vectors
 
 DIM = 6
@@ -68,8 +69,10 @@ def check_sink(make: Callable[[], Sink]) -> None:
             not exist yet.
 
     Raises:
-        AssertionError: the sink violates the contract; the message says how.
+        AssertionError: the sink violates the contract, or Python runs no assert statements; the
+            message says which.
     """
+    need_asserts("check_sink")
     _check_empty(make)
     rows = make_rows(40)
     _check_load(make, rows)

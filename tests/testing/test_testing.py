@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +28,20 @@ def test_the_fake_engine_keeps_the_promises_of_an_engine() -> None:
     engine = FakeEngine()
     testing.check_engine(engine, testing.fake_spec())
     assert engine.is_closed
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["check_engine(None, None)", "check_sink(None)", "check_replaceable(None)"],
+)
+def test_checks_refuse_to_run_without_asserts(call: str) -> None:
+    code = f"from embedlib import testing; testing.{call}"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    name = call.partition("(")[0]
+    assert done.stderr.splitlines()[-1] == (
+        f"AssertionError: {name} checks with assert, which python -O leaves out; run it without -O "
+        "and PYTHONOPTIMIZE"
+    )
 
 
 class Bad(FakeEngine):
