@@ -16,6 +16,7 @@ if sys.platform == "win32":
 
 from embedlib import errors
 from embedlib.config import Config
+from embedlib.foreign_options import FOREIGN_CLASSES
 from embedlib.lazy import importer
 from embedlib.version import __version__
 
@@ -66,4 +67,4 @@ _MODULES = {
     ".reranker": ("Reranker",),
     ".vectors.maxsim": ("maxsim",),
 }
-__getattr__, __dir__ = importer(__name__, _MODULES)
+__getattr__, __dir__ = importer(__name__, _MODULES, FOREIGN_CLASSES)

@@ -1,10 +1,35 @@
-"""Options of other libraries that users bring along: what they write here instead."""
+"""Classes and options of other libraries that users bring along: what they write here instead."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType
+
+FOREIGN_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("SentenceTransformer", "SparseEncoder", "MultiVectorEncoder", "TextEmbedding"),
+                *("SparseTextEmbedding", "LateInteractionTextEmbedding", "StaticModel", "ColBERT"),
+                *("FlagModel", "FlagAutoModel", "FlagLLMModel", "BGEM3FlagModel"),
+            ),
+            "use Embedder",
+        ),
+        **dict.fromkeys(
+            ("CrossEncoder", "TextCrossEncoder", "FlagReranker", "FlagLLMReranker"), "use Reranker"
+        ),
+        **dict.fromkeys(
+            ("LLM", "AsyncEmbeddingEngine", "AsyncEngineArray", "SyncEngineArray", "EngineArgs"),
+            "use Embedder, Reranker or Classifier, with the model as the first argument",
+        ),
+        "pipeline": "use Classifier, or Embedder",
+        "util": "use sentence_transformers.util, whose functions take an Embedder and its vectors, "
+        "or embedder.similarity",
+    }
+)
+"""Names that programs import from the same libraries as the options, and from sentence-transformers
+itself: what to import instead."""
 
 _IN_FILES = "the model's files say it; leave it out"
 _LENGTH = "pass max_seq_tokens="
@@ -15,6 +40,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("model", "model_name", "model_id", "specific_model_path"), _FIRST),
         **dict.fromkeys(("config_kwargs", "config_args", "classifier_dropout"), _IN_FILES),
         **dict.fromkeys(("pooling_method", "pooler_config", "query_length"), _IN_FILES),
+        **dict.fromkeys(("override_pooler_config", "tokenizer_mode"), _IN_FILES),
         **dict.fromkeys(("runner", "convert", "hf_overrides", "tokenizer"), _IN_FILES),
         **dict.fromkeys(("max_length", "max_seq_length", "max_model_len"), _LENGTH),
         **dict.fromkeys(("query_max_length", "passage_max_length", "document_length"), _LENGTH),
@@ -27,7 +53,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
             "pass precision= for a dtype, else leave it out; there is no torch",
         ),
         **dict.fromkeys(
-            ("dtype", "torch_dtype", "use_fp16", "use_bf16"),
+            ("dtype", "torch_dtype", "use_fp16", "use_bf16", "quantization"),
             "pass precision=, such as 'bf16' or 'float32', or leave it out",
         ),
         **dict.fromkeys(
@@ -35,7 +61,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
             "pass device=, such as 'cuda' or 'cuda:0,cuda:1'",
         ),
         **dict.fromkeys(
-            ("normalize_embeddings", "show_progress_bar", "top_k"),
+            ("normalize_embeddings", "normalize", "show_progress_bar", "top_k"),
             "pass it to the method that computes",
         ),
         **dict.fromkeys(
@@ -48,13 +74,23 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         ),
         **dict.fromkeys(("dimensions", "dimensionality", "matryoshka_dim"), "pass truncate_dim="),
         **dict.fromkeys(("model_warmup", "lazy_load"), "the constructor loads; leave it out"),
+        **dict.fromkeys(
+            (
+                *("enable_prefix_caching", "enable_chunked_prefill", "disable_log_stats", "seed"),
+                *("swap_space", "lengths_via_tokenize", "vector_disk_cache_path", "framework"),
+                "padding",
+            ),
+            "leave it out",
+        ),
         "activation_fn": "pass it to rank or predict",
         "backend": "leave it out: a CPU takes OpenVINO by itself; engine= names an engine",
         "cache_dir": "pass cache_folder=",
         "default_activation_function": "pass activation_fn= to rank or predict",
+        "download_dir": "pass cache_folder=",
         "embedding_dtype": "pass precision= to encode",
         "encode_kwargs": "pass them to encode",
         "examples_for_task": "pass examples=",
+        "function_to_apply": "pass raw_scores=True to predict for none, else leave it out",
         "gpu_memory_utilization": "pass gpu_memory_fraction=",
         "keep_in_fp32_modules": "pass precision='float32'",
         "max_num_batched_tokens": "pass max_batch_tokens=",
@@ -63,6 +99,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "num_labels": "the model's files say how many there are; leave it out",
         "parallel": "pass threads=, or several devices",
         "query_instruction_for_retrieval": "pass prompts={'query': ...}",
+        "return_all_scores": "predict returns all scores unless top_k= says otherwise",
         "tensor_parallel_size": "a model lies on one GPU; pass device= with several for a copy on "
         "each",
         "task": "the model's files say what it makes; the task of texts is an option of encode",

@@ -5,23 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def importer(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, modules: Mapping[str, Sequence[str]], foreign: Mapping[str, str] = _NONE
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package; `help` and tab completion need both.
 
     Args:
         package: its name.
         modules: the names by module; a module's dot in front stands for the package.
+        foreign: names of other libraries, and what to use instead. They raise ImportError, since
+            `from package import name` leaves out the words of an AttributeError.
     """
     places = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
         if name in places:
             return getattr(import_module(places[name], package), name)
+        if name in foreign:
+            raise ImportError(f"cannot import name {name!r} from {package!r}; {foreign[name]}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def listed() -> list[str]:

@@ -7,11 +7,13 @@ import pickle
 import sys
 import threading
 import weakref
+from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
+from embedlib.foreign_options import FOREIGN_CLASSES
 from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.session.call import EmbeddingCall
 from embedlib.session.ending import Ending
@@ -883,6 +886,31 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
         Embedder("nowhere", "cpu")  # type: ignore[arg-type]
 
 
+def test_imports_of_other_libraries_say_what_to_import() -> None:
+    with pytest.raises(ImportError, match=r"'SentenceTransformer' from 'embedlib'; use Embedder$"):
+        from embedlib import SentenceTransformer  # type: ignore[attr-defined] # noqa: F401
+    with pytest.raises(ImportError, match="'nope' from 'embedlib' "):
+        from embedlib import nope  # type: ignore[attr-defined] # noqa: F401
+    assert not hasattr(embedlib, "nope")
+    for name in FOREIGN_CLASSES:
+        assert find_spec(f"embedlib.{name}") is None
+        assert name not in embedlib.__all__
+
+
+def test_classes_too_say_what_takes_the_place_of_names_of_other_libraries() -> None:
+    with pytest.raises(AttributeError, match=r"^type object 'Embedder' has no .*folder to the con"):
+        Embedder.from_pretrained("m")  # type: ignore[attr-defined]
+    assert not hasattr(Embedder, "list_supported_models")
+
+    class Abstract(Embedder, ABC):
+        pass
+
+    with pytest.raises(
+        AttributeError, match=r"^type object 'Abstract' has no attribute 'from_args"
+    ):
+        Abstract.from_args()  # type: ignore[attr-defined]
+
+
 def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder) -> None:
     for name in FOREIGN_NAMES:
         assert not hasattr(embedder, name)
@@ -918,6 +946,7 @@ def test_a_model_has_no_modules_and_is_not_called(embedder: Embedder) -> None:
         ("encode", "max_length", "pass max_seq_tokens= to the constructor"),
         ("encode", "on_truncate", "pass on_truncate= to the constructor"),
         ("encode_query", "is_query", "call encode_query or encode_document"),
+        ("encode_document", "documents", "pass it as the first argument, without a name"),
         ("aencode", "batch_size", "one process uses all cores, and batches are made by token bu"),
         ("submit_batch", "precision", "pass it to the constructor for what is computed, or to en"),
     ],

@@ -66,7 +66,7 @@ MAY_IMPORT = {
     "fidelity": FACES,
     "indexing": FACES | {"fidelity"},
     "matching": FACES | {"fidelity", "indexing"},
-    "": FACES | {"indexing"},
+    "": FACES | {"foreign_options", "indexing"},
     "types": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
     "bench": FACES | {"fidelity", "indexing", "measuring", "serve", "testing"},

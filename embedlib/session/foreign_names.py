@@ -66,12 +66,20 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         "max_active_dims": "pass max_active_dims= to the constructor, or to encode",
         "splade_pooling_chunk_size": "leave it out; the engine bounds its memory itself",
         "evaluate": "call the evaluator with it: evaluator(model)",
-        "load": "pass the model's name or folder to the constructor",
+        **dict.fromkeys(
+            ("load", "from_pretrained", "from_finetuned", "from_args", "add_custom_model"),
+            "pass the model's name or folder to the constructor",
+        ),
+        "list_supported_models": "the command embedlib models lists them",
+        **dict.fromkeys(("get_tokenizer", "token_count"), "use tokenizer.encode_batch(texts)"),
         "compile": "leave it out; the engine compiles the model when it is loaded",
         "dtype": "use precision",
         "get_backend": "see config.engine",
         "processor": "use tokenizer",
-        "device": "see config.device; what is returned is in the CPU's memory",
+        **dict.fromkeys(
+            ("device", "_target_device"),
+            "see config.device; what is returned is in the CPU's memory",
+        ),
         "max_length": "use max_seq_length",
         "embed_documents": "use encode_document, or EmbedlibEmbeddings of langchain_embedlib",
         "embed_query": "use encode_query, or EmbedlibEmbeddings of langchain_embedlib",
@@ -81,7 +89,7 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("query_embed", "encode_queries"), "use encode_query"),
         **dict.fromkeys(("passage_embed", "encode_corpus"), "use encode_document"),
         **dict.fromkeys(
-            ("embedding_size", "dim", "get_word_embedding_dimension"),
+            ("embedding_size", "get_embedding_size", "dim", "get_word_embedding_dimension"),
             "use get_embedding_dimension()",
         ),
         **dict.fromkeys(
@@ -92,7 +100,9 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         "colbert_score": "use embedlib.maxsim",
         "compute_score": "use predict, with raw_scores=True for the same numbers",
         **dict.fromkeys(("rerank", "arerank"), "use rank of a Reranker, or arank"),
-        **dict.fromkeys(("score", "score_pairs"), "use rank or predict of a Reranker"),
+        **dict.fromkeys(
+            ("score", "score_pairs", "rerank_pairs"), "use rank or predict of a Reranker"
+        ),
         **dict.fromkeys(("classify", "aclassify"), "use predict of a Classifier, or apredict"),
         **dict.fromkeys(("astart", "astop"), "leave it out; the constructor loads, close() ends"),
         **dict.fromkeys(
@@ -123,6 +133,14 @@ FOREIGN_ARGUMENTS: Mapping[str, str] = MappingProxyType(
             ("truncate", "truncation", "padding"),
             "leave it out; on_truncate= of the constructor says what happens to long texts",
         ),
+        **dict.fromkeys(
+            (
+                *("documents", "query", "queries", "corpus", "text", "inputs", "sequences"),
+                *("pairs", "sentence_pairs"),
+            ),
+            "pass it as the first argument, without a name",
+        ),
+        "texts": "pass the texts as the first argument, those that rank sorts as documents=",
         "activation_fct": "pass activation_fn=",
         "apply_softmax": "rank takes models with one score alone; leave it out",
         **dict.fromkeys(("top_n", "top_k"), "pass top_k= to rank, or to predict of a Classifier"),
@@ -132,7 +150,7 @@ FOREIGN_ARGUMENTS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("dimensions", "matryoshka_dim", "output_dimension"), "pass truncate_dim="),
         "normalize": "pass normalize_embeddings= to encode, activation_fn='sigmoid' to predict",
         "instruction": "pass prompt=, or task= where the model takes a task in words",
-        "is_query": "call encode_query or encode_document",
+        **dict.fromkeys(("is_query", "input_type"), "call encode_query or encode_document"),
         **dict.fromkeys(
             ("return_dense", "return_sparse", "return_colbert_vecs"),
             "pass output_value='sparse' or 'multi_vector' for the other outputs of bge-m3",
@@ -154,8 +172,8 @@ FOREIGN_ARGUMENTS: Mapping[str, str] = MappingProxyType(
 """Arguments of methods of the same libraries, PyLate's and those of transformers' pipelines."""
 SET_ELSEWHERE: Final = frozenset(
     {
-        *("device", "max_length", "dtype", "activation_fn", "default_activation_function"),
-        "max_active_dims",
+        *("device", "_target_device", "max_length", "dtype", "activation_fn"),
+        *("default_activation_function", "max_active_dims"),
     }
 )
 """Those that programs set there; other names a subclass may use for what it likes."""
@@ -168,10 +186,29 @@ def instead_of_argument(name: str) -> str | None:
     return f"pass {name}= to the constructor" if name in _OPTION_NAMES else None
 
 
+class _OfTheirClasses:
+    """A name that programs ask a class of another library for, as in `Model.from_pretrained`.
+
+    A metaclass would do it for all names, and no subclass could then be abstract or a protocol too.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"type object {owner.__name__!r} has no attribute {self._name!r}; "
+            f"{FOREIGN_NAMES[self._name]}"
+        )
+
+
 class StrictAttributes:
     """Base of a session: says what to use in place of an attribute that it does not have."""
 
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
+        from_pretrained = _OfTheirClasses()
+        from_args = _OfTheirClasses()
+        list_supported_models = _OfTheirClasses()
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raise AttributeError; for a name of another library with what replaces it here."""
