@@ -68,6 +68,13 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 
     _held_kind: ClassVar[type[Any]] = Embedder
     _held_name: ClassVar[str] = "embedder"
+    _their_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            **ModelHolder._their_fields,
+            "query_instruction": "pass query_encode_kwargs={'prompt': ...}",
+            "embed_instruction": "pass encode_kwargs={'prompt': ...}",
+        }
+    )
 
     def __init__(
         self, *, embedder: Embedder | None = None, **fields: Unpack[EmbeddingsFields]

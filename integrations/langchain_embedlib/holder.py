@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -42,26 +43,31 @@ class ModelHolder(BaseModel):
     """Class of the held object: Embedder or Reranker."""
     _held_name: ClassVar[str]
     """Name of the argument for a given one."""
+    _their_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"max_length": "pass model_kwargs={'max_seq_tokens': ...}"}
+    )
+    """Fields of langchain-community's classes, and what to write instead."""
 
     _held: Any = PrivateAttr()
     _owns_held: bool = PrivateAttr()
 
     @classmethod
     def _check_fields(
-        cls, names: Collection[str], arguments: Collection[str], arguments_field: str
+        cls, fields: Mapping[str, object], arguments: Collection[str], arguments_field: str
     ) -> None:
         """Refuse unknown fields, and say where an option belongs that is not a field.
 
         Args:
-            names: of the given fields.
+            fields: what was given.
             arguments: of the method that computes.
             arguments_field: holds those.
 
         Raises:
-            ConfigError: there is no such field, or a field is given by two names.
+            ConfigError: there is no such field, a field is given by two names, or a loaded model as
+                the name of one.
         """
         known = (cls._held_name, "model", *cls.model_fields)
-        for name in names:
+        for name in fields:
             if name in known:
                 continue
             if name in MODEL_OPTIONS:
@@ -69,10 +75,13 @@ class ModelHolder(BaseModel):
             elif name in arguments:
                 hint = f"pass {arguments_field}={{{name!r}: ...}}"
             else:
-                hint = nearest(name, known)
+                hint = cls._their_fields.get(name) or nearest(name, known)
             raise ConfigError(f"{cls.__name__} has no field {name!r}; {hint}")
-        if "model" in names and "model_name" in names:
+        if "model" in fields and "model_name" in fields:
             raise ConfigError("model and model_name are the same field; pass one")
+        model = fields.get("model", fields.get("model_name"))
+        if isinstance(model, cls._held_kind):
+            raise ConfigError(f"model = {model!r} is loaded already; pass {cls._held_name}=")
 
     def _check_model(self, given: object) -> None:
         """Refuse contradictory fields, before a model is loaded.

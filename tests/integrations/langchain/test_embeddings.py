@@ -400,6 +400,8 @@ def test_a_model_has_two_names_and_may_be_a_path(tiny_folder: Callable[[str], Pa
         ({"model": "m", "token": SECRET}, r"no field 'token'; pass model_kwargs="),
         ({"model": "m", "trust_remote_code": True}, r"pass model_kwargs="),
         ({"model": "m", "batch_size": 5}, r"pass encode_kwargs=\{'batch_size': ...\}"),
+        ({"model": "m", "max_length": 5}, r"pass model_kwargs=\{'max_seq_tokens': ...\}"),
+        ({"model": "m", "query_instruction": "q"}, r"pass query_encode_kwargs=\{'prompt': ...\}"),
         ({"model": "m", "xyz": 5}, "no field 'xyz'; known: embedder, model, model_name"),
         ({"model": "m", "multi_process": True}, "multi_process = True is not supported"),
         ({"model": "m", "embedder": "m"}, "embedder is a str; it must be an embedlib.Embedder"),

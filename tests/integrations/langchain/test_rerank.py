@@ -133,6 +133,7 @@ def test_arguments_of_rank(
     [
         ({"top_k": 5}, "has no field 'top_k'; did you mean 'top_n'"),
         ({"threads": 2}, r"has no field 'threads'; pass model_kwargs=\{'threads'"),
+        ({"max_length": 9}, r"has no field 'max_length'; pass model_kwargs=\{'max_seq_tokens'"),
         ({"instruction": "find"}, r"has no field 'instruction'; pass rank_kwargs="),
         ({"model": "a"}, "and reranker is a loaded one; pass"),
         ({"model": "a", "model_name": "a"}, "are the same field"),
@@ -148,9 +149,14 @@ def test_wrong_arguments_are_refused_at_once(
         EmbedlibRerank(reranker=reranker, **fields)
 
 
-def test_a_model_is_needed_and_it_must_exist(tmp_path: Path) -> None:
+def test_a_model_is_needed_and_it_must_exist(tmp_path: Path, reranker: Reranker) -> None:
     with pytest.raises(ConfigError, match="pass model=, or reranker= to share a Reranker"):
         EmbedlibRerank()
+    for name in ("model", "model_name"):
+        with pytest.raises(
+            ConfigError, match=r"^model = Reranker\(.*\) is loaded.*; pass reranker="
+        ):
+            EmbedlibRerank(**{name: reranker})
     with pytest.raises(ConfigError, match=r"reranker is a int; it must be an embedlib\.Reranker"):
         EmbedlibRerank(reranker=5)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFoundError):
