@@ -1,22 +1,20 @@
-"""The contestants. Each is loaded and called in a process of its own by `worker.py`."""
+"""embedlib as a contestant, in each of its precisions."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from embedlib.bench.contestant import Contestant
 from embedlib.bench.own_cache import share_measurements
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8
 from embedlib.config import Config
-from embedlib.measuring.child import Memory, own_memory
 from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
     from embedlib.reranker import Reranker
-
-Model = TypeVar("Model", "Embedder", "Reranker")
 
 # The contestants of `--task rerank`.
 RERANKER = "embedlib-reranker"
@@ -30,88 +28,52 @@ BATCH_SIZES = (4, 8, 16, 32, 64)
 """Tried for a peer that makes batches by a number of texts; it then runs at its best."""
 
 
-class Contestant(Protocol):
-    """A library that makes vectors of texts."""
-
-    packages: tuple[str, ...]
-    """Distributions whose versions decide the speed."""
-
-    def import_library(self) -> None:
-        """Import what is needed, so that the constructor can be timed without it."""
-
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Load a model as the name of the contestant says.
-
-        `cache_dir` outlives the process and is empty the first time.
-        """
-
-    def fill_cache(self, cache_dir: Path) -> None:
-        """Leave in `cache_dir` what makes the next start quicker, unless loading did."""
-
-    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
-        """Return float32[N, D]: a bulk job."""
-
-    def query(self, text: str) -> Vectors:
-        """Return float32[D] of a single text, as soon as possible."""
-
-    def stats(self) -> dict[str, float]:
-        """Return the counts since the model was loaded; may be empty."""
-
-    def precision(self) -> str:
-        """Return what the loaded model multiplies in: "float32", "bf16", "int8" or a form of it."""
-
-    def memory(self) -> Memory:
-        """Return the memory of the process that holds the model."""
-
-
-class OwnContestant(ABC, Generic[Model]):
+class OwnContestant(Contestant):
     """This library as it comes, on the CPU as its peers: without what the environment sets."""
 
-    packages: tuple[str, ...] = ("openvino", "tokenizers", "numpy")
+    packages = ("openvino", "tokenizers", "numpy")
 
-    def __init__(self) -> None:
-        self._model: Model | None = None
+    def __init__(self, precision: str = "auto") -> None:
+        super().__init__()
+        self._precision = precision
 
     @abstractmethod
-    def _make(self, folder: Path, config: Config) -> Model:
+    def _make(self, folder: Path, config: Config) -> Embedder | Reranker:
         """Load the model."""
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Load the model; the engine is compiled the first time and cached."""
+        """Load the model; the engine is compiled the first time and cached.
+
+        For int8 the layers to keep are searched the first time, which takes minutes.
+        """
+        if self._precision == "int8":
+            compile_int8(folder, cache_dir, threads)
         own = {
             "device": "cpu",
             "threads": threads,
             "engine_cache_dir": cache_dir,
             "on_truncate": "ignore",
-            "prepare": is_first_start(cache_dir),
+            "precision": self._precision,
+            # Later starts measure nothing: a search would go on beside the peers' turns.
+            "prepare": not any(cache_dir.iterdir()),
         }
         self._model = self._make(folder, Config(**{**own, **options}))
 
     def fill_cache(self, cache_dir: Path) -> None:
         """End the model, and wait for what it would have measured beside the work."""
-        self._loaded.close()
-        finish_preparing(self._loaded, cache_dir)
+        self._model.close()
+        finish_preparing(self._model, cache_dir)
 
     def precision(self) -> str:
         """Return the precision that the model has chosen."""
-        return self._loaded.precision.split()[0]
-
-    def memory(self) -> Memory:
-        """Return the memory of this process."""
-        return own_memory()
-
-    @property
-    def _loaded(self) -> Model:
-        assert self._model is not None, "load comes first; this is a bug in embedlib"
-        return self._model
+        precision: str = self._model.precision
+        return precision.split()[0]
 
 
-class EmbedlibContestant(OwnContestant["Embedder"]):
+class EmbedlibContestant(OwnContestant):
     """This library's Embedder."""
 
-    def import_library(self) -> None:
-        """Import it; the engine's library is imported by the constructor."""
-        import embedlib.embedder  # noqa: F401
+    library = "embedlib.embedder"
 
     def _make(self, folder: Path, config: Config) -> Embedder:
         from embedlib.embedder import Embedder
@@ -120,48 +82,23 @@ class EmbedlibContestant(OwnContestant["Embedder"]):
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Encode on the bulk lane; batches are made by token budget."""
-        vectors: Vectors = self._loaded.encode(texts, show_progress_bar=False)
+        vectors: Vectors = self._model.encode(texts, show_progress_bar=False)
         return vectors
 
     def query(self, text: str) -> Vectors:
         """Encode on the query lane."""
-        vector: Vectors = self._loaded.encode(text, show_progress_bar=False)
+        vector: Vectors = self._model.encode(text, show_progress_bar=False)
         return vector
 
     def stats(self) -> dict[str, float]:
         """Return the counts of `Embedder.stats` that tell where time went."""
-        stats = self._loaded.stats()
+        stats = self._model.stats()
         return {
             "num_tokens": stats.num_tokens,
             "num_truncated": stats.num_truncated,
             "padding_share": stats.padding_share,
             "engine_idle_share": stats.engine_idle_share,
         }
-
-
-class EmbedlibFloat32Contestant(EmbedlibContestant):
-    """This library in float32, whatever it would choose."""
-
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Make an Embedder."""
-        super().load(folder, cache_dir, threads, {**options, "precision": "float32"})
-
-
-class EmbedlibInt8Contestant(EmbedlibContestant):
-    """This library in int8, with as many layers kept as it takes to pass the gate."""
-
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Make an Embedder; the first time the layers to keep are searched, which takes minutes."""
-        compile_int8(folder, cache_dir, threads)
-        super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
-
-
-def is_first_start(cache_dir: Path) -> bool:
-    """Return whether nothing is prepared yet.
-
-    Later starts measure nothing: a search for layers to keep would go on beside the peers' turns.
-    """
-    return not any(cache_dir.iterdir())
 
 
 def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from embedlib.bench.contestant import Contestant
 from embedlib.bench.gguf_file import write_gguf
-from embedlib.bench.peer import PeerContestant
 from embedlib.vectors.arrays import Vectors
 
 BATCH_TOKENS: Final = 2048
@@ -20,18 +20,15 @@ _FILE_TYPES: Final = {"float32": 0, "bf16": 32, "q8_0": 7}
 """Source: `enum llama_ftype` in llama.h."""
 
 
-class LlamaCppContestant(PeerContestant):
+class LlamaCppContestant(Contestant):
     """llama.cpp with a GGUF file in one of its types."""
 
-    packages: tuple[str, ...] = ("llama-cpp-python", "gguf", "numpy")
+    library = "llama_cpp"
+    packages = ("llama-cpp-python", "gguf", "numpy")
 
     def __init__(self, file_type: str) -> None:
         super().__init__()
         self._file_type = file_type
-
-    def import_library(self) -> None:
-        """Import it."""
-        import_module("llama_cpp")
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Map the GGUF file; convert the model to it the first time."""
@@ -66,11 +63,6 @@ class LlamaCppContestant(PeerContestant):
         """Embed all texts in one call; the library fills its batches."""
         with self._one_at_a_time:
             return np.array(self._model.embed(texts, normalize=True), np.float32)
-
-    def query(self, text: str) -> Vectors:
-        """Embed one text."""
-        vector: Vectors = self.encode([text], None)[0]
-        return vector
 
     def precision(self) -> str:
         """Return what the matrices are stored in."""

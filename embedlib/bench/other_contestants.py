@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.peer import PeerContestant
+from embedlib.bench.contestant import Contestant
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Pooling
 from embedlib.vectors.arrays import Vectors
@@ -28,14 +28,11 @@ def pooling_of(folder: Path) -> str:
     return modes[0]
 
 
-class FastembedContestant(PeerContestant):
+class FastembedContestant(Contestant):
     """fastembed with a custom model: an ONNX file, as its docs say."""
 
-    packages: tuple[str, ...] = ("fastembed", "onnxruntime", "tokenizers", "numpy")
-
-    def import_library(self) -> None:
-        """Import it, and onnxruntime."""
-        import_module("fastembed")
+    library = "fastembed"
+    packages = ("fastembed", "onnxruntime", "tokenizers", "numpy")
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Describe the model and make a TextEmbedding; export it the first time."""
@@ -86,14 +83,11 @@ def _export_onnx(folder: Path, exported: Path) -> None:
         special.write_text(json.dumps(tokens), encoding="utf-8")
 
 
-class InfinityContestant(PeerContestant):
+class InfinityContestant(Contestant):
     """infinity's engine in process, with its defaults: torch, 32 texts a batch."""
 
-    packages: tuple[str, ...] = ("infinity-emb", "sentence-transformers", "transformers", "torch")
-
-    def import_library(self) -> None:
-        """Import it, and with it torch."""
-        import_module("infinity_emb")
+    library = "infinity_emb"
+    packages = ("infinity-emb", "sentence-transformers", "transformers", "torch")
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Start an engine."""
@@ -111,20 +105,12 @@ class InfinityContestant(PeerContestant):
         vectors, _ = self._model.embed(model="measured", sentences=texts).result()
         return np.stack(vectors)
 
-    def query(self, text: str) -> Vectors:
-        """Embed one text."""
-        vector: Vectors = self.encode([text], None)[0]
-        return vector
 
-
-class Model2vecContestant(PeerContestant):
+class Model2vecContestant(Contestant):
     """model2vec with its defaults, which computes static models alone: 1024 texts a batch."""
 
-    packages: tuple[str, ...] = ("model2vec", "tokenizers", "numpy")
-
-    def import_library(self) -> None:
-        """Import it."""
-        import_module("model2vec")
+    library = "model2vec"
+    packages = ("model2vec", "tokenizers", "numpy")
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Read the table; the number of threads is that of the tokenizer, which is not told."""

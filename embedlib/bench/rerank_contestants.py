@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import OwnContestant, compile_int8
+from embedlib.bench.contestants import OwnContestant
 from embedlib.bench.sentence_transformers_contestants import SentenceTransformersContestant
 from embedlib.measuring.texts import RERANK_QUERY
 from embedlib.vectors.arrays import Vectors
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from embedlib.reranker import Reranker
 
 
-class RerankerContestant(OwnContestant["Reranker"]):
+class RerankerContestant(OwnContestant):
     """This library's Reranker."""
 
-    def import_library(self) -> None:
-        """Import it; the engine's library is imported by the constructor."""
-        import embedlib.reranker  # noqa: F401
+    library = "embedlib.reranker"
 
     def _make(self, folder: Path, config: Config) -> Reranker:
         from embedlib.reranker import Reranker
@@ -32,25 +30,16 @@ class RerankerContestant(OwnContestant["Reranker"]):
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Rank the texts and return their scores, float32[N], in the texts' order."""
-        return _in_order(self._loaded.rank(RERANK_QUERY, texts, show_progress_bar=False))
+        return _in_order(self._model.rank(RERANK_QUERY, texts, show_progress_bar=False))
 
     def query(self, text: str) -> Vectors:
         """Score one pair."""
-        return np.array([self._loaded.predict((RERANK_QUERY, text))], np.float32)
+        return np.array([self._model.predict((RERANK_QUERY, text))], np.float32)
 
     def stats(self) -> dict[str, float]:
         """Return the counts since the model was loaded."""
-        stats = self._loaded.stats()
+        stats = self._model.stats()
         return {"num_tokens": stats.num_tokens, "num_truncated": stats.num_truncated}
-
-
-class Int8RerankerContestant(RerankerContestant):
-    """This library's Reranker in int8, with as many layers kept as it takes to pass the gate."""
-
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Make a Reranker; the first time the layers to keep are searched, which takes minutes."""
-        compile_int8(folder, cache_dir, threads)
-        super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
 
 
 class CrossEncoderContestant(SentenceTransformersContestant):

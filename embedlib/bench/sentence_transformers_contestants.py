@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from embedlib.bench.peer import PeerContestant
+from embedlib.bench.contestant import Contestant
 from embedlib.engines.machine import Machine
 from embedlib.vectors.arrays import Vectors
 
@@ -18,14 +18,15 @@ Source: sentence-transformers 6.2, `export_dynamic_quantized_onnx_model`.
 """
 
 
-class SentenceTransformersContestant(PeerContestant):
-    """sentence-transformers with its torch backend, in float32."""
+class SentenceTransformersContestant(Contestant):
+    """sentence-transformers with its torch backend, in float32 or, by one argument, in bfloat16."""
 
+    library = "sentence_transformers"
     packages: tuple[str, ...] = ("sentence-transformers", "transformers", "torch", "numpy")
 
-    def import_library(self) -> None:
-        """Import it, and with it torch and transformers."""
-        import sentence_transformers  # noqa: F401
+    def __init__(self, dtype: str = "float32") -> None:
+        super().__init__()
+        self._dtype = dtype
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Make a SentenceTransformer."""
@@ -36,7 +37,7 @@ class SentenceTransformersContestant(PeerContestant):
 
     def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
         # Models stored in half precision would otherwise be computed in it.
-        return self._make(folder, model_kwargs={"torch_dtype": "float32"})
+        return self._make(folder, model_kwargs={"torch_dtype": self._dtype})
 
     def _make(self, folder: Path, **arguments: Any) -> Any:
         from sentence_transformers import SentenceTransformer
@@ -54,38 +55,34 @@ class SentenceTransformersContestant(PeerContestant):
         vector: Vectors = self._model.encode(text, show_progress_bar=False)
         return vector
 
-
-class Bf16Contestant(SentenceTransformersContestant):
-    """sentence-transformers with its torch backend, in bfloat16 by one argument."""
-
-    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
-        return self._make(folder, model_kwargs={"torch_dtype": "bfloat16"})
-
     def precision(self) -> str:
-        """Return bf16."""
-        return "bf16"
+        """Return float32 or bf16."""
+        return {"bfloat16": "bf16"}.get(self._dtype, self._dtype)
 
 
 class OpenVINOContestant(SentenceTransformersContestant):
-    """sentence-transformers with its openvino backend, as it comes."""
+    """sentence-transformers with its openvino backend, as it comes or with hints to OpenVINO."""
 
-    packages: tuple[str, ...] = (
+    packages = (
         *("sentence-transformers", "transformers", "torch"),
         *("optimum-intel", "openvino", "numpy"),
     )
-    hints: tuple[tuple[str, str], ...] = ()
+
+    def __init__(self, **hints: str) -> None:
+        super().__init__()
+        self._hints = hints
 
     def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
         exported = cache_dir / "exported"
         is_exported = exported.is_dir()
-        config = {"INFERENCE_NUM_THREADS": str(threads), **dict(self.hints)}
+        config = {"INFERENCE_NUM_THREADS": str(threads), **self._hints}
         return self._make(
             exported if is_exported else folder,
             backend="openvino",
             model_kwargs={"export": not is_exported, "ov_config": config},
         )
 
-    def fill_cache(self, cache_dir: Path) -> None:  # type: ignore[override] # called with a Path
+    def fill_cache(self, cache_dir: Path) -> None:
         """Keep the exported model: a user would not convert it at every start."""
         self._model.save_pretrained(str(cache_dir / "exported"))
 
@@ -96,16 +93,10 @@ class OpenVINOContestant(SentenceTransformersContestant):
         return {"f32": "float32"}.get(chosen, str(chosen))
 
 
-class OpenVINOFloat32Contestant(OpenVINOContestant):
-    """sentence-transformers with its openvino backend, in float32 whatever the CPU has."""
-
-    hints = (("INFERENCE_PRECISION_HINT", "f32"),)
-
-
 class OnnxInt8Contestant(SentenceTransformersContestant):
     """sentence-transformers with its onnx backend and the int8 file that its docs have one make."""
 
-    packages: tuple[str, ...] = (
+    packages = (
         *("sentence-transformers", "transformers", "torch"),
         *("optimum-onnx", "onnxruntime", "numpy"),
     )

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from embedlib.bench.contestant import Contestant
 from embedlib.bench.other_contestants import pooling_of
-from embedlib.bench.peer import PeerContestant
 from embedlib.measuring.child import Memory, memory_of
 from embedlib.measuring.process import free_port, last_line
 from embedlib.vectors.arrays import Vectors
@@ -34,13 +34,8 @@ _START_TIMEOUT_S: Final = 600
 _POLL_S: Final = 0.02
 
 
-class TeiContestant(PeerContestant):
+class TeiContestant(Contestant):
     """A server with its defaults, and a client that keeps it busy."""
-
-    packages: tuple[str, ...] = ()
-
-    def import_library(self) -> None:
-        """Do nothing: the client is Python's own."""
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Start the server, and wait until it answers.

@@ -15,13 +15,51 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.contestants import Contestant
-from embedlib.bench.line_up import make_contestant
-from embedlib.bench.peers import missing_modules
+from embedlib.bench.contestant import Contestant
+from embedlib.bench.contestants import CROSS_ENCODER, INT8_RERANKER, RERANKER, EmbedlibContestant
+from embedlib.bench.llama_cpp_contestant import LlamaCppContestant
+from embedlib.bench.other_contestants import (
+    FastembedContestant,
+    InfinityContestant,
+    Model2vecContestant,
+)
+from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST, missing_modules
+from embedlib.bench.rerank_contestants import CrossEncoderContestant, RerankerContestant
+from embedlib.bench.sentence_transformers_contestants import (
+    OnnxInt8Contestant,
+    OpenVINOContestant,
+    SentenceTransformersContestant,
+)
+from embedlib.bench.tei_contestant import TeiContestant
 from embedlib.measuring.child import Memory, serve_standard_streams
 from embedlib.measuring.packages import versions
 from embedlib.measuring.sgemm import SGEMM, SgemmCalls
 from embedlib.vectors.arrays import Vectors
+
+
+def make_contestant(name: str) -> Contestant:
+    """Return a contestant by its name; it has loaded nothing yet."""
+    makers: dict[str, Callable[[], Contestant]] = {
+        EMBEDLIB: EmbedlibContestant,
+        FLOAT32: lambda: EmbedlibContestant("float32"),
+        INT8: lambda: EmbedlibContestant("int8"),
+        RERANKER: RerankerContestant,
+        INT8_RERANKER: lambda: RerankerContestant("int8"),
+        CROSS_ENCODER: CrossEncoderContestant,
+        ST: SentenceTransformersContestant,
+        f"{ST}-bf16": lambda: SentenceTransformersContestant("bfloat16"),
+        f"{ST}-openvino": OpenVINOContestant,
+        f"{ST}-openvino-float32": lambda: OpenVINOContestant(INFERENCE_PRECISION_HINT="f32"),
+        f"{ST}-onnx-int8": OnnxInt8Contestant,
+        "fastembed": FastembedContestant,
+        "llama.cpp-float32": lambda: LlamaCppContestant("float32"),
+        "llama.cpp-bf16": lambda: LlamaCppContestant("bf16"),
+        "llama.cpp-q8_0": lambda: LlamaCppContestant("q8_0"),
+        "infinity": InfinityContestant,
+        "model2vec": Model2vecContestant,
+        "text-embeddings-inference": TeiContestant,
+    }
+    return makers[name]()
 
 
 class ContestantCalls:

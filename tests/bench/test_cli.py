@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from embedlib.bench import peers as peers_module
 from embedlib.bench import race
-from embedlib.bench.line_up import make_contestant
 from embedlib.bench.peers import PEERS, Peer, missing_modules
 from embedlib.bench.race import start_contestant
+from embedlib.bench.worker import make_contestant
 from embedlib.cli import json_output, main
 from embedlib.measuring.process import ContestantFailedError
 

@@ -17,12 +17,12 @@ from embedlib.bench.contestants import (
     INT8_RERANKER,
     RERANKER,
 )
-from embedlib.bench.line_up import make_contestant
 from embedlib.bench.options import RerankOptions
 from embedlib.bench.peers import INT8, ST
 from embedlib.bench.rerank import SEEDED_MODEL, run_rerank
 from embedlib.bench.result import RerankResult
 from embedlib.bench.table import render_rerank
+from embedlib.bench.worker import make_contestant
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError

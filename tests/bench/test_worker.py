@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embedlib import fidelity
-from embedlib.bench.contestants import EmbedlibContestant, EmbedlibInt8Contestant
+from embedlib.bench.contestants import EmbedlibContestant
 from embedlib.bench.worker import ContestantCalls
 from embedlib.config import Config
 from embedlib.measuring.child import own_memory
@@ -39,7 +39,7 @@ def test_ours_takes_the_cpu_as_its_peers_do_and_nothing_of_the_environment(
     (tmp_path / "filled").touch()  # a second start
     contestant = EmbedlibContestant()
     contestant.load(tiny_folder("bert"), tmp_path, 1, {"max_batch_tokens": None})
-    config = contestant._loaded.config
+    config = contestant._model.config
     assert (config.device, config.precision, config.threads) == ("cpu", "auto", 1)
     assert config.max_batch_tokens is None
     assert contestant.precision() == "float32"
@@ -213,9 +213,9 @@ def test_embedlib_in_int8_searches_its_layers_once(
 
     monkeypatch.setattr(fidelity, "compile_to_gate", search)
     for _ in range(2):
-        contestant = EmbedlibInt8Contestant()
+        contestant = EmbedlibContestant("int8")
         contestant.load(tiny_folder("bert"), tmp_path, 1, {"max_batch_tokens": 99})
-        assert contestant._loaded.precision == "int8 without layers.0.v"
+        assert contestant._model.precision == "int8 without layers.0.v"
         assert contestant.query("a cat").shape == (32,)
-        contestant._loaded.close()
+        contestant._model.close()
     assert searched == [tmp_path]
