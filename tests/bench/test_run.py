@@ -19,9 +19,9 @@ from embedlib.bench.table import render
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.installing import install_line
-from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
 from embedlib.version import __version__
+from tests.tiny_models.static import write_static_model
 
 TORCH, OPENVINO = ST, f"{ST}-openvino"
 OURS = ["embedlib", FLOAT32]

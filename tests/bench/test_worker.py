@@ -19,9 +19,9 @@ from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.preparing import Task
-from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
 from tests.fidelity_reports import make_report
+from tests.tiny_models.static import write_static_model
 
 Ask = Callable[..., list[dict[str, Any]]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import Result
 
-from embedlib.testing.models.adapted import write_adapted
+from tests.tiny_models.adapted import write_adapted
 
 GOLDENS = Path(__file__).parent.parent / "goldens" / "torch"
 Run = Callable[..., Result]

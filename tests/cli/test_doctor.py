@@ -19,9 +19,9 @@ from embedlib.errors import EngineUnavailableError
 from embedlib.measuring.machine_facts import describe_machine, describe_packages
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
-from embedlib.testing.models.sparse import write_sparse_model
-from embedlib.testing.models.static import write_model2vec, write_static_model
 from tests.machines import CUDA, H200, TRTLLM, fake_machine
+from tests.tiny_models.sparse import write_sparse_model
+from tests.tiny_models.static import write_model2vec, write_static_model
 
 Run = Callable[..., Result]
 

@@ -26,8 +26,8 @@ from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError, SourceError
 from embedlib.indexing.sources.overwriting import check_not_input
-from embedlib.testing.models.sparse import write_sparse_model
 from embedlib.vectors.files import open_writer
+from tests.tiny_models.sparse import write_sparse_model
 
 Run = Callable[..., Result]
 Folder = Callable[[str], Path]

@@ -16,7 +16,7 @@ from embedlib.embedder import Embedder
 from embedlib.progress import Progress
 from embedlib.reranker import Reranker
 from embedlib.screens import Look, Reading
-from embedlib.testing.models.static import write_model2vec
+from tests.tiny_models.static import write_model2vec
 
 Run = Callable[..., Result]
 

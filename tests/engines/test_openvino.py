@@ -42,10 +42,10 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.session.loading import load_model
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
-from embedlib.testing.models.table import ALIKE
 from embedlib.vectors.similarity import normalize
 from tests.comparing import relative_errors
 from tests.tiny_encoders import computed as run
+from tests.tiny_models.groups import ALIKE
 
 WAIT_SECONDS = 30
 

@@ -29,11 +29,11 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import stored_bits
 from embedlib.session.loading import load_model
 from embedlib.testing import make_batch
-from embedlib.testing.models.sparse import SPARSE_VARIANTS
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_variant
 from tests.comparing import relative_errors
 from tests.machines import fake_machine
+from tests.tiny_models.sparse import SPARSE_VARIANTS
 
 FLOAT32: Final = ChosenPrecision(name="float32")
 CONFIG: Final = Config(threads=2, prepare=True)

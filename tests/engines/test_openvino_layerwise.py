@@ -21,9 +21,9 @@ from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine, make_batch
-from embedlib.testing.models.table import ALIKE
 from embedlib.testing.models.table import VARIANTS as TINY_VARIANTS
 from tests.comparing import relative_errors
+from tests.tiny_models.groups import ALIKE
 
 WAIT_SECONDS = 60
 IDS = [[5, 6, 7, 8, 9], [8], [9, 10], [5, 6, 7]]

@@ -25,8 +25,8 @@ from embedlib.models.spec import Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import StoredBits
 from embedlib.testing import make_batch, write_tiny_model
-from embedlib.testing.models.sparse import SPARSE_VARIANTS, write_sparse_model
 from embedlib.testing.models.table import SCORING_VARIANTS
+from tests.tiny_models.sparse import SPARSE_VARIANTS, write_sparse_model
 
 BATCH = make_batch([[2, 9, 8, 3], [2, 7, 3]])
 

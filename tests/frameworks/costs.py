@@ -55,7 +55,7 @@ def make_splade(folder: Path) -> None:
     """MiniLM with a seeded head of a masked language model."""
     from safetensors.numpy import load_file, save_file
 
-    from embedlib.testing.models.sparse import GENERAL, SETTINGS, SPARSE, TRANSFORMER
+    from tests.tiny_models.sparse import GENERAL, SETTINGS, SPARSE, TRANSFORMER
 
     minilm(folder)
     dice = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
-from embedlib.testing.models.sparse import write_router, write_sparse_model, write_token_weights
+from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
 
 TEXTS = ["the city runs", "a house, the house", "été"]
 

@@ -4,7 +4,7 @@ Run by hand, in the environment of tests/frameworks (.ci/frameworks) with peft, 
 repository's root:
 
     pip install peft==0.19.1 accelerate
-    python tests/goldens/make_adapters.py
+    python -m tests.goldens.make_adapters
 
 Of folders that peft reads, its vectors: base model of transformers, adapter not merged. Of stacked
 adapters, which only the authors' code reads, those of transformers' class with weights merged here
@@ -26,7 +26,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from embedlib.testing.models.adapted import (
+from embedlib.testing.models.write import write_tiny_model
+from tests.tiny_models.adapted import (
     ADAPTED,
     ALPHA,
     INSTRUCTIONS,
@@ -34,7 +35,6 @@ from embedlib.testing.models.adapted import (
     V3_TASKS,
     write_adapted,
 )
-from embedlib.testing.models.write import write_tiny_model
 
 HERE = Path(__file__).parent
 PACKAGES = ("peft", "transformers", "torch", "tokenizers")

@@ -3,7 +3,7 @@
 Run by hand, in an environment with the library, from the repository's root:
 
     pip install sentence-transformers==6.2.0 transformers==5.23.0 torch==2.13.0
-    python tests/goldens/make_sparse.py
+    python -m tests.goldens.make_sparse
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.testing.models.sparse import (
+from tests.tiny_models.sparse import (
     SPARSE_VARIANTS,
     write_router,
     write_sparse_model,

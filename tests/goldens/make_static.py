@@ -3,7 +3,7 @@
 Run by hand, in an environment with the two libraries, from the repository's root:
 
     pip install sentence-transformers==6.2.0 transformers==5.23.0 model2vec==0.10.0 torch==2.13.0
-    python tests/goldens/make_static.py [sentence-transformers | model2vec]
+    python -m tests.goldens.make_static [sentence-transformers | model2vec]
 
 A name makes one half, for an environment that has one of the libraries.
 """
@@ -21,8 +21,8 @@ from random import Random
 
 import numpy as np
 
-from embedlib.testing.models.static import write_model2vec, write_static_model
 from embedlib.testing.models.tokenizers import FOREIGN, LETTERS, SIGNS, WORDS
+from tests.tiny_models.static import write_model2vec, write_static_model
 
 HERE = Path(__file__).parent / "static"
 ST, M2V = "sentence-transformers", "model2vec"

@@ -21,10 +21,10 @@ from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import open_sink
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.sparse_rows import ARM_ROWS, most_rows
-from embedlib.testing.models.sparse import write_router
 from embedlib.testing.models.tokenizers import WORDS
 from embedlib.testing.models.write import write_tiny_model
 from tests.indexing.sparse_checks import fused, ranked
+from tests.tiny_models.sparse import write_router
 
 pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
 

@@ -31,10 +31,10 @@ from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.serve.catalog import load_by_kind
 from embedlib.session.loading import load_model
 from embedlib.session.text_measure import TextMeasure
-from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import fake_machine
 from tests.models.fake_hub import COMMIT, FakeHub, serve_hub, use_hub
+from tests.tiny_models.static import write_static_model
 
 REPO = "owner/model"
 WEIGHTS = "model.safetensors"

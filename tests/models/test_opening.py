@@ -21,10 +21,10 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.opening import OpenedModel, longest_sequence
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.testing.models.sparse import write_sparse_model, write_token_weights
-from embedlib.testing.models.static import write_static_model
 from embedlib.testing.models.write import write_tiny_model
 from embedlib.tuning import tune
+from tests.tiny_models.sparse import write_sparse_model, write_token_weights
+from tests.tiny_models.static import write_static_model
 
 Folder = Callable[[str], Path]
 PutOnHub = Callable[[str, Path], dict[str, Any]]

@@ -22,11 +22,11 @@ from embedlib.errors import ConfigError, EmbedlibError, InputError, SinkError
 from embedlib.indexing import Target, open_sink
 from embedlib.indexing.workers import Seen
 from embedlib.testing import fake_embedder, fake_vector, write_tiny_model
-from embedlib.testing.models.sparse import write_sparse_model
 from embedlib_ray import EmbedlibActor, EmbedlibDatasink, embed_dataset
 from embedlib_ray.blocks import BlockWriter, rows_of
 from embedlib_ray.shared_model import SharedModel
 from tests.ray.fakes import all_pids, documents, dying_once, logging_embedder, num_embedded
+from tests.tiny_models.sparse import write_sparse_model
 
 NUM_ROWS = 1000
 

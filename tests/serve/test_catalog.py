@@ -15,9 +15,9 @@ from embedlib import Embedder
 from embedlib.closing import WorkerThread
 from embedlib.serve.loading import Loader
 from embedlib.testing import write_tiny_model
-from embedlib.testing.models.sparse import write_router, write_sparse_model, write_token_weights
-from embedlib.testing.models.static import write_static_model
 from tests.serve.conftest import Client, MakeClient, fake_classifier, fake_reranker
+from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
+from tests.tiny_models.static import write_static_model
 
 DUMMY = "text-embedding-3-small"
 

@@ -29,9 +29,9 @@ from embedlib.testing import (
     fake_embedder,
     fake_spec,
 )
-from embedlib.testing.models.sparse import write_router
 from embedlib.testing.models.tokenizers import WORDS
 from tests.serve.conftest import Client, fake_reranker
+from tests.tiny_models.sparse import write_router
 
 MakeSearch = Callable[..., Client]
 

@@ -32,7 +32,7 @@ from embedlib.errors import (
 from embedlib.models.folders import read_folder
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
-from embedlib.testing.models.sparse import (
+from tests.tiny_models.sparse import (
     SPARSE_VARIANTS,
     write_router,
     write_sparse_model,

@@ -35,10 +35,11 @@ from embedlib.errors import (
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
-from embedlib.testing.models.table import OPENVINO_ALONE, SCORING_VARIANTS
+from embedlib.testing.models.table import SCORING_VARIANTS
 from tests.acceptance.gpu.models import shape_of
 from tests.comparing import relative_errors
 from tests.tiny_encoders import computed as run
+from tests.tiny_models.groups import OPENVINO_ALONE
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
 WAIT_SECONDS = 30

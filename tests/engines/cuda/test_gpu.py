@@ -24,7 +24,7 @@ from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
-from embedlib.testing.models.table import OPENVINO_ALONE
+from tests.tiny_models.groups import OPENVINO_ALONE
 
 TOLERANCES: dict[CudaPrecision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}
 """Maximum difference of an element. Elements are around 1 in size: not all tiny models normalize.

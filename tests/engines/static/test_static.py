@@ -26,8 +26,8 @@ from embedlib.models.folders import read_folder
 from embedlib.models.static_model import NO_LIMIT
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
-from embedlib.testing.models.static import write_model2vec, write_static_model
 from tests.comparing import relative_errors
+from tests.tiny_models.static import write_model2vec, write_static_model
 
 GOLDENS = Path(__file__).parents[2] / "goldens" / "static"
 TEXTS: list[str] = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))

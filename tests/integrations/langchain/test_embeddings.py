@@ -29,8 +29,8 @@ from embedlib.errors import (
 )
 from embedlib.installing import install_line
 from embedlib.testing import FakeEngine, fake_embedder, fake_spec, fake_vector
-from embedlib.testing.models.sparse import write_router
 from langchain_embedlib import EmbedlibEmbeddings
+from tests.tiny_models.sparse import write_router
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "sts": "S: "}
 SECRET = "hf_verysecret"

@@ -20,10 +20,10 @@ from embedlib.indexing.rows import BadRow, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Target
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
-from embedlib.testing.models.sparse import write_sparse_model
 from embedlib_ray.load import MAX_FAILED, ShardedLoad
 from embedlib_ray.shards import MAX_ROWS, ShardCutter, shard_rows
 from embedlib_ray.worker import ModelPlan, Worker
+from tests.tiny_models.sparse import write_sparse_model
 
 TARGET = Target(dim=6, similarity="cosine", fingerprint="f", model="m")
 

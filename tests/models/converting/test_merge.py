@@ -27,9 +27,9 @@ from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.fingerprint import fingerprint
-from embedlib.testing.models.adapted import ADAPTED, write_adapted
 from embedlib.testing.models.write import write_tiny_model
 from tests.comparing import relative_errors
+from tests.tiny_models.adapted import ADAPTED, write_adapted
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
 TEXTS: list[str] = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))

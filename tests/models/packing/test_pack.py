@@ -48,11 +48,11 @@ from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.token_heads import has_token_head
 from embedlib.session import preparing
-from embedlib.testing.models.sparse import write_router, write_sparse_model, write_token_weights
-from embedlib.testing.models.static import write_model2vec, write_static_model
 from embedlib.testing.models.table import LATE_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 from tests.fidelity_reports import make_report
+from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
+from tests.tiny_models.static import write_model2vec, write_static_model
 
 Folder = Callable[[str], Path]
 PutOnHub = Callable[[str, Path], dict[str, Any]]

@@ -23,9 +23,9 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, Head, Pooling
 from embedlib.models.weights.load import load_weights
-from embedlib.testing.models.sparse import write_sparse_model
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
+from tests.tiny_models.sparse import write_sparse_model
 
 DEFAULTS = Path(__file__).parents[2] / "goldens" / "defaults.json"
 MISSING = object()
