@@ -96,11 +96,10 @@ async def embed(
     if dimensions is not None:
         num_dims = session.get_embedding_dimension()
         if not 1 <= dimensions <= num_dims:
-            raise HTTPError(
-                400,
-                f"{dimensions_field} = {dimensions}; {model.name} has {num_dims}, ask for 1 to "
-                f"{num_dims}",
-                param=dimensions_field,
+            raise HTTPError.wrong_value(
+                dimensions_field,
+                dimensions,
+                f"{model.name} has {num_dims}, ask for 1 to {num_dims}",
             )
     asked, finish = model.forms.call(
         session, texts, role, prompt_name, normalizes, dimensions, work.on_truncate, work.side

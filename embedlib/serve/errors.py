@@ -73,6 +73,11 @@ class HTTPError(Exception):
         self._headers: list[tuple[str, str]] = []
 
     @classmethod
+    def wrong_value(cls, param: str, value: object, remedy: str, status: int = 400) -> HTTPError:
+        """Return the error of a field whose value, of which it shows the beginning, is wrong."""
+        return cls(status, f"{param} = {value!r:.80}; {remedy}", param=param)
+
+    @classmethod
     def overloaded(cls, message: str, seconds: float) -> HTTPError:
         """Return the error of a server that has too much to do for `seconds`."""
         return cls(

@@ -210,9 +210,7 @@ class Exchange(msgspec.Struct):
         try:
             return Lane(wanted)
         except ValueError:
-            raise HTTPError(
-                400, f"lane = {wanted!r:.40}; it must be query or bulk", param="lane"
-            ) from None
+            raise HTTPError.wrong_value("lane", wanted, "it must be query or bulk") from None
 
 
 def _with_quality(entry: str) -> tuple[str, float]:
@@ -241,7 +239,7 @@ def check_number(value: int | None, name: str, *, least: Literal[0, 1]) -> None:
     """
     if value is not None and value < least:
         wanted = "1" if least else "0 (all)"
-        raise HTTPError(422, f"{name} = {value}; it must be {wanted} or more", param=name)
+        raise HTTPError.wrong_value(name, value, f"it must be {wanted} or more", status=422)
 
 
 def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:

@@ -61,11 +61,9 @@ async def predict(exchange: Exchange) -> Response:
         ("inference_retry_config.max_delay_ms", retries.max_delay_ms, 0, 60_000),
     ):
         if not least <= value <= most:
-            raise HTTPError(400, f"{name} = {value}; it must be {least} to {most}", param=name)
+            raise HTTPError.wrong_value(name, value, f"it must be {least} to {most}")
     if body.path is not None and body.path not in PATHS:
-        raise HTTPError(
-            400, f"path = {body.path!r:.80}; it must be one of {', '.join(PATHS)}", param="path"
-        )
+        raise HTTPError.wrong_value("path", body.path, f"it must be one of {', '.join(PATHS)}")
     model_input = bytes(body.model_input)
     path = body.path or await _path_of(exchange, model_input)
     now = jobs.now()
@@ -153,10 +151,8 @@ async def requests(exchange: Exchange) -> Response:
     after, limit = page_of(exchange, most=100, usual=20)
     wanted = exchange.request.parameters().get("status")
     if wanted is not None and wanted not in get_args(Status):
-        raise HTTPError(
-            400,
-            f"status = {wanted!r:.40}; it must be one of {', '.join(get_args(Status))}",
-            param="status",
+        raise HTTPError.wrong_value(
+            "status", wanted, f"it must be one of {', '.join(get_args(Status))}"
         )
     page = await exchange.jobs.requests(after=after, limit=limit, status=wanted)
     return await exchange.answer(write_page(page, describe_request), len(page.rows))

@@ -55,10 +55,8 @@ async def create(exchange: Exchange) -> Response:
     body = await exchange.decode(BatchBody)
     jobs = exchange.jobs
     if body.endpoint not in ENDPOINTS:
-        raise HTTPError(
-            400,
-            f"endpoint = {body.endpoint!r:.80}; it must be one of {', '.join(ENDPOINTS)}",
-            param="endpoint",
+        raise HTTPError.wrong_value(
+            "endpoint", body.endpoint, f"it must be one of {', '.join(ENDPOINTS)}"
         )
     now = int(jobs.now())
     seconds = int(exchange.shared.options.keep_jobs_seconds)
@@ -84,10 +82,8 @@ async def create(exchange: Exchange) -> Response:
 def _window_seconds(text: str) -> int:
     found = re.fullmatch(r"([1-9][0-9]{0,2})h", text)
     if found is None or int(found.group(1)) > MAX_HOURS:
-        raise HTTPError(
-            400,
-            f"completion_window = {text!r:.40}; it must be hours, as 24h, at most {MAX_HOURS}h",
-            param="completion_window",
+        raise HTTPError.wrong_value(
+            "completion_window", text, f"it must be hours, as 24h, at most {MAX_HOURS}h"
         )
     return int(found.group(1)) * 3600
 

@@ -51,7 +51,7 @@ def prompt_of(
     has_prompt = task in session.prompts
     if not has_prompt and task not in _TASKS:
         known = ", ".join(dict.fromkeys((*_TASKS, *session.prompts)))
-        raise HTTPError(400, f"task = {task!r:.60}; it must be one of {known}", param="task")
+        raise HTTPError.wrong_value("task", task, f"it must be one of {known}")
     return _TASKS.get(task), task if has_prompt else None
 
 
@@ -68,9 +68,7 @@ def role_of(input_type: str | None) -> Role | None:
             return "query"
         case "document" | "passage" | "search_document":
             return "document"
-    raise HTTPError(
-        400, f"input_type = {input_type!r:.40}; it must be query or document", param="input_type"
-    )
+    raise HTTPError.wrong_value("input_type", input_type, "it must be query or document")
 
 
 def check_type(

@@ -82,9 +82,7 @@ def _check_purpose(fields: dict[str, bytes], *, is_needed: bool) -> None:
         raise HTTPError(400, "purpose is missing; send purpose=batch", param="purpose")
     if given != b"batch":
         text = given.decode("utf-8", "replace")
-        raise HTTPError(
-            400, f"purpose = {text!r:.40}; only batch is there, send purpose=batch", param="purpose"
-        )
+        raise HTTPError.wrong_value("purpose", text, "only batch is there, send purpose=batch")
 
 
 def _seconds(exchange: Exchange, fields: dict[str, bytes]) -> float:
@@ -110,10 +108,8 @@ def check_seconds(seconds: int, name: str) -> int:
         HTTPError: it is too short or too long.
     """
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
-        raise HTTPError(
-            400,
-            f"{name} = {seconds}; it must be {MIN_SECONDS} to {MAX_SECONDS} seconds",
-            param=name,
+        raise HTTPError.wrong_value(
+            name, seconds, f"it must be {MIN_SECONDS} to {MAX_SECONDS} seconds"
         )
     return seconds
 
@@ -138,7 +134,7 @@ async def files(exchange: Exchange) -> Response:
     parameters = exchange.request.parameters()
     order = parameters.get("order", "desc")
     if order not in ("asc", "desc"):
-        raise HTTPError(400, f"order = {order!r:.40}; it must be asc or desc", param="order")
+        raise HTTPError.wrong_value("order", order, "it must be asc or desc")
     page = await exchange.jobs.files(
         after=after,
         limit=limit,

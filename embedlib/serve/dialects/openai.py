@@ -112,10 +112,8 @@ def _check_fields(body: EmbeddingsBody) -> None:
         HTTPError: it would change the vectors, or their bytes, in ways that are not there.
     """
     if body.modality not in (None, "text"):
-        raise HTTPError(
-            400,
-            f"modality = {body.modality!r:.40}; there are no images or audio here, send texts",
-            param="modality",
+        raise HTTPError.wrong_value(
+            "modality", body.modality, "there are no images or audio here, send texts"
         )
     if body.late_chunking:
         raise HTTPError(
@@ -140,10 +138,8 @@ def _check_fields(body: EmbeddingsBody) -> None:
             param="use_activation",
         )
     if body.embed_dtype is not None and body.embed_dtype not in STORED_TYPES:
-        raise HTTPError(
-            400,
-            f"embed_dtype = {body.embed_dtype!r}; it must be {', '.join(STORED_TYPES)}",
-            param="embed_dtype",
+        raise HTTPError.wrong_value(
+            "embed_dtype", body.embed_dtype, f"it must be {', '.join(STORED_TYPES)}"
         )
 
 
@@ -154,18 +150,16 @@ def _check_no_bytes(body: EmbeddingsBody) -> None:
         HTTPError: they are.
     """
     if body.encoding_format in ("bytes", "bytes_only"):
-        raise HTTPError(
-            400,
-            f"encoding_format = {body.encoding_format!r}; plain bytes are of embed_dtype, ask for "
-            "float or base64",
-            param="encoding_format",
+        raise HTTPError.wrong_value(
+            "encoding_format",
+            body.encoding_format,
+            "plain bytes are of embed_dtype, ask for float or base64",
         )
     if body.embed_dtype is not None:
-        raise HTTPError(
-            400,
-            f"embed_dtype = {body.embed_dtype!r}; output_dtype or embedding_type chooses another "
-            "type, leave one out",
-            param="embed_dtype",
+        raise HTTPError.wrong_value(
+            "embed_dtype",
+            body.embed_dtype,
+            "output_dtype or embedding_type chooses another type, leave one out",
         )
 
 

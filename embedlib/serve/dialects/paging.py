@@ -33,7 +33,7 @@ def page_of(exchange: Exchange, *, most: int, usual: int) -> tuple[str | None, i
     parameters = exchange.request.parameters()
     text = parameters.get("limit", str(usual))
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
-        raise HTTPError(400, f"limit = {text!r:.40}; it must be 1 to {most}", param="limit")
+        raise HTTPError.wrong_value("limit", text, f"it must be 1 to {most}")
     return parameters.get("after"), int(text)
 
 

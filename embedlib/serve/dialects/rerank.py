@@ -130,11 +130,8 @@ def _check_takes_instruction(model: ServedModel, instruction: str) -> None:
         return  # vectors are made with the prompts of the model
     head = model.open().spec.head
     if head is None or head.template is None or not head.template.takes_instruction:
-        raise HTTPError(
-            400,
-            f"instruction = {instruction!r:.40}; model {model.name!r} has no place for one, leave "
-            "it out",
-            param="instruction",
+        raise HTTPError.wrong_value(
+            "instruction", instruction, f"model {model.name!r} has no place for one, leave it out"
         )
 
 
@@ -159,10 +156,8 @@ async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> li
     """
     limit = body.max_tokens_per_doc
     if limit is not None and limit < 0:
-        raise HTTPError(
-            400,
-            f"max_tokens_per_doc = {limit}; it must be 0 (the model's limit) or more",
-            param="max_tokens_per_doc",
+        raise HTTPError.wrong_value(
+            "max_tokens_per_doc", limit, "it must be 0 (the model's limit) or more"
         )
     if not limit:
         return documents

@@ -99,10 +99,8 @@ def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str |
         case "left" | "right" as side:
             exchange.work.side = side
         case _:
-            raise HTTPError(
-                422,
-                f"truncation_direction = {direction!r:.40}; it must be Left or Right",
-                param="truncation_direction",
+            raise HTTPError.wrong_value(
+                "truncation_direction", direction, "it must be Left or Right", status=422
             )
     exchange.work.on_truncate = "error" if truncate is False else "ignore"
 

@@ -76,9 +76,7 @@ def _prompt_of(session: AnyModel, name: str | None) -> str:
     prompts |= session.prompts
     if name not in prompts:
         names = ", ".join(sorted(prompts))
-        raise HTTPError(
-            422, f"prompt_name = {name!r:.60}; the prompts are: {names}", param="prompt_name"
-        )
+        raise HTTPError.wrong_value("prompt_name", name, f"the prompts are: {names}", status=422)
     return prompts[name]
 
 

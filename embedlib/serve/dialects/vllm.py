@@ -49,4 +49,4 @@ def take_pooling_fields(exchange: Exchange, body: PoolingFields) -> None:
     ):
         value = getattr(body, name)
         if value is not None and value != kept:
-            raise HTTPError(400, f"{name} = {value!r}; {what}, leave it out", param=name)
+            raise HTTPError.wrong_value(name, value, f"{what}, leave it out")

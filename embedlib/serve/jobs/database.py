@@ -187,9 +187,7 @@ def select_page(
             f"SELECT seq FROM {table} WHERE id = ? AND {condition}", [after, *values]
         ).fetchone()
         if found is None:
-            raise HTTPError(
-                400, f"after = {after!r:.80}; it must be an id of the list", param="after"
-            )
+            raise HTTPError.wrong_value("after", after, "it must be an id of the list")
         conditions.append(f"seq {sign} ?")
         bound.append(found["seq"])
     # The inner query reads no more of a row than it must: bodies and results may be large.

@@ -94,12 +94,10 @@ def parse_line(line: Line, endpoint: str) -> RequestLine:
             param="custom_id",
         )
     if found.method != "POST":
-        raise HTTPError(400, f"method = {found.method!r:.40}; it must be POST", param="method")
+        raise HTTPError.wrong_value("method", found.method, "it must be POST")
     if found.url != endpoint:
-        raise HTTPError(
-            400,
-            f"url = {found.url!r:.80}; it must be the batch's endpoint, {endpoint}",
-            param="url",
+        raise HTTPError.wrong_value(
+            "url", found.url, f"it must be the batch's endpoint, {endpoint}"
         )
     if bytes(found.body)[:1] != b"{":
         raise HTTPError(400, "body: it must be an object, as the route takes it", param="body")
