@@ -189,7 +189,11 @@ def _format_warning(
 
 @click.command(
     cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EMBEDLIB"},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "EMBEDLIB",
+        "show_default": True,
+    },
     epilog="`embedlib COMMAND --help` explains a command, with examples. Every option can be set "
     "in the environment: --truncate-dim of `embedlib encode` is EMBEDLIB_ENCODE_TRUNCATE_DIM, and "
     "EMBEDLIB_THREADS the --threads of all commands. EMBEDLIB_MODEL is the model of commands that "

@@ -35,7 +35,6 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     "--task",
     type=click.Choice(("encode", "rerank")),
     default="encode",
-    show_default=True,
     help="What to measure. encode: embedding texts. rerank: sorting the candidates of one query; "
     "without MODEL, with a model of MiniLM's size that has random weights.",
 )
@@ -87,21 +86,18 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     "--num-texts",
     type=int,
     default=_DEFAULTS["num_texts"],
-    show_default=True,
     help="Maximum number of texts in a bulk pass, or of candidates.",
 )
 @click.option(
     "--rounds",
     type=int,
     default=_DEFAULTS["rounds"],
-    show_default=True,
     help="Number of turns of each peer; more turns make the spread more reliable.",
 )
 @click.option(
     "--query-seconds",
     type=float,
     default=_DEFAULTS["query_seconds"],
-    show_default=True,
     help="Seconds of single queries, for embedlib and each peer alone and again during a bulk job.",
 )
 @json_option

@@ -16,16 +16,10 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 
 @click.command("bench-write")
 @click.option("--to", "url", required=True, metavar="URL", help="New destination to write to.")
-@click.option(
-    "--num-rows", default=_DEFAULTS["num_rows"], show_default=True, help="Rows per round."
-)
-@click.option(
-    "--dim", default=_DEFAULTS["dim"], show_default=True, help="Dimensions of the vectors."
-)
-@click.option(
-    "--batch-rows", default=_DEFAULTS["batch_rows"], show_default=True, help="Rows per write."
-)
-@click.option("--rounds", default=_DEFAULTS["rounds"], show_default=True, help="Number of rounds.")
+@click.option("--num-rows", default=_DEFAULTS["num_rows"], help="Rows per round.")
+@click.option("--dim", default=_DEFAULTS["dim"], help="Dimensions of the vectors.")
+@click.option("--batch-rows", default=_DEFAULTS["batch_rows"], help="Rows per write.")
+@click.option("--rounds", default=_DEFAULTS["rounds"], help="Number of rounds.")
 @click.option(
     "--vs-langchain",
     is_flag=True,
@@ -42,7 +36,6 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 @click.option(
     "--num-texts",
     default=_DEFAULTS["num_texts"],
-    show_default=True,
     help="With --model: maximum number of texts.",
 )
 @json_option

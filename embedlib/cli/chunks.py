@@ -35,7 +35,6 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--input-format",
     default="auto",
-    show_default=True,
     help="Format of SOURCES, as `embedlib index` takes it. Standard input (-) requires one.",
 )
 @click.option("--glob", multiple=True, metavar="PATTERN", help="Files to read in a folder.")

@@ -26,7 +26,6 @@ _CHUNK_TEXTS = 4096
     "--top-k",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of labels to print for each text.",
 )
 @text_input_options

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     "--precision",
     type=click.Choice(("fp8", "bf16", "int8", "int8-g128")),
     default="fp8",
-    show_default=True,
     help="Precision of the linear layers. fp8 and bf16 are for GPUs and write all other weights in "
     "bfloat16; int8 and the faster, coarser int8-g128 are for CPUs and leave them unchanged.",
 )

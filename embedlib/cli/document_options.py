@@ -28,7 +28,6 @@ source_options = decorated(
             ]
         ),
         default="auto",
-        show_default=True,
         help="Format of SOURCES. auto: by the file's name; standard input requires another value.",
     ),
     click.option(
@@ -80,7 +79,6 @@ source_options = decorated(
         "--since-overlap",
         type=float,
         default=3600.0,
-        show_default=True,
         metavar="N",
         help="Read N seconds, or numbers, before the last value of --since-field again, for "
         "transactions that commit late.",
@@ -98,7 +96,6 @@ chunk_options = decorated(
         "--chunk-overlap",
         type=int,
         default=INDEX_DEFAULTS["chunk_overlap"],
-        show_default=True,
         help="Maximum tokens that a chunk repeats from the previous one.",
     ),
     click.option(

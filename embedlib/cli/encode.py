@@ -42,7 +42,6 @@ _FORMATS = ("npy", "jsonl")
     "--output",
     type=FilePath(),
     default="-",
-    show_default=True,
     help="File to write; - is standard output. A file appears under this name when it is complete.",
 )
 @click.option(
@@ -68,7 +67,6 @@ _FORMATS = ("npy", "jsonl")
     "--output-precision",
     type=click.Choice(get_args(VectorPrecision)),
     default="float32",
-    show_default=True,
     help="Number type of the vectors; binary and ubinary store one bit per dimension, eight in a "
     "byte.",
 )

@@ -66,7 +66,6 @@ _EXIT_BAD_ROWS = 3
 @click.option(
     "--chunk/--no-chunk",
     default=INDEX_DEFAULTS["chunk"],
-    show_default=True,
     help="Divide long texts into chunks, each a row of its own.",
 )
 @chunk_options
@@ -77,7 +76,6 @@ _EXIT_BAD_ROWS = 3
     "--max-delete",
     type=float,
     default=INDEX_DEFAULTS["max_delete"],
-    show_default=True,
     help="Maximum share of the rows, 0 to 1, that --delete-missing deletes; more is an error.",
 )
 @click.option("--recreate", is_flag=True, help="Drop the stored rows and start over.")
@@ -115,14 +113,12 @@ _EXIT_BAD_ROWS = 3
     "--batch-rows",
     type=int,
     default=INDEX_DEFAULTS["batch_rows"],
-    show_default=True,
     help="Maximum rows in flight, of each worker; a killed run re-embeds at most this many.",
 )
 @click.option(
     "--on-error",
     type=click.Choice(("skip", "stop")),
     default=INDEX_DEFAULTS["on_error"],
-    show_default=True,
     help="What to do with a bad row. With skip, the exit code is 3 if any row was skipped.",
 )
 @click.option(

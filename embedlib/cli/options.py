@@ -95,7 +95,7 @@ _HELP = {
     "device": "cpu, cuda, cuda:N, several with commas, or all.  [default: the engine's first]",
     "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",
     "prepare": "With --precision auto: measure at the first load on a machine which faster "
-    "precision passes the gate.  [default: prepare]",
+    "precision passes the gate.",
     "prepare_seconds": "Seconds that the first load of a model waits at most for what --prepare "
     "measures; 0: none. What takes longer is measured beside the work.",
     "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
@@ -326,8 +326,6 @@ def _option(name: str, defaults: Mapping[str, Any]) -> Decorator:
         cls=ConfigOption,
         type=kind,
         default=defaults.get(name, field.default),
-        # None means "decided later", which each help text says in words.
-        show_default=field.default is not None,
         help=_HELP[name],
     )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--model", "-m", help="Model that embedded the rows.  [default: the name stored with them]"
 )
-@click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to print.")
+@click.option("-k", default=SEARCH_ROWS, help="Rows to print.")
 @click.option(
     "--where",
     type=TEXT,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 @click.option(
     "--candidates",
     default=CANDIDATES,
-    show_default=True,
     type=click.IntRange(min=1),
     help="Rows that the reranker reads.",
 )

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 @click.option(
     "--access-log/--no-access-log",
     default=True,
-    show_default=True,
     help="A JSON line on standard output for each request.",
 )
 @click.option(
@@ -69,14 +68,11 @@ if TYPE_CHECKING:
 @click.option(
     "--ray-replicas",
     default="1:4",
-    show_default=True,
     metavar="MIN:MAX",
     help="Replicas of each model, for queries and for bulk each; 0:MAX ends the last one when "
     "nobody asks.",
 )
-@click.option(
-    "--ray-cpus", default=1.0, show_default=True, type=float, help="Cores of each replica."
-)
+@click.option("--ray-cpus", default=1.0, type=float, help="Cores of each replica.")
 @server_options
 @config_options("max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS, prepare_seconds=PATIENT_SECONDS)
 def serve(

@@ -99,15 +99,12 @@ def _listening() -> list[Decorator]:
     title = "Where it listens"
     pem = FilePath(exists=True, dir_okay=False, path_type=Path)
     return [
-        _option(
-            title, "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
-        ),
+        _option(title, "--host", default="127.0.0.1", help="Address to listen on."),
         click.option(
             "--port",
             cls=_PortOption,
             title=title,
             default=8080,
-            show_default=True,
             type=click.IntRange(0, 65535),
             help="Port to listen on; 0: a free one, which is told.",
         ),
@@ -150,7 +147,6 @@ def _bounds() -> list[Decorator]:
             title,
             "--max-body-mb",
             default=32,
-            show_default=True,
             type=click.IntRange(1, 4096),
             help="Size of a request's body, at most, in MiB.",
         ),
@@ -158,7 +154,6 @@ def _bounds() -> list[Decorator]:
             title,
             "--max-bulk-texts",
             default=8192,
-            show_default=True,
             type=click.IntRange(1),
             help="Bulk texts that a model works on; further requests wait.",
         ),
@@ -166,7 +161,6 @@ def _bounds() -> list[Decorator]:
             title,
             "--max-waiting-requests",
             default=1024,
-            show_default=True,
             type=click.IntRange(1),
             help="Bulk requests that may wait; more are answered with 429.",
         ),
@@ -187,7 +181,6 @@ def _jobs() -> list[Decorator]:
             title,
             "--max-file-mb",
             default=200,
-            show_default=True,
             type=click.IntRange(1, 1 << 20),
             help="Size of an uploaded file of requests, at most, in MiB.",
         ),
@@ -195,7 +188,6 @@ def _jobs() -> list[Decorator]:
             title,
             "--max-batch-requests",
             default=50_000,
-            show_default=True,
             type=click.IntRange(1),
             help="Requests in one file, at most.",
         ),
@@ -203,7 +195,6 @@ def _jobs() -> list[Decorator]:
             title,
             "--keep-jobs-hours",
             default=168,
-            show_default=True,
             type=click.IntRange(1),
             help="Time that files and results of jobs are kept.",
         ),

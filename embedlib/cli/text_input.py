@@ -40,12 +40,9 @@ text_input_options = decorated(
         "--input-format",
         type=click.Choice(("auto", "lines", "jsonl")),
         default="auto",
-        show_default=True,
         help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines.",
     ),
-    click.option(
-        "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
-    ),
+    click.option("--field", default="text", help="Key that holds the text in jsonl input."),
 )
 """Decorates a command with `--input-format` and `--field`, for `records.read_records`."""
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     "--minutes",
     type=float,
     default=3.0,
-    show_default=True,
     help="About how long to measure. Large models and large batches need more: a pass has too few "
     "texts for them otherwise.",
 )

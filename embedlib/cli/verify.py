@@ -38,7 +38,6 @@ _EXIT_FAILED = 1
     "--precision",
     type=click.Choice(("auto", "int8", "int8-g128", "fp8", "bf16")),
     default="auto",
-    show_default=True,
     help="Precision to measure; the model is compiled to it first if necessary. auto: the engine's "
     "fastest one, but int8 rather than int8-g128. Without an FP8 GPU, fp8 is emulated, which needs "
     "torch.",
@@ -48,7 +47,6 @@ _EXIT_FAILED = 1
     type=Against(),
     metavar="float32|bf16|URL|FILE",
     default="float32",
-    show_default=True,
     help="What to compare with. A precision: float32 on the CPU, or bf16 on the engine that is "
     "measured. Or vectors made elsewhere: a file of them, or the URL of a server to ask.",
 )
@@ -63,14 +61,12 @@ _EXIT_FAILED = 1
     "--gate-mean",
     type=Share(),
     default=_GATE.mean,
-    show_default=True,
     help="Mean cosine that the texts must reach.",
 )
 @click.option(
     "--gate-p1",
     type=Share(),
     default=_GATE.p1,
-    show_default=True,
     help="Cosine that 99 of 100 texts must reach.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
