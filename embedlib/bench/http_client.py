@@ -123,19 +123,23 @@ class ClientCalls:
 
         return _timed(send)
 
-    def query(self, url: str, model: str, seconds: float) -> dict[str, Any]:
-        """Send one query after the other; return the latencies in ms."""
+    def query(self, url: str, model: str, seconds: float, connections: int = 1) -> dict[str, Any]:
+        """Send queries through all connections, on each one after the other.
+
+        It ends after `seconds`, when as many were sent as there are. Returns the latencies in ms.
+        """
         requests = cycle(self._query_requests(url, model))
         latencies_ms: list[float] = []
 
         async def send() -> None:
-            async with _connect(url, 1) as [connection]:
-                started = time.perf_counter()
-                while (
-                    len(latencies_ms) < len(self._queries)
-                    or time.perf_counter() - started < seconds
-                ):
+            until = time.perf_counter() + seconds
+
+            async def work(connection: Connection) -> None:
+                while time.perf_counter() < until or len(latencies_ms) < len(self._queries):
                     latencies_ms.append(await _latency_ms(connection, next(requests)))
+
+            async with _connect(url, connections) as opened:
+                await asyncio.gather(*map(work, opened))
 
         return {**_timed(send), "latencies_ms": latencies_ms}
 
@@ -168,23 +172,6 @@ class ClientCalls:
             until = time.perf_counter() + seconds
             async with _connect(url, connections + 1) as [asker, *fillers]:
                 await asyncio.gather(ask(asker, until), *(fill(each, until) for each in fillers))
-
-        return {**_timed(send), "latencies_ms": latencies_ms}
-
-    def rate(self, url: str, model: str, seconds: float, connections: int) -> dict[str, Any]:
-        """Send requests of one text through all connections for `seconds`; return the latencies."""
-        requests = cycle(self._query_requests(url, model))
-        latencies_ms: list[float] = []
-
-        async def send() -> None:
-            until = time.perf_counter() + seconds
-
-            async def work(connection: Connection) -> None:
-                while time.perf_counter() < until:
-                    latencies_ms.append(await _latency_ms(connection, next(requests)))
-
-            async with _connect(url, connections) as opened:
-                await asyncio.gather(*map(work, opened))
 
         return {**_timed(send), "latencies_ms": latencies_ms}
 

@@ -18,7 +18,27 @@ ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions:
+class TextOptions:
+    """What the benchmarks of models have in common."""
+
+    texts_path: Path | None = None
+    """A file with one text or candidate per line; None: documentation strings of Python's library,
+    for reranking pieces of them."""
+    num_texts: int = 1000
+    """Texts of one bulk pass, or candidates, at most: so many that a pass takes seconds on a few
+    cores."""
+    rounds: int = 5
+    """How often each peer or server takes its turn: a median and a spread need a few."""
+    config: Config = field(default_factory=Config)
+    """How the model is found, and `threads`, for all; the rest is for embedlib."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        check_counts(self, "num_texts", "rounds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(TextOptions):
     """Options of `run_bench`.
 
     Raises:
@@ -33,20 +53,12 @@ class BenchOptions:
     """Peers with an interpreter of their own, whose packages do not go with the others'."""
     text_tokens: int | None = None
     """Length of the texts in the mean; None: as they are."""
-    texts_path: Path | None = None
-    """A file with one text per line; None: the documentation strings of Python's own library."""
-    num_texts: int = 1000
-    """Texts of one bulk pass, at most: long enough that a pass takes seconds on a few cores."""
-    rounds: int = 5
-    """How often each peer takes its turn: a median and a spread need a few."""
     query_seconds: float = 10.0
     """Time spent on single queries, for each contestant alone and again during a bulk job."""
-    config: Config = field(default_factory=Config)
-    """How the model is found, and `threads`, for all; the rest is for embedlib."""
 
     def __post_init__(self) -> None:
         """Check every field that has a range."""
-        check_counts(self, "num_texts", "rounds")
+        super().__post_init__()
         check_query_seconds(self.query_seconds)
         if self.text_tokens is not None:
             check_counts(self, "text_tokens")
@@ -65,7 +77,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RerankOptions:
+class RerankOptions(TextOptions):
     """Options of `run_rerank`.
 
     Raises:
@@ -77,23 +89,15 @@ class RerankOptions:
     with seeded random weights."""
     vs: tuple[str, ...] = ()
     """Peers to run beside embedlib: `ST` for its CrossEncoder, `INT8`."""
-    texts_path: Path | None = None
-    """A file with one candidate per line; None: pieces of the documentation of Python's library."""
-    num_texts: int = 1000
-    """Candidates, at most."""
-    rounds: int = 5
-    """How often the peer takes its turn."""
-    config: Config = field(default_factory=Config)
-    """How the model is found, and `threads`, for both; the rest is for embedlib."""
 
     def __post_init__(self) -> None:
         """Check every field that has a range."""
-        check_counts(self, "num_texts", "rounds")
+        super().__post_init__()
         check_peers(self.vs, RERANK_PEERS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeBenchOptions:
+class ServeBenchOptions(TextOptions):
     """Options of `run_serve`.
 
     Raises:
@@ -104,21 +108,13 @@ class ServeBenchOptions:
     """A folder, a hub name, `package:NAME` or `shape:NAME`."""
     urls: Mapping[str, str] = field(default_factory=dict)
     """The embeddings routes of other servers that run already, by name."""
-    texts_path: Path | None = None
-    """A file with one text per line; None: the documentation strings of Python's own library."""
-    num_texts: int = 1000
-    """Texts of one bulk pass, at most."""
-    rounds: int = 5
-    """How often each server takes its turn."""
     query_seconds: float = 10.0
     """Time spent on single queries, in process and through each server, alone and beside bulk; and
     on requests to a server whose engine answers at once."""
-    config: Config = field(default_factory=Config)
-    """How the model is found, `threads` and `max_batch_tokens`, in process and in the server."""
 
     def __post_init__(self) -> None:
         """Check every field that has a range."""
-        check_counts(self, "num_texts", "rounds")
+        super().__post_init__()
         check_query_seconds(self.query_seconds)
         for name, url in self.urls.items():
             if not url.startswith("http://") or not urlsplit(url).hostname:

@@ -237,7 +237,7 @@ class _ServeBench:
         about = {"url": server.url, "model": "fake"}
         before = server.cpu_s
         rate = self.client.call(
-            "rate", **about, seconds=self.options.query_seconds, connections=RATE_CONNECTIONS
+            "query", **about, seconds=self.options.query_seconds, connections=RATE_CONNECTIONS
         )
         cpu_s = server.cpu_s - before
         num_requests = len(rate["latencies_ms"])

@@ -171,7 +171,10 @@ def provenance_rows(
 
 def render_rerank(result: RerankResult) -> str:
     """Return the result of `--task rerank` as Markdown."""
-    rows: list[Row] = [("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}")]
+    rows: list[Row] = [
+        ("rerank", ""),
+        ("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}"),
+    ]
     for name, figures in result.ours.items():
         rows.append((f"{name}, documents/s", spread_text(figures.documents_per_s, "")))
     if result.peer_documents_per_s is not None:
@@ -193,9 +196,7 @@ def render_rerank(result: RerankResult) -> str:
         f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
         f"{result.num_documents:,} documents of one query{cut}"
     )
-    cells = [(name, value.replace("|", "\\|")) for name, value in rows]
-    lines = ["| rerank | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in cells)]
-    return "\n".join([heading, "", *lines])
+    return f"{heading}\n\n{markdown(rows)}"
 
 
 def spread_text(spread: Spread, unit: str) -> str:
