@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.sinks.checks import check_target, check_vectors, check_weights
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
     from embedlib.indexing.sinks.protocol import (
+        Description,
         Hit,
         OtherModelError,
         RowKey,
@@ -105,6 +106,7 @@ __all__ = [
     "AnyOf",
     "BadRow",
     "Chunk",
+    "Description",
     "Document",
     "EmbeddingCounts",
     "Exists",
@@ -197,7 +199,7 @@ _MODULES = {
     ".sinks.checks": ("check_target", "check_vectors", "check_weights"),
     ".sinks.file_lock": ("FileLock", "lock_folder"),
     ".sinks.protocol": (
-        *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
+        *("Description", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
         *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError", "tell_nobody"),
     ),
     ".sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),

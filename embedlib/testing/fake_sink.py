@@ -51,15 +51,7 @@ class FakeSink:
         target = self.store.target
         if target is None:
             return None
-        return SinkState(
-            num_rows=len(self.store.rows),
-            dim=target.dim,
-            similarity=target.similarity,
-            fingerprint=target.fingerprint,
-            model=target.model,
-            precision=target.precision,
-            index="none, exact scan",
-        )
+        return target.to_state(len(self.store.rows), "none, exact scan")
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Take the lock."""

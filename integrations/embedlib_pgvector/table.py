@@ -16,7 +16,7 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import SinkState, SparseModel, Target
+from embedlib.indexing import Description, SparseModel, Target
 from embedlib_pgvector.comments import read_comment, write_comment
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import COLUMNS, SPARSE_COLUMN
@@ -38,7 +38,7 @@ DROP_WAIT_MS = 30_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Description):
     """A table that embedlib created, as it is in the database.
 
     Attributes:
@@ -46,26 +46,12 @@ class Table:
         schema: its schema.
         table: its name.
         is_halfvec: whether it has 16-bit floats.
-        dim: D of its vectors.
-        similarity: how they are compared.
-        fingerprint: of the embedder that made them.
-        model: its name.
-        precision: what it computed in; None: not stored.
-        sparse: the model of the sparse vectors; None: there are none.
-        full_text: the language of the column of words; None: there is none.
     """
 
     oid: int
     schema: str
     table: str
     is_halfvec: bool
-    dim: int
-    similarity: Similarity
-    fingerprint: str
-    model: str
-    precision: str | None
-    sparse: SparseModel | None = None
-    full_text: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -91,20 +77,6 @@ class Table:
     def type_name(self) -> str:
         """Type of the vectors."""
         return "halfvec" if self.is_halfvec else "vector"
-
-    def to_state(self, num_rows: int, index: str) -> SinkState:
-        """Return the state: what the table says of itself, and values that take a query."""
-        return SinkState(
-            num_rows=num_rows,
-            dim=self.dim,
-            similarity=self.similarity,
-            fingerprint=self.fingerprint,
-            model=self.model,
-            index=index,
-            precision=self.precision,
-            sparse=self.sparse,
-            full_text=self.full_text,
-        )
 
 
 def resolve_schema(connection: Connection, destination: Destination) -> str:

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import Hit, Row, RowKey, SinkState, SparseModel, Target
+from embedlib.indexing import Description, Hit, Row, RowKey, SparseModel, Target
 from embedlib_qdrant.collection_options import CollectionOptions
 
 CONTENT_KEY = "page_content"
@@ -46,45 +46,21 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(Description):
     """What identifies a load; stored with the collection, or in a file beside the points.
 
     Attributes:
-        dim: D of the vectors.
-        similarity: how they are compared.
-        fingerprint: of the embedder.
-        model: its name.
         options: how the collection was created.
-        precision: what the embedder computed in; None: not stored.
         multi_vector: how points with a vector per token are compared; None: they have one.
-        sparse: the model of the sparse vectors; None: there are none.
-        full_text: the language of the full-text index; None: there is none.
     """
 
-    dim: int
-    similarity: Similarity
-    fingerprint: str
-    model: str
     options: CollectionOptions
-    precision: str | None = None
     multi_vector: LateSimilarity | None = None
-    sparse: SparseModel | None = None
-    full_text: str | None = None
 
     @classmethod
     def of(cls, target: Target, options: CollectionOptions) -> Mark:
         """Return the mark of a new load."""
-        return cls(
-            dim=target.dim,
-            similarity=target.similarity,
-            fingerprint=target.fingerprint,
-            model=target.model,
-            options=options,
-            precision=target.precision,
-            multi_vector=target.multi_vector,
-            sparse=target.sparse,
-            full_text=target.full_text,
-        )
+        return cls(options=options, multi_vector=target.multi_vector, **target.described())
 
     @classmethod
     def from_json(cls, data: Any, name: str) -> Mark:
@@ -119,20 +95,6 @@ class Mark:
     def to_json(self) -> dict[str, Any]:
         """Return the mark as JSON values."""
         return {"format": FORMAT, **asdict(self)}
-
-    def to_state(self, num_rows: int, index: str) -> SinkState:
-        """Return the state: the mark, and values that only the engine knows."""
-        return SinkState(
-            num_rows=num_rows,
-            dim=self.dim,
-            similarity=self.similarity,
-            fingerprint=self.fingerprint,
-            model=self.model,
-            index=index,
-            precision=self.precision,
-            sparse=self.sparse,
-            full_text=self.full_text,
-        )
 
 
 def row_payload(row: Row) -> dict[str, Any]:

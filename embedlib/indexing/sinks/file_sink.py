@@ -119,15 +119,7 @@ class FileSink:
                 if target is None:
                     return None
                 num_rows = count_rows(self._connect(), self._table)
-            return SinkState(
-                num_rows=num_rows,
-                dim=target.dim,
-                similarity=target.similarity,
-                fingerprint=target.fingerprint,
-                model=target.model,
-                precision=target.precision,
-                index="none, exact scan",
-            )
+            return target.to_state(num_rows, "none, exact scan")
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Lock the folder; with `recreate`, drop the stored rows and the exported files."""

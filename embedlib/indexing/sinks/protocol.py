@@ -8,7 +8,7 @@ with an entry point of the group `embedlib.sinks`: its name is the scheme, its v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -44,36 +44,55 @@ class SparseModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """What a load is about to write.
+class Description:
+    """What rows were made by and how they are compared; a sink stores it with them.
 
     Attributes:
         dim: D of the vectors.
         similarity: how they are compared.
         fingerprint: of the embedder; a destination holds vectors of one fingerprint only.
         model: the name the embedder was loaded by; `embedlib search` loads the same one.
-        recreate: drop the stored rows first.
-        shard: "I/N", or another name of a part, if this load is one of several that may run at
-            the same time; None: the only one.
-        precision: what the embedder computes in; None: it does not say. For `embedlib status`, the
-            fingerprint decides.
-        multi_vector: how rows with a vector per token are compared; None: a row has one vector.
-            Only sinks with `takes_multi_vectors = True` get others.
+        precision: what it computed in; None: it did not say. For `embedlib status`, the fingerprint
+            decides.
         sparse: the model of the sparse vectors; None: there are none.
-        full_text: the language of the full-text index to make, if the rows have none in it; None:
-            what is there stays. Only a `TextSink` gets one.
+        full_text: the language of the full-text index; None: there is none.
     """
 
     dim: int
     similarity: Similarity
     fingerprint: str
     model: str
-    recreate: bool = False
-    shard: str | None = None
     precision: str | None = None
-    multi_vector: LateSimilarity | None = None
     sparse: SparseModel | None = None
     full_text: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Return these fields alone, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(Description)}
+
+    def to_state(self, num_rows: int, index: str) -> SinkState:
+        """Return the state of a destination: this, and values that only its engine knows."""
+        return SinkState(num_rows=num_rows, index=index, **self.described())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Description):
+    """What a load is about to write.
+
+    With `full_text`, which only a `TextSink` gets, the index is made if the rows have none in this
+    language; None: what is there stays.
+
+    Attributes:
+        recreate: drop the stored rows first.
+        shard: "I/N", or another name of a part, if this load is one of several that may run at
+            the same time; None: the only one.
+        multi_vector: how rows with a vector per token are compared; None: a row has one vector.
+            Only sinks with `takes_multi_vectors = True` get others.
+    """
+
+    recreate: bool = False
+    shard: str | None = None
+    multi_vector: LateSimilarity | None = None
 
     @property
     def rows_fingerprint(self) -> str:
@@ -84,30 +103,16 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkState:
+class SinkState(Description):
     """What a destination holds now.
 
     Attributes:
         num_rows: stored rows.
-        dim: D of the vectors.
-        similarity: how they are compared.
-        fingerprint: of the embedder that made them.
-        model: its name.
         index: state of the search index in words, such as "hnsw" or "none, exact scan".
-        precision: what the vectors were computed in; None: it was not stored.
-        sparse: the model of the sparse vectors; None: there are none.
-        full_text: the language of the full-text index; None: there is none.
     """
 
     num_rows: int
-    dim: int
-    similarity: Similarity
-    fingerprint: str
-    model: str
     index: str
-    precision: str | None = None
-    sparse: SparseModel | None = None
-    full_text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
