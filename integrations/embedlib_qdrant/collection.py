@@ -76,7 +76,7 @@ class CollectionSink(CollectionSearch):
 
     def drop(self) -> None:
         """Remove the collection."""
-        self.call(lambda: self.connect().delete_collection(self.collection))
+        self.request("delete_collection", self.collection)
 
     def take_lease(self) -> None:
         """Become the only writer of a collection that exists; called once more if it is new."""
@@ -146,7 +146,9 @@ class CollectionSink(CollectionSearch):
         self.settle(ids)
         found = {}
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
-            for record in self.call(lambda page=page: self._retrieve(page)):  # type: ignore[misc]
+            for record in self.request(
+                "retrieve", self.collection, page, with_payload=[OWN_KEY], with_vectors=False
+            ):
                 digest = read_digest(record.payload)
                 if digest is not None:
                     found[UUID(str(record.id))] = digest
@@ -178,11 +180,7 @@ class CollectionSink(CollectionSearch):
         for part in _slices([row for row in rows if row.id in stored], BATCH):
             changes = self._metadata_changes(part, bad_rows)
             if changes:
-                self.call(
-                    lambda changes=changes: self.connect().batch_update_points(  # type: ignore[misc]
-                        self.collection, changes, wait=True
-                    )
-                )
+                self.request("batch_update_points", self.collection, changes, wait=True)
         if bad_rows:
             raise UnstorableRowsError(self.name, bad_rows)
 
@@ -192,7 +190,14 @@ class CollectionSink(CollectionSearch):
         self.settle()
         offset = None
         while True:
-            records, offset = self.call(lambda offset=offset: self._scroll(offset))  # type: ignore[misc]
+            records, offset = self.request(
+                "scroll",
+                self.collection,
+                limit=_PAGE,
+                offset=offset,
+                with_payload=[OWN_KEY],
+                with_vectors=False,
+            )
             for record in records:
                 key = read_key(record.id, record.payload)
                 if key is not None:
@@ -207,11 +212,7 @@ class CollectionSink(CollectionSearch):
         self.check_lease()
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
             selector = self.models.PointIdsList(points=page)
-            self.call(
-                lambda selector=selector: self.connect().delete(  # type: ignore[misc]
-                    self.collection, selector, wait=True
-                )
-            )
+            self.request("delete", self.collection, selector, wait=True)
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: there is no collection.
@@ -225,9 +226,9 @@ class CollectionSink(CollectionSearch):
     def read_info(self, collection: str | None = None) -> Any:
         """Return the client's `CollectionInfo`, of this collection or another; None: no such."""
         name = collection or self.collection
-        if not self.call(lambda: self.connect().collection_exists(name)):
+        if not self.request("collection_exists", name):
             return None
-        return self.call(lambda: self.connect().get_collection(name))
+        return self.request("get_collection", name)
 
     def mark_of(self, metadata: Any) -> Mark:
         """Read the mark in a collection's metadata.
@@ -248,21 +249,17 @@ class CollectionSink(CollectionSearch):
         if mark.full_text is None or is_ranking(info.payload_schema.get(CONTENT_KEY)):
             return
         params = client_text_index(self.models, mark.full_text)
-        self.call(
-            lambda: self.connect().create_payload_index(
-                self.collection, CONTENT_KEY, params, wait=True
-            )
-        )
+        self.request("create_payload_index", self.collection, CONTENT_KEY, params, wait=True)
 
     def _with_language(self, mark: Mark, language: str | None) -> Mark:
         """Store the language of the full-text index, and drop one of another; None: keep it."""
         if language is None or language == mark.full_text:
             return mark
         if mark.full_text is not None:
-            self.call(lambda: self.connect().delete_payload_index(self.collection, CONTENT_KEY))
+            self.request("delete_payload_index", self.collection, CONTENT_KEY)
         changed = replace(mark, full_text=language)
         metadata = {MARK_KEY: changed.to_json()}
-        self.call(lambda: self.connect().update_collection(self.collection, metadata=metadata))
+        self.request("update_collection", self.collection, metadata=metadata)
         return changed
 
     def require_begin(self) -> Mark:
@@ -291,20 +288,6 @@ class CollectionSink(CollectionSearch):
                 points = models.SetPayload(payload=metadata_payload(row), points=[str(row.id)])
                 changes.append(models.SetPayloadOperation(set_payload=points))
         return changes
-
-    def _retrieve(self, ids: list[str]) -> Any:
-        return self.connect().retrieve(
-            self.collection, ids, with_payload=[OWN_KEY], with_vectors=False
-        )
-
-    def _scroll(self, offset: Any) -> Any:
-        return self.connect().scroll(
-            self.collection,
-            limit=_PAGE,
-            offset=offset,
-            with_payload=[OWN_KEY],
-            with_vectors=False,
-        )
 
 
 S = TypeVar("S")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -48,6 +47,10 @@ class CollectionSearch:
         raise NotImplementedError
 
     # Shared methods.
+
+    def request(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Return what a method of the client returns, by way of `call`."""
+        return self.call(lambda: getattr(self.connect(), method)(*arguments, **named))
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
@@ -108,8 +111,14 @@ class CollectionSearch:
             passes.must = [make_filter(where, ClientConditions(self.models))]
         is_vector = isinstance(query, list)
 
-        def ask(is_exact: bool) -> list[Any]:
-            answer = self.connect().query_points(
+        similarity = mark.similarity if is_vector else "dot"
+        accepts = matcher(ALL if where is None else where)
+        hits: list[Hit] = []
+        for attempt in range(_MAX_REQUESTS):
+            # A graph leads past rows that few others are linked to.
+            is_exact = attempt > 0 and where is not None
+            answer = self.request(
+                "query_points",
                 self.collection,
                 query=query,
                 using=using or mark.options.vector or None,
@@ -119,16 +128,9 @@ class CollectionSearch:
                 with_payload=True,
                 with_vectors=False,
             )
-            return list(answer.points)
-
-        similarity = mark.similarity if is_vector else "dot"
-        accepts = matcher(ALL if where is None else where)
-        hits: list[Hit] = []
-        for attempt in range(_MAX_REQUESTS):
-            # A graph leads past rows that few others are linked to.
-            is_exact = attempt > 0 and where is not None
-            points = self.call(partial(ask, is_exact))
-            found = [read_hit(each.id, each.score, each.payload, similarity) for each in points]
+            found = [
+                read_hit(each.id, each.score, each.payload, similarity) for each in answer.points
+            ]
             # The server reads the payload after it has filtered: a load may change rows in between.
             passed = [hit for hit in found if accepts(hit.metadata)]
             hits = max(passed, hits, key=len)

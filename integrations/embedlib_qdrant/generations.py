@@ -169,7 +169,7 @@ class GenerationSink(ServerSink):
             )
         self.exclude_writers(tell_nobody)
         try:
-            self.call(lambda: self.connect().delete_collection(name))
+            self.request("delete_collection", name)
         finally:
             self.close()
 
@@ -202,12 +202,11 @@ class GenerationSink(ServerSink):
     def stored_rows(self, ids: Sequence[UUID]) -> dict[UUID, StoredRow]:
         """Return text and vector of stored rows."""
         options = self.require_stored().options
-        records = self.call(
-            lambda: self.connect().retrieve(
-                *(self.collection, [str(id_) for id_ in ids]),
-                with_payload=[CONTENT_KEY],
-                with_vectors=True,
-            )
+        records = self.request(
+            "retrieve",
+            *(self.collection, [str(id_) for id_ in ids]),
+            with_payload=[CONTENT_KEY],
+            with_vectors=True,
         )
         return {
             UUID(str(record.id)): StoredRow(

@@ -104,13 +104,12 @@ class LocalSink(CollectionSink):
             distance=models.Distance(DISTANCES[mark.similarity]),
             multivector_config=multivector_config(models, mark),
         )
-        self.call(
-            lambda: self.connect().create_collection(
-                self.collection,
-                vectors_config=vectors,
-                sparse_vectors_config=sparse_config(models, mark),
-                metadata={MARK_KEY: mark.to_json()},
-            )
+        self.request(
+            "create_collection",
+            self.collection,
+            vectors_config=vectors,
+            sparse_vectors_config=sparse_config(models, mark),
+            metadata={MARK_KEY: mark.to_json()},
         )
 
     def store(
@@ -130,7 +129,7 @@ class LocalSink(CollectionSink):
             if self.metadata_limits.takes(row, bad_rows)
         ]
         if points:
-            self.call(lambda: self.connect().upsert(self.collection, points))
+            self.request("upsert", self.collection, points)
         if bad_rows:
             raise UnstorableRowsError(self.name, bad_rows)
 

@@ -172,10 +172,8 @@ class ServerSink(CollectionSink):
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
         try:
-            self.call(
-                lambda: self.connect().create_collection(
-                    self.collection, **creation_arguments(self.models, mark)
-                )
+            self.request(
+                "create_collection", self.collection, **creation_arguments(self.models, mark)
             )
         except SinkError:
             # A repeated request fails if the first one succeeded and only its answer was lost.
@@ -232,7 +230,7 @@ class ServerSink(CollectionSink):
         if info is None:
             return None
         mark = self.mark_of(info.config.metadata)
-        count = self.call(lambda: self.connect().count(name, self.only_ours(), exact=True))
+        count = self.request("count", name, self.only_ours(), exact=True)
         return mark.to_state(count.count, describe_index(info, count.count))
 
     def identify(self) -> SinkState | None:
@@ -286,7 +284,7 @@ class ServerSink(CollectionSink):
         self.check_lease()
         self.settle()
         metadata = {POSITION_KEY: position}
-        self.call(lambda: self.connect().update_collection(self.collection, metadata=metadata))
+        self.request("update_collection", self.collection, metadata=metadata)
 
     def disconnect(self) -> None:
         """Give the lease back, close the connection and release the lock."""
@@ -315,18 +313,20 @@ class ServerSink(CollectionSink):
         self.call(attempt)
 
     def _read_version(self) -> str:
-        return str(self.call(lambda: self.connect().info()).version)
+        return str(self.request("info").version)
 
     def _create_payload_index(self, field: str, kind: str) -> None:
-        self.call(
-            lambda: self.connect().create_payload_index(
-                self.collection, field, self.models.PayloadSchemaType(kind), wait=True
-            )
+        self.request(
+            "create_payload_index",
+            self.collection,
+            field,
+            self.models.PayloadSchemaType(kind),
+            wait=True,
         )
 
     def _update(self, changes: dict[str, Any]) -> None:
         if changes:
-            self.call(lambda: self.connect().update_collection(self.collection, **changes))
+            self.request("update_collection", self.collection, **changes)
             self._has_changed = True
 
     def _take_snapshot(self) -> None:
