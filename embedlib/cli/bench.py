@@ -134,7 +134,7 @@ def bench(
       embedlib bench ./model --vs sentence-transformers,sentence-transformers-openvino --json r.json
       embedlib bench --task rerank --vs sentence-transformers
       embedlib bench --serve ./model --vs-url tei=http://127.0.0.1:3000/v1/embeddings
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     check_json_path(json_path)
     if model is None and task == "encode":
         model = model_setting()

@@ -49,7 +49,7 @@ def bench_write(json_path: str | None, **options: Any) -> None:
     \b
     Example:
       embedlib bench-write --to 'postgresql://localhost/test?table=bench' --vs-langchain
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.bench.write import render, run_write_bench
 
     check_json_path(json_path)

@@ -73,7 +73,7 @@ def chunks(
     Examples:
       embedlib chunks docs/guide.md --model BAAI/bge-small-en-v1.5
       embedlib chunks docs/ -m ./model --chunk-tokens 200 --with-headings
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     config = Config(**options)
     settings = IndexOptions(
         chunk_tokens=chunk_tokens,

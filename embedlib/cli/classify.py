@@ -58,7 +58,7 @@ def classify(
     \b
     Example:
       embedlib classify SamLowe/roberta-base-go_emotions comments.txt --top-k 3
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     config = Config(**options)
 
     from itertools import islice

@@ -83,7 +83,7 @@ def compile(
       embedlib compile BAAI/bge-en-icl --out bge-en-icl-fp8
       embedlib compile BAAI/bge-en-icl --fidelity 0.999 --against bf16
       embedlib compile BAAI/bge-small-en-v1.5 --precision int8 --fidelity 0.999
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     source = click.get_current_context().get_parameter_source("device")
     device = options["device"] if source is ParameterSource.COMMANDLINE else None
     flags = {"--texts": texts_path, "--against": against, "--device": device}

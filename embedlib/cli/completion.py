@@ -31,7 +31,7 @@ def completion(shell: str, install: bool) -> None:
     Examples:
       embedlib completion bash --install
       embedlib completion fish > ~/.config/fish/completions/embedlib.fish
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from click.shell_completion import get_completion_class
 
     from embedlib.cli import main

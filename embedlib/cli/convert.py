@@ -46,7 +46,7 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
       embedlib convert ./bge-m3
       embedlib convert ./bge-m3 --out ./bge-m3-safetensors
       embedlib convert ./jina-v5 --adapter retrieval --out ./jina-v5-retrieval
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.models.converting.convert import convert_folder, describe
     from embedlib.models.converting.merge import merge_adapter
 

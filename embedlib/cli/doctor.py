@@ -33,7 +33,7 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     Examples:
       embedlib doctor --json
       embedlib doctor BAAI/bge-m3
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.engines.machine import Machine
     from embedlib.engines.registry import available_engines, without_unusable
     from embedlib.engines.select import choose_engine

@@ -18,7 +18,7 @@ def drop_old(url: str) -> None:
     \b
     Example:
       embedlib drop-old 'postgresql://localhost/shop?table=tickets'
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.indexing.replacing import drop_old
     from embedlib.indexing.sinks.urls import without_password
 

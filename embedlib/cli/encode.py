@@ -102,7 +102,7 @@ def encode(
     Examples:
       embedlib encode BAAI/bge-small-en-v1.5 --document notes.txt -o notes.npy
       cat tickets.jsonl | embedlib encode ./model --input-format jsonl > vectors.jsonl
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     role: Role | None = "query" if query else "document" if document else None
     _check_one_prompt(query and document, role or task, prompt_name, prompt)
     _check_ranges(output_precision, options["quantization_ranges"])

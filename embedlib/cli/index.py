@@ -186,7 +186,7 @@ def index(
       embedlib index docs/ --model BAAI/bge-small-en-v1.5 --to edge:my-docs
       embedlib index tickets.csv -m BAAI/bge-m3 --to 'postgresql://localhost/shop?table=tickets'
       embedlib index sqlite:app.db --sql 'SELECT id, body FROM post' -m ./model --to jsonl:out.jsonl
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     settings = {name: options.pop(name) for name in list(options) if name in INDEX_DEFAULTS}
     how_read = take_source_options(options)
     config = Config(**options)

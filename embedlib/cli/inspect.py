@@ -64,7 +64,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     Examples:
       embedlib inspect BAAI/bge-small-en-v1.5
       embedlib inspect BAAI/bge-small-en-v1.5 --fingerprint --truncate-dim 256
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     config = Config(**options)
 
     from embedlib.models.compiled.engine_folder import spec_facts

@@ -28,7 +28,7 @@ def models(search: str, as_json: bool) -> None:
     \b
     Example:
       embedlib models "qwen3 apache"
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.errors import ConfigError, shown
     from embedlib.models.catalog import catalog
 

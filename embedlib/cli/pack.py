@@ -40,7 +40,7 @@ def pack(model: str, out: Path, as_json: bool, **options: Any) -> None:
     Examples:
       embedlib pack BAAI/bge-small-en-v1.5 -o bge-small.embedlib
       embedlib encode bge-small.embedlib texts.txt -o vectors.npy
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.models.opening import OpenedModel
     from embedlib.models.packing.write import find_content, pack_model
     from embedlib.models.reading.pack_file import PACK_SUFFIX

@@ -69,7 +69,7 @@ def rerank(
     Examples:
       embedlib rerank "how do I copy a folder?" notes.txt --model BAAI/bge-reranker-v2-m3 -k 5
       cat hits.jsonl | embedlib rerank "a question" --model ./model --input-format jsonl --json
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     config = Config(**options)
 
     from embedlib.cli.records import input_paths, read_records

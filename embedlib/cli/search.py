@@ -95,7 +95,7 @@ def search(
       embedlib search "copy a folder" --to edge:my-docs --where 'lang in ("de", "en")'
       embedlib search "copy a folder" --to edge:my-docs --rerank BAAI/bge-reranker-base
       embedlib search "copy a folder" --to edge:my-docs -k 1 --show
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     source = click.get_current_context().get_parameter_source("candidates")
     if reranker is None and source is ParameterSource.COMMANDLINE:
         raise click.UsageError("--candidates is for a reranker; add --rerank MODEL")

@@ -97,7 +97,7 @@ def serve(
       embedlib serve BAAI/bge-small-en-v1.5 BAAI/bge-reranker-base --port 9000
       embedlib serve BAAI/bge-small-en-v1.5 --search docs=edge:my-docs
       embedlib serve ./model --name my-model=./model --host 0.0.0.0 --api-keys-file keys.txt
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     if (options["tls_certificate"] is None) != (options["tls_key"] is None):
         raise click.UsageError("give both --tls-certificate and --tls-key, or none")
     try:

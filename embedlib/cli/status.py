@@ -23,7 +23,7 @@ def status(url: str, as_json: bool) -> None:
     \b
     Example:
       embedlib status 'postgresql://localhost/shop?table=tickets'
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.indexing.replacing import other_rows
     from embedlib.indexing.searching import stored_state
     from embedlib.indexing.sinks.urls import open_sink

@@ -74,7 +74,7 @@ def tune(
     Examples:
       embedlib tune BAAI/bge-base-en-v1.5 --minutes 10
       embedlib tune ./model --texts mine.txt
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     from embedlib.tuning import TuneOptions
     from embedlib.tuning import tune as run_tune
 

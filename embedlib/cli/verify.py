@@ -115,7 +115,7 @@ def verify(
       embedlib verify ./model --texts mine.txt --gate-mean 0.9995 --json
       embedlib verify BAAI/bge-m3 --against old-vectors.jsonl --document
       embedlib verify BAAI/bge-m3 --against https://api.example.com/v1
-    """  # noqa: D301 - click takes \b as "keep these lines"
+    """
     theirs = TheirsOptions(**{name.name: options.pop(name.name) for name in fields(TheirsOptions)})
     config, gate = Config(**options), Gate(mean=gate_mean, p1=gate_p1)
     if against not in PRECISIONS:
