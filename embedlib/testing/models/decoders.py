@@ -10,6 +10,7 @@ from embedlib.testing.models.variant import (
     LAST,
     MEAN,
     NORMALIZE,
+    SIZES,
     ST5,
     Json,
     TinyModule,
@@ -17,14 +18,10 @@ from embedlib.testing.models.variant import (
     projection,
 )
 
-DECODER: Final[Json] = {
+DECODER: Final[Json] = SIZES | {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "intermediate_size": 64,
     "max_position_embeddings": 64,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-5,
@@ -99,15 +96,12 @@ ULTRABERT: Final[Json] = {
         "full_attention": {"rope_type": "default", "rope_theta": 900.0},
     },
 }
-GEMMA2: Final[Json] = {
+GEMMA2: Final[Json] = SIZES | {
     "architectures": ["Gemma2Model"],
     "model_type": "gemma2",
-    "hidden_size": 32,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 10,
-    "intermediate_size": 64,
     "max_position_embeddings": 64,
     "hidden_act": "gelu_pytorch_tanh",
     "hidden_activation": "gelu_pytorch_tanh",
@@ -121,15 +115,12 @@ GEMMA2: Final[Json] = {
     "final_logit_softcapping": 30.0,
     "cache_implementation": "hybrid",
 }
-GEMMA3: Final[Json] = {
+GEMMA3: Final[Json] = SIZES | {
     "architectures": ["Gemma3TextModel"],
     "model_type": "gemma3_text",
-    "hidden_size": 32,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
     "num_key_value_heads": 1,
     "head_dim": 12,
-    "intermediate_size": 64,
     "max_position_embeddings": 64,
     "hidden_activation": "gelu_pytorch_tanh",
     "rms_norm_eps": 1e-6,

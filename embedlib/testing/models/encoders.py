@@ -10,6 +10,7 @@ from typing import Final
 from embedlib.testing.models.variant import (
     MEAN,
     NORMALIZE,
+    SIZES,
     ST6,
     ST6_BASE,
     ST6_SETTINGS,
@@ -20,13 +21,9 @@ from embedlib.testing.models.variant import (
     projection,
 )
 
-BERT: Final[Json] = {
+BERT: Final[Json] = SIZES | {
     "model_type": "bert",
     "architectures": ["BertModel"],
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
     "max_position_embeddings": 48,
     "type_vocab_size": 2,
     "hidden_act": "gelu",
@@ -41,25 +38,17 @@ ROBERTA: Final[Json] = BERT | {
     "layer_norm_eps": 1e-5,
     "pad_token_id": 1,
 }
-MPNET: Final[Json] = {
+MPNET: Final[Json] = SIZES | {
     "model_type": "mpnet",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
     "max_position_embeddings": 46,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-5,
     "pad_token_id": 1,
     "relative_attention_num_buckets": 32,
 }
-DEBERTA_V2: Final[Json] = {
+DEBERTA_V2: Final[Json] = SIZES | {
     "model_type": "deberta-v2",
     "architectures": ["DebertaV2Model"],
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
     "max_position_embeddings": 48,
     "type_vocab_size": 0,
     "hidden_act": "gelu",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.testing.models.variant import MEAN, NORMALIZE, Json, TinyVariant, pooling
+from embedlib.testing.models.variant import MEAN, NORMALIZE, SIZES, Json, TinyVariant, pooling
 
 MODERNBERT: Final[Json] = {
     "model_type": "modernbert",
@@ -25,12 +25,9 @@ MODERNBERT: Final[Json] = {
     "cls_token_id": 2,
     "sep_token_id": 3,
 }
-NOMIC_BERT: Final[Json] = {
+NOMIC_BERT: Final[Json] = SIZES | {
     "model_type": "nomic_bert",
     "architectures": ["NomicBertModel"],
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "intermediate_size": 48,
     "max_position_embeddings": 30,
     "hidden_act": "silu",
@@ -64,7 +61,7 @@ NOMIC_BERT_OWN_KEYS: Final[Json] = {
     "mlp_fc2_bias": False,
 }
 # Like gte-base-en-v1.5.
-NEW: Final[Json] = {
+NEW: Final[Json] = SIZES | {
     "model_type": "new",
     "architectures": ["NewModel"],
     "auto_map": {
@@ -74,9 +71,6 @@ NEW: Final[Json] = {
             "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification"
         ),
     },
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "intermediate_size": 40,
     "max_position_embeddings": 48,
     "hidden_act": "gelu",
@@ -107,12 +101,9 @@ GTE: Final[Json] = NEW | {
     "matryoshka_dimensions": [16],
 }
 # As transformers writes it: the rope's theta is the class's default.
-GTE_NATIVE: Final[Json] = {
+GTE_NATIVE: Final[Json] = SIZES | {
     "model_type": "gte",
     "architectures": ["GteModel"],
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "intermediate_size": 40,
     "max_position_embeddings": 48,
     "hidden_act": "gelu",

@@ -51,6 +51,14 @@ class TinyVariant:
     """The name of the prompt template of a scoring model, if it needs one."""
 
 
+SIZES: Final[Json] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+"""Of most tiny models; the others change some of them."""
+
 ST5: Final = "sentence_transformers.models."
 ST6: Final = "sentence_transformers.sentence_transformer.modules."
 ST6_BASE: Final = "sentence_transformers.base.modules."
