@@ -85,8 +85,7 @@ class RerankOptions(TextOptions):
     """
 
     model: str | None = None
-    """A folder, a hub name, `package:NAME` or `shape:NAME`; None: one of MiniLM's size is written,
-    with seeded random weights."""
+    """A folder, a hub name, `package:NAME` or `shape:NAME`; None: `shape:minilm-reranker`."""
     vs: tuple[str, ...] = ()
     """Peers to run beside embedlib: `ST` for its CrossEncoder, `INT8`."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,10 @@ from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import docstring_pieces, read_lines
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.testing.models.heads import HEADS
-from embedlib.testing.models.write import write_variant
 from embedlib.vectors.arrays import Vectors
 
-MINILM_SIZE: Mapping[str, Any] = {
-    "hidden_size": 384,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 12,
-    "intermediate_size": 1536,
-    "max_position_embeddings": 512,
-}
-"""Source: config.json of cross-encoder/ms-marco-MiniLM-L6-v2."""
-
-SEEDED_MODEL = "a seeded cross-encoder of MiniLM's size"
+SEEDED_MODEL = "shape:minilm-reranker"
+"""In place of a model that is not named."""
 
 DOCUMENT_TOKENS = 200
 """Length of a piece of the documentation."""
@@ -66,7 +55,7 @@ def run_rerank(
     if ST in options.vs and (missing := missing_modules(ST)):
         raise EmbedlibError(f"{', '.join(missing)} missing; {install_line('bench')}")
     with tempfile.TemporaryDirectory(prefix="embedlib-bench-") as scratch:
-        folder = _folder(options, Path(scratch))
+        folder = find_or_write(options.model or SEEDED_MODEL, options.config, Path(scratch)).path
         documents = _documents(options, folder)
         course = Course(
             folder=folder,
@@ -133,19 +122,6 @@ def _figures(race: Race, entry: Entry, peer_scores: Vectors | None) -> RerankFig
         max_difference=float(np.abs(scores - peer_scores).max()),
         top_overlap=len(best & peer_best) / len(peer_best),
     )
-
-
-def _folder(options: RerankOptions, scratch: Path) -> Path:
-    """Return the folder of the model; write a seeded one where none was named."""
-    if options.model is not None:
-        return find_or_write(options.model, options.config, scratch).path
-    tiny = HEADS["bert-cross-encoder"]
-    row = replace(
-        tiny,
-        config={**tiny.config, **MINILM_SIZE},
-        tokenizer_config=tiny.tokenizer_config | {"model_max_length": 512},
-    )
-    return write_variant(scratch / "model", "minilm-cross-encoder", row)
 
 
 def _documents(options: RerankOptions, folder: Path) -> list[str]:

@@ -60,6 +60,7 @@ _BERT: Final[Json] = {
     "pad_token_id": 0,
     "position_embedding_type": "absolute",
 }
+_ONE_LABEL: Final[Json] = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 _DECODER: Final[Json] = {
     "num_hidden_layers": 28,
     "num_attention_heads": 16,
@@ -137,9 +138,26 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             max_tokens=4096,
             dtype="BF16",
         ),
+        # Source: config.json of cross-encoder/ms-marco-MiniLM-L6-v2.
+        "minilm-reranker": Shape(
+            config=_BERT
+            | _ONE_LABEL
+            | {
+                "architectures": ["BertForSequenceClassification"],
+                "hidden_size": 384,
+                "num_hidden_layers": 6,
+                "intermediate_size": 1536,
+            },
+            tokenizer="word-piece",
+            pooling=None,
+            max_tokens=512,
+            prefix="bert.",
+            has_token_types=True,
+        ),
         # Source: config.json of BAAI/bge-reranker-v2-m3.
         "bge-reranker-v2-m3": Shape(
             config=_BERT
+            | _ONE_LABEL
             | {
                 "model_type": "xlm-roberta",
                 "architectures": ["XLMRobertaForSequenceClassification"],
@@ -153,8 +171,6 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
                 "pad_token_id": 1,
                 "bos_token_id": 0,
                 "eos_token_id": 2,
-                "id2label": {"0": "LABEL_0"},
-                "label2id": {"LABEL_0": 0},
             },
             tokenizer="byte-pairs-roberta",
             pooling=None,

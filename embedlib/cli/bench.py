@@ -36,7 +36,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     type=click.Choice(("encode", "rerank")),
     default="encode",
     help="What to measure. encode: embedding texts. rerank: sorting the candidates of one query; "
-    "without MODEL, with a model of MiniLM's size that has random weights.",
+    "without MODEL, with shape:minilm-reranker.",
 )
 @click.option(
     "--serve",
@@ -125,8 +125,8 @@ def bench(
     threads, on the CPU. A library computes as it comes, unless its name here says otherwise; what
     each makes of the vectors stands beside its speed. MODEL is a folder, a hub name,
     package:NAME, or shape:NAME: seeded random weights in the shape of minilm, bert-base,
-    bert-large, qwen3-0.6b, mistral-7b or, for rerank, bge-reranker-v2-m3; shape:NAME/2 has two
-    layers of it.
+    bert-large, qwen3-0.6b, mistral-7b or, for rerank, minilm-reranker and bge-reranker-v2-m3;
+    shape:NAME/2 has two layers of it.
 
     \b
     Examples:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from embedlib.bench import rerank as rerank_module
+from embedlib.bench import shape_tokenizer
 from embedlib.bench.contestants import (
     BATCH_SIZES,
     CROSS_ENCODER,
@@ -147,21 +148,13 @@ def test_the_table(options: dict[str, Any], rerank_course: Any) -> None:
 def test_without_a_model_one_is_written(
     rerank_course: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rerank_module, "MINILM_SIZE", {"num_hidden_layers": 3})
+    monkeypatch.setattr(shape_tokenizer, "TRAINING_TEXTS", 50)
+    monkeypatch.setattr(rerank_module, "SEEDED_MODEL", f"{SEEDED_MODEL}/1")
     monkeypatch.setattr(rerank_module, "DOCUMENT_TOKENS", 20)
-    written: list[Any] = []
-    write = rerank_module.write_variant
-
-    def spy(folder: Path, name: str, row: Any) -> Path:
-        written.append(row)
-        return write(folder, name, row)
-
-    monkeypatch.setattr(rerank_module, "write_variant", spy)
     given = {"vs": (), "num_texts": 5, "rounds": 1}
     result = run(rerank_course, given)
-    assert (result.model, result.num_documents) == (SEEDED_MODEL, 5)
-    assert written[0].config["num_hidden_layers"] == 3
-    assert rerank_course.fakes[RERANKER].events[0][1] == "model"
+    assert (result.model, result.num_documents) == (f"{SEEDED_MODEL}/1", 5)
+    assert rerank_course.fakes[RERANKER].events[0][1] == "shape"
 
 
 def test_what_goes_wrong(
