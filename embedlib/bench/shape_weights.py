@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.models.compiled.tensor_blocks import create_file
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import is_scoring_model, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
@@ -21,8 +21,6 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, module_shapes, 
 
 _PIECE_VALUES: Final = 1 << 23
 """Values made at once: 16 MiB of random numbers, 32 MiB of float32."""
-
-_ITEM_BYTES: Final = {"F32": 4, "BF16": 2}
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -40,17 +38,12 @@ def write_weights(folder: Path, *, seed: str, prefix: str, dtype: Literal["F32",
         dtype: how the values are stored.
     """
     shapes = _tensor_shapes(folder, prefix)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * _ITEM_BYTES[dtype]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # aligns the tensors to a multiple of 8 bytes
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    path = folder / "model.safetensors"
+    names = create_file(path, {name: (dtype, shape) for name, shape in shapes.items()})
+    with path.open("ab") as file:
         quantiles = _normal_quantiles()
-        for name, shape in shapes.items():
+        for name in names:
+            shape = shapes[name]
             table = _table(quantiles, *_distribution(name, shape), dtype)
             for numbers in _random_numbers(f"{seed}/{name}", math.prod(shape)):
                 table[numbers].tofile(file)
