@@ -84,19 +84,16 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 )
 @click.option(
     "--num-texts",
-    type=int,
     default=_DEFAULTS["num_texts"],
     help="Maximum number of texts in a bulk pass, or of candidates.",
 )
 @click.option(
     "--rounds",
-    type=int,
     default=_DEFAULTS["rounds"],
     help="Number of turns of each peer; more turns make the spread more reliable.",
 )
 @click.option(
     "--query-seconds",
-    type=float,
     default=_DEFAULTS["query_seconds"],
     help="Seconds of single queries, for embedlib and each peer alone and again during a bulk job.",
 )

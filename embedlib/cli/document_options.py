@@ -77,7 +77,6 @@ source_options = decorated(
     ),
     click.option(
         "--since-overlap",
-        type=float,
         default=3600.0,
         metavar="N",
         help="Read N seconds, or numbers, before the last value of --since-field again, for "
@@ -94,7 +93,6 @@ chunk_options = decorated(
     ),
     click.option(
         "--chunk-overlap",
-        type=int,
         default=INDEX_DEFAULTS["chunk_overlap"],
         help="Maximum tokens that a chunk repeats from the previous one.",
     ),

@@ -74,7 +74,6 @@ _EXIT_BAD_ROWS = 3
 )
 @click.option(
     "--max-delete",
-    type=float,
     default=INDEX_DEFAULTS["max_delete"],
     help="Maximum share of the rows, 0 to 1, that --delete-missing deletes; more is an error.",
 )
@@ -111,7 +110,6 @@ _EXIT_BAD_ROWS = 3
 )
 @click.option(
     "--batch-rows",
-    type=int,
     default=INDEX_DEFAULTS["batch_rows"],
     help="Maximum rows in flight, of each worker; a killed run re-embeds at most this many.",
 )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 @click.argument("model", cls=ModelArgument, required=False)
 @click.option(
     "--minutes",
-    type=float,
     default=3.0,
     help="About how long to measure. Large models and large batches need more: a pass has too few "
     "texts for them otherwise.",
