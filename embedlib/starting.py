@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,10 +19,13 @@ NO_THREADS: Final = (
     "limit, or run fewer processes"
 )
 
+_NOT_STARTED: Final = ("start new thread", os.strerror(errno.EAGAIN))
+"""How Python and libraries in C++ say it."""
+
 
 @contextmanager
 def starting_threads() -> Iterator[None]:
-    """Put what embedlib says in place of what Python says when a thread cannot be started.
+    """Put what embedlib says in place of what others say when a thread cannot be started.
 
     Raises:
         PassingBuildError: no thread can be started.
@@ -30,9 +35,9 @@ def starting_threads() -> Iterator[None]:
     except RuntimeError as error:
         if "interpreter shutdown" in str(error):
             raise PassingBuildError(
-                "a model cannot be loaded while the program ends; load it before"
+                "no thread can be started while the program ends; load models before"
             ) from error
-        if "start new thread" in str(error):
+        if any(words in str(error) for words in _NOT_STARTED):
             raise PassingBuildError(NO_THREADS) from error
         raise
 

@@ -32,6 +32,7 @@ from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
 from embedlib.indexing.sources.opening import no_document
+from embedlib.starting import starting_threads
 
 GROUP_ROWS = 512
 """Maximum rows in a group; a group is smaller when the loader waits."""
@@ -169,7 +170,8 @@ class Reader:
         self._first: Group | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="embedlib-reader", daemon=True)
-        self._thread.start()
+        with starting_threads():
+            self._thread.start()
 
     def has_rows(self) -> bool:
         """Wait for the first group, which `groups` yields later; False: the source has no rows.

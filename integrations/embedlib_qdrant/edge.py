@@ -35,7 +35,7 @@ from embedlib_qdrant.edge_folder import EdgeFolder
 from embedlib_qdrant.edge_search import EdgeSearch
 from embedlib_qdrant.full_text import check_language, edge_text_index, is_ranking
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
-from embedlib_qdrant.one_line_errors import REMEDIES
+from embedlib_qdrant.one_line_errors import is_of_engine, remedy_of
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     OWN_KEY,
@@ -59,6 +59,8 @@ _ROOM_BYTES = 64 << 20
 """Free disk space that a write needs beside four times its vectors, which are stored in the log and
 then in a segment, with their texts. The engine maps its files into memory; if the disk is full, the
 kernel ends the process with SIGBUS when it writes to them."""
+
+_LAST_REMEDY = "if nothing else helps, recreate=True (--recreate) drops these rows and starts over"
 
 
 def open_sink(url: SinkUrl) -> EdgeSink:
@@ -300,17 +302,20 @@ class EdgeSink(EdgeSearch):
         if self._shard is None:
             try:
                 self._shard = self.edge.EdgeShard.load(str(self._folder.shard))
-            except Exception as error:
+            except BaseException as error:
+                if not is_of_engine(error):
+                    raise
+                remedy = remedy_of(error)
                 # The engine locks its write-ahead log, also for reading.
-                if "WouldBlock" in str(error):
+                if remedy is None and "WouldBlock" in str(error):
                     raise SinkError(
                         f"{self.name} is open already, in this process or another, and can be open "
                         "only once; share one embedlib.Search between threads, wait for the other "
                         "process, or use a server (qdrant://)"
                     ) from error
-                said = first_line(error)
-                remedy = _remedy_of(error)
-                raise SinkError(f"{self.name} cannot be opened: {said}; {remedy}") from error
+                raise SinkError(
+                    f"{self.name} cannot be opened: {first_line(error)}; {remedy or _LAST_REMEDY}"
+                ) from error
         return self._shard
 
     def _flush(self) -> None:
@@ -325,13 +330,6 @@ class EdgeSink(EdgeSearch):
 
     def _count(self, shard: Any) -> int:
         return int(shard.count(self.edge.CountRequest(exact=True)))
-
-
-def _remedy_of(error: Exception) -> str:
-    for code, remedy in REMEDIES.items():
-        if f"(os error {code})" in str(error):  # Rust's words for errno
-            return remedy
-    return "if nothing else helps, recreate=True (--recreate) drops these rows and starts over"
 
 
 def _as_lists(vectors: Vectors) -> Iterator[list[float]]:

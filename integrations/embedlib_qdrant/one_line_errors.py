@@ -15,9 +15,29 @@ REMEDIES = {
     errno.ENOSPC: "its disk is full; make room and run again",
     errno.EMFILE: "too many files are open; allow more with ulimit -n",
     errno.ENOMEM: "the memory is full; run again when there is more",
+    errno.EAGAIN: "no more threads can be started; raise the limit (ulimit -u, or the pids limit "
+    "of the container), or run fewer processes",
 }
 """What to do by error number, where the system is the cause and the stored rows are intact: these
 messages must not advise to drop them."""
+
+
+def is_of_engine(error: BaseException) -> bool:
+    """Return whether it is an error, or the exception for a panic of the engine.
+
+    That derives from BaseException, and the module that its class names cannot be imported.
+    """
+    return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
+
+
+def remedy_of(error: BaseException) -> str | None:
+    """Return what to do where the system is the cause; None: it is not, or is not known."""
+    said = str(error)
+    for code, remedy in REMEDIES.items():
+        # Rust's words for errno, those of an error and those of a panic.
+        if f"(os error {code})" in said or f"Os {{ code: {code}," in said:
+            return remedy
+    return None
 
 
 @contextmanager
@@ -27,5 +47,10 @@ def one_line_errors(name: str, what: str) -> Iterator[None]:
         yield
     except SinkError:
         raise
-    except Exception as error:
-        raise SinkError(f"{name} {what}: {first_line(error)}") from error
+    except BaseException as error:
+        if not is_of_engine(error):
+            raise
+        remedy = remedy_of(error)
+        raise SinkError(
+            f"{name} {what}: {first_line(error)}{f'; {remedy}' if remedy else ''}"
+        ) from error

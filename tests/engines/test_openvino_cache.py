@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import openvino as ov
@@ -278,6 +279,24 @@ def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
     limit_threads(1000)
     calls.clear()
     vectors(files, folder)
+    assert calls == WARM
+
+
+def test_a_thread_that_the_library_cannot_start_is_no_fault_of_the_entry(
+    files: ModelFiles, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = Mock(side_effect=RuntimeError("core.cpp:1:\nResource temporarily unavailable"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ov.Core, "compile_model", lacking)
+        with pytest.raises(PassingBuildError, match="no more threads can be started"):
+            vectors(files, tmp_path)
+    vectors(files, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ov.Core, "import_model", lacking)
+        with pytest.raises(PassingBuildError, match="no more threads can be started"):
+            vectors(files, tmp_path)
+    calls.clear()
+    vectors(files, tmp_path)
     assert calls == WARM
 
 

@@ -24,6 +24,7 @@ from embedlib.errors import (
     EmbedlibError,
     EngineOutOfMemoryError,
     EngineRunError,
+    PassingBuildError,
     SinkError,
     SourceError,
 )
@@ -1104,6 +1105,16 @@ def test_another_model_is_refused_before_anything_is_embedded(
     assert embedder.stats().num_texts == before
     run(numbered(2), store, embedder, recreate=True)
     expect(store, numbered(2), embedder)
+
+
+def test_where_no_thread_is_left_a_load_says_so(
+    store: FakeStore, embedder: Embedder, limit_threads: Callable[[int], list[str]]
+) -> None:
+    started = limit_threads(1)
+    with pytest.raises(PassingBuildError, match="no more threads can be started"):
+        run(numbered(3), store, embedder)
+    assert started == ["embedlib-sink"]
+    assert "embedlib-sink" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_threads_end_with_the_load(store: FakeStore, embedder: Embedder) -> None:

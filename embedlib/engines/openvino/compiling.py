@@ -35,7 +35,7 @@ from embedlib.engines.openvino.stages import Request, Stages
 from embedlib.engines.openvino.weightless import WITHOUT_WEIGHTS, refer
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.mapped import mapped_files
-from embedlib.starting import WorkerPool
+from embedlib.starting import WorkerPool, starting_threads
 from embedlib.version import __version__
 
 Settings = Mapping[str, Any]
@@ -234,7 +234,7 @@ def _import(
     if kept is None:
         return None
     try:
-        with entry.trying():
+        with entry.trying(), starting_threads():
             # Writable for Python's sake: the pages are private and nobody writes.
             content = np.memmap(entry.blob, np.uint8, mode="c")
             parts = [ov.Tensor(content[start:end], shared_memory=True) for start, end in kept.parts]

@@ -45,7 +45,7 @@ from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError, EngineUnavailableError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
-from embedlib.starting import WorkerPool, check_threads
+from embedlib.starting import WorkerPool, check_threads, starting_threads
 
 LOADING_THREADS: Final = 5
 """The library has one for each of the layout's threads and lane, and some while it compiles. Where
@@ -83,7 +83,8 @@ class OpenVINOEngine:
         lanes = [Lane.BULK] * layout.streams + [Lane.QUERY]
         bulk_threads = BulkThreads()
         try:
-            loaded = _load(spec, weights, layout, cache, bulk_threads)
+            with starting_threads():
+                loaded = _load(spec, weights, layout, cache, bulk_threads)
             # The last compiled model is the one for queries; the first request is the callers'.
             self._models = CompiledModels(
                 loaded,

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from embedlib.errors import ClosedError
 from embedlib.indexing.sinks.protocol import Sink
+from embedlib.starting import starting_threads
 
 _INTERRUPTED_SECONDS = 2.0
 """How long an interrupted load waits for the running call to the destination."""
@@ -30,13 +31,18 @@ class SinkThread:
     """
 
     def __init__(self, name: str = "embedlib-sink") -> None:
-        """Start the thread; the name is only for messages and debuggers."""
+        """Start the thread; the name is only for messages and debuggers.
+
+        Raises:
+            PassingBuildError: no thread can be started.
+        """
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._pid = os.getpid()
         self._is_ending = False
         self._has_ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        with starting_threads():
+            self._thread.start()
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue a call; the future gets its result or its exception.
@@ -110,7 +116,8 @@ def _make(future: Future[Any], function: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        future.set_result(function())
+        with starting_threads():  # those of the destination
+            future.set_result(function())
     except BaseException as error:  # the future raises it in the thread that waits
         future.set_exception(error)
         del future, function  # the error's traceback holds this frame

@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 import pytest
 
-from embedlib.errors import ClosedError
+from embedlib.errors import ClosedError, PassingBuildError
 from embedlib.indexing.sinks.thread import SinkThread
 
 
@@ -51,6 +52,17 @@ def test_a_forked_child_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         assert thread.end(print) is None
         assert thread.close(None)
     assert thread.submit(lambda: 7).result(5) == 7
+    assert thread.close(5)
+
+
+def test_where_no_thread_is_left_it_says_so(limit_threads: Callable[[int], list[str]]) -> None:
+    limit_threads(1)
+    thread = SinkThread()
+    with pytest.raises(PassingBuildError, match=r"no more threads can be started .*raise the"):
+        SinkThread()
+    started = thread.submit(threading.Thread(target=print).start)  # as a sink may do
+    with pytest.raises(PassingBuildError, match="no more threads"):
+        started.result(5)
     assert thread.close(5)
 
 

@@ -25,6 +25,7 @@ from embedlib.testing import check_sink
 from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
 from embedlib_qdrant import edge as edge_module
 from embedlib_qdrant import edge_folder, edge_search
+from tests.panics import PanicException
 
 qdrant_edge = pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
 
@@ -364,6 +365,7 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
         ("No space left on device (os error 28)", "make room"),
         ("Too many open files (os error 24)", "ulimit -n"),
         ("Cannot allocate memory (os error 12)", "memory is full"),
+        ("thread pool: Resource temporarily unavailable (os error 11)", "ulimit -u"),
         ("segment: bad magic number", r"recreate=True \(--recreate\) drops these rows"),
     ],
 )
@@ -378,6 +380,27 @@ def test_what_the_system_refuses_is_no_reason_to_drop_the_rows(
     with pytest.raises(SinkError, match=remedy) as caught:
         sink.search(make_vectors(make_rows(1))[0], 1)
     assert ("--recreate" in str(caught.value)) == ("os error" not in said)
+
+
+def test_a_panic_without_threads_is_one_line(make: Callable[..., Any]) -> None:
+    said = "unwrap() on Os { code: 11, kind: WouldBlock, message: 'temporarily unavailable' }\nnote"
+    shard = SimpleNamespace(
+        create=Mock(side_effect=PanicException(said)), load=Mock(side_effect=PanicException(said))
+    )
+    new = make()
+    new.edge = SimpleNamespace(**{**vars(qdrant_edge), "EdgeShard": shard})
+    with pytest.raises(SinkError, match=r"cannot be created: .*no more threads") as caught:
+        new.begin(TARGET, ignore)
+    assert "\n" not in str(caught.value)
+    new.close()
+    load(make)
+    sink = make()
+    sink.edge = SimpleNamespace(EdgeShard=shard)
+    with pytest.raises(SinkError, match=r"cannot be opened: .*no more threads"):
+        sink.inspect()
+    shard.load.side_effect = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        sink.inspect()
 
 
 def test_a_disk_that_is_nearly_full_is_told_before_the_engine_is_killed(
