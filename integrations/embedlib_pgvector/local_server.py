@@ -32,6 +32,9 @@ _SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
 _DISK_FULL = "No space left on device"
 """What the operating system calls it, and Postgres passes on."""
 
+_FATAL = re.compile(r"(?:FATAL|PANIC): .*(?:\n.*(?:DETAIL|HINT): .*)*")
+"""Why Postgres ends. Source: https://www.postgresql.org/docs/current/runtime-config-logging.html"""
+
 _ALONE: Final = threading.RLock()
 """Of the package, whose own lock between processes is one object for all folders and threads."""
 
@@ -159,7 +162,9 @@ class LocalServer:
             )
         error, log = said[-2], said[-1]
         where = f"; its log is {self._log}" if self._log.is_file() else ""
-        last = next(iter(log.strip().splitlines()[-1:]), error)
+        # The log ends with "database system is shut down", and initdb leaves no log.
+        fatal = _FATAL.findall(log or "\n".join(said))
+        last = next(iter((fatal or log.strip().splitlines())[-1:]), error)
         return f"the local server does not start: {' '.join(last.split())}{where}"
 
     @property

@@ -145,6 +145,28 @@ def test_the_log_that_is_named_exists(
     assert message.endswith(f"does not start: FATAL: bad setting; its log is {pg_folder}/db/log")
 
 
+FEW_FILES = (
+    "[7] FATAL:  insufficient file descriptors\n[7] DETAIL:  System allows 27, server needs 58.\n"
+)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_why_postgres_ended_is_told(
+    is_new: bool, pg_folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says last is something else: that it removes the folder, or that it is down."""
+    wall, log = (FEW_FILES, "") if is_new else ("a wall", FEW_FILES)
+    if not is_new:
+        (pg_folder / "db").mkdir()
+        (pg_folder / "db" / "PG_VERSION").write_text("18\n")
+    message = fails_to_start(
+        monkeypatch, url, f"{wall}initdb: removing", f"{log}LOG:  shut down\n" if log else None
+    )
+    reason = "FATAL: insufficient file descriptors [7] DETAIL: System allows 27, server needs 58."
+    where = "" if is_new else f"; its log is {pg_folder}/db/log"
+    assert message.endswith(f"does not start: {reason}{where}")
+
+
 @pytest.mark.parametrize("as_named", [os.fspath, os.fsencode])  # the package's lock takes bytes
 def test_the_lock_of_another_user_is_named(
     as_named: Callable[[Path], str | bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
