@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from embedlib.config import Config
 from embedlib.errors import (
@@ -41,6 +42,8 @@ _IGNORE = (
 )
 # Owner of models that are named without one; sentence-transformers assumes it too.
 _DEFAULT_OWNER = "sentence-transformers"
+TIMEOUT: Final = 10
+"""Seconds that the hub may take for a part of an answer; its client's own is the same."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
@@ -187,15 +190,20 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
     remedy = ""
     for repo in _repositories(name):
         try:
-            snapshot = huggingface_hub.snapshot_download(
-                repo,
-                revision=config.revision,
-                token=config.token,
-                cache_dir=config.cache_folder,
-                local_files_only=config.local_files_only,
-                allow_patterns=[*_SETTINGS, *([_WEIGHTS] if with_weights else [])],
-                ignore_patterns=list(_IGNORE),
-            )
+            silence = silence_of(repo, config)
+            try:
+                snapshot = huggingface_hub.snapshot_download(
+                    repo,
+                    revision=config.revision,
+                    token=config.token,
+                    cache_dir=config.cache_folder,
+                    local_files_only=config.local_files_only or silence is not None,
+                    allow_patterns=[*_SETTINGS, *([_WEIGHTS] if with_weights else [])],
+                    ignore_patterns=list(_IGNORE),
+                )
+            except errors.LocalEntryNotFoundError as error:
+                error.__cause__ = silence or error.__cause__  # what `explain` tells
+                raise
         except Exception as error:  # the hub's client also raises errors of its HTTP library
             what, remedy = explain(error, config)
             tried.append(f"hub repository {repo!r} ({what})")
@@ -210,10 +218,28 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
         found = ModelFolder(name=name, path=Path(snapshot), revision=Path(snapshot).name)
         if with_weights:
             _check_weights(repo, found)
-        if may_have(found.path, MODULES):
+        if silence is None and may_have(found.path, MODULES):
             _ask_for_modules(repo, found.path.name, config)
         return found
     raise ModelNotFoundError(_not_found(name, tried, remedy))
+
+
+def silence_of(repo: str, config: Config) -> Exception | None:
+    """Return the error of a hub that does not answer in time; None: it may be asked, or must not.
+
+    `snapshot_download` asks it without a limit of time, also for a model that is in the cache.
+    """
+    from huggingface_hub import HfApi, constants
+
+    if config.local_files_only or constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        HfApi(token=config.token).model_info(repo, revision=config.revision, timeout=TIMEOUT)
+    except Exception as error:
+        # Of requests, or of httpx, which names them alike; `snapshot_download` meets all others.
+        if "Timeout" in type(error).__name__:
+            return error
+    return None
 
 
 def _ask_for_modules(repo: str, commit: str, config: Config) -> None:

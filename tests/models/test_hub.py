@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from embedlib.models.hub_cache import may_have
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
+from tests.models.fake_hub import FakeHub, use_hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECRET = "hf_verysecret"
@@ -406,6 +408,7 @@ def test_the_hub_is_asked_for_what_the_cache_may_lack(
     )
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "silence_of", lambda *_: None)
     assert resolve("owner/model", token=SECRET).revision == COMMIT
     assert asked == [("owner/model", "modules.json", COMMIT, SECRET)]
 
@@ -511,6 +514,7 @@ def test_an_unreachable_hub_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "silence_of", lambda *_: None)
     with pytest.raises(ModelNotFoundError, match="cannot be reached: ConnectionError: name not"):
         resolve("owner/model")
 
@@ -577,3 +581,18 @@ def test_offline_opens_no_socket(how: str, tmp_path: Path) -> None:
     assert commits == [COMMIT, COMMIT]
     assert "no model 'missing'" in message
     assert "offline mode is on (local_files_only or HF_HUB_OFFLINE)" in message
+
+
+def test_a_hub_that_takes_connections_and_never_answers_keeps_no_load_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "TIMEOUT", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        use_hub(FakeHub({}, url=f"http://127.0.0.1:{silent.getsockname()[1]}"), monkeypatch)
+        said = r"not in the cache, and the hub cannot be reached: ReadTimeout.*check the connection"
+        with pytest.raises(ModelNotFoundError, match=said):
+            resolve("owner/model", cache_folder=tmp_path)
+        make_cached(tmp_path, "owner/model")
+        for revision in (None, COMMIT):
+            found = resolve("owner/model", cache_folder=tmp_path, revision=revision)
+            assert found.revision == COMMIT
