@@ -189,8 +189,9 @@ class _OpenBatch:
 
         Args:
             sequence: the sequence to add.
-            num_alike: number of queued sequences that are no longer than this one, including it;
-                None: they are in no order, and the padding of the whole batch is bounded.
+            num_alike: number of queued sequences that are no longer than this one, including it,
+                where the longest come first; None: they are in no order, and the padding of the
+                whole batch is bounded.
         """
         if sequence.job.is_over:
             return True
@@ -216,9 +217,6 @@ class _OpenBatch:
         return True
 
     def _padding(self, sequence: TokenizedText, num_alike: int) -> int:
-        """Return the padding tokens saved if this sequence started a new batch instead."""
-        longer = sequence.num_tokens - self._longest
-        if longer > 0:
-            return longer * self._num_distinct
+        """Return the padding tokens saved if this sequence, no longer one, started a new batch."""
         room = self._budget // self._longest - self._num_distinct
-        return -longer * min(room, num_alike)
+        return (self._longest - sequence.num_tokens) * min(room, num_alike)
