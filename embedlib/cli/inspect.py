@@ -18,11 +18,13 @@ from embedlib.cli.options import (
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
+from embedlib.errors import count_of
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.engine_folder import Manifest
     from embedlib.models.opening import OpenedModel
     from embedlib.models.prompts import Prompts, Role
+    from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import (
         Encoder,
         Head,
@@ -72,7 +74,8 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     from embedlib.models.reading.pack_file import is_pack, open_pack
 
     with loading(model, config.cache_folder):
-        opened, spec = _read(model, config, with_weights=fingerprint)
+        opened, files = _read(model, config, with_weights=fingerprint)
+    spec, table = files.spec, None if files.queries is None else files.queries.spec.encoder
     if spec.head is not None and fingerprint:
         raise click.UsageError(
             "--fingerprint: fingerprints are stored with vectors, but this model makes scores"
@@ -89,6 +92,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             **({"pack_digest": pack.index_digest} if pack else {}),
             **({"compiled": _compiled_facts(opened.manifest)} if opened.manifest else {}),
             **spec_facts(spec),
+            **({"query_table_tokens": table.vocab_size} if table else {}),
             **_prompts_as_json(prompts),
         }
         print_json(content, indent=2)
@@ -103,21 +107,26 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             *([("compiled to", _describe_compiled(opened.manifest))] if opened.manifest else []),
             *_encoder_rows(spec.encoder),
             ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),
-            ("modules", "\n".join(_describe(module) for module in spec.modules)),
+            ("modules", "\n".join(map(_describe, spec.modules)) or "none"),
+            *(
+                [("of queries", f"weights from a table of {table.vocab_size} tokens")]
+                if table
+                else []
+            ),
             *(_embedding_rows(spec, prompts) if spec.head is None else _head_rows(spec.head)),
             *([("fingerprint", digest)] if digest else []),
         ]
     )
 
 
-def _read(model: str, config: Config, *, with_weights: bool) -> tuple[OpenedModel, ModelSpec]:
+def _read(model: str, config: Config, *, with_weights: bool) -> tuple[OpenedModel, ModelFiles]:
     from embedlib.models.opening import OpenedModel
 
     if with_weights:
         opened = OpenedModel.find(model, config)
-        return opened, opened.read_files(with_head=opened.has_head).spec
+        return opened, opened.read_files(with_head=opened.has_head)
     with OpenedModel.described(model, config) as opened:
-        return opened, opened.read_files(with_head=opened.has_head).spec
+        return opened, opened.read_files(with_head=opened.has_head)
 
 
 def _fingerprint(model: str, config: Config) -> str:
@@ -138,7 +147,7 @@ def _describe_compiled(manifest: Manifest) -> str:
 
 def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:
     if encoder.is_table:
-        size = f"{encoder.vocab_size} tokens, {encoder.hidden_size} numbers each"
+        size = f"{encoder.vocab_size} tokens, {count_of(encoder.hidden_size, 'number')} each"
         return [("family", f"{encoder.family}, a table without a transformer"), ("table", size)]
     heads = f"{encoder.num_heads} heads"
     if encoder.num_kv_heads != encoder.num_heads:

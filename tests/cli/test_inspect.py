@@ -16,6 +16,8 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
+from tests.tiny_sparse import write_router, write_sparse_model, write_token_weights
+from tests.tiny_static import write_static_model
 
 Run = Callable[..., Result]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -251,3 +253,33 @@ def test_a_late_interaction_model(variant: str, run: Run, tmp_path: Path) -> Non
     refused = run("encode", tmp_path, "-", stdin="a text\n")
     assert refused.exit_code == 1
     assert "embedlib encode needs one vector per text" in refused.stderr
+
+
+def test_a_table_has_no_layers(run: Run, tmp_path: Path) -> None:
+    rows = table(run("inspect", write_static_model(tmp_path / "static")).stdout)
+    assert rows["family"] == "static, a table without a transformer"
+    assert rows["table"] == "187 tokens, 24 numbers each"
+    assert "layers" not in rows
+    rows = table(run("inspect", write_token_weights(tmp_path / "weights")).stdout)
+    assert (rows["table"], rows["modules"]) == ("187 tokens, 1 number each", "none")
+
+
+@pytest.mark.parametrize(
+    ("variant", "pooling"),
+    [
+        ("roberta-splade", "splade: sum of the logits' logarithms"),
+        ("distilbert-splade", "splade: max of the logits' logarithms of the logarithm"),
+    ],
+)
+def test_a_sparse_model(variant: str, pooling: str, run: Run, tmp_path: Path) -> None:
+    rows = table(run("inspect", write_sparse_model(tmp_path, variant)).stdout)
+    assert rows["modules"].splitlines()[-1] == pooling
+    assert "of queries" not in rows
+
+
+def test_a_router_says_that_queries_are_looked_up(run: Run, tmp_path: Path) -> None:
+    folder = write_router(tmp_path)
+    rows = table(run("inspect", folder).stdout)
+    assert rows["layers"].startswith("2, ")
+    assert rows["of queries"] == "weights from a table of 187 tokens"
+    assert json.loads(run("inspect", folder, "--json").stdout)["query_table_tokens"] == 187

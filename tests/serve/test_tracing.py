@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +128,27 @@ def test_the_run_of_a_job_is_linked_to_the_request_that_made_it(
 def test_a_collector_is_an_address() -> None:
     with pytest.raises(ConfigError, match="must begin with http:// or https://; give"):
         open_tracing("collector:4317")
+
+
+def test_spans_reach_a_collector() -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="no extra otel")
+    paths: list[str] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            paths.append(self.path if b"a span" in body else "no span")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        tracing = open_tracing(f"http://127.0.0.1:{server.server_port}/")
+        tracing._tracer.start_span("a span").end()
+        tracing.close()
+        answering.join()
+    assert paths == ["/v1/traces"]

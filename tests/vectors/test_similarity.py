@@ -56,6 +56,16 @@ def test_no_vectors_give_no_rows(kind: Similarity) -> None:
     assert similarity_pairwise(kind, nothing, nothing).shape == (0,)
 
 
+@pytest.mark.parametrize("kind", get_args(Similarity))
+def test_sparse_vectors_compare_as_their_dense_form(kind: Similarity) -> None:
+    sparse = [[{i: x for i, x in enumerate(row) if x} for row in side] for side in (A, B)]
+    # 7 is a token that one side alone has: it counts for lengths and distances.
+    dense = [[[*row, 0.0] for row in A], [[*row, 2.0] for row in B]]
+    second = [{**row, 7: 2.0} for row in sparse[1]]
+    expected = similarity(kind, *dense)
+    np.testing.assert_allclose(similarity(kind, sparse[0], second), expected, atol=1e-6)
+
+
 def test_one_sparse_side_is_refused() -> None:
     sparse = [{3: 1.0}, {5: 2.0}]
     for first, second in ((sparse, A), (A, sparse)):

@@ -184,6 +184,25 @@ def test_ends_that_are_not_those_of_tokenizer_json_are_refused(
         _load(folder)
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_an_added_token_without_an_embedding_is_refused(tmp_path: Path, is_nested: bool) -> None:
+    # Qwen3 and Llama 3 have their template beside ByteLevel, in a Sequence.
+    folder = write_tiny_model(tmp_path, "qwen3")
+    template = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"[SEP]": {"id": "[SEP]", "ids": [9999], "tokens": ["[SEP]"]}},
+    }
+    parts = {"type": "Sequence", "processors": [template]}
+    _change(folder / "tokenizer.json", post_processor=parts if is_nested else template)
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: .*9999"):
+        _load(folder)
+
+
 def test_special_tokens_can_be_text(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     assert _load(folder).encode("[SEP]", add_special_tokens=False).tokens == ["[SEP]"]
