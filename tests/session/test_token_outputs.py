@@ -371,6 +371,8 @@ def test_sparse_and_multi_vector(m3: Path) -> None:
         awaited = asyncio.run(embedder.aencode(TEXTS[3], prompt="", output_value="sparse"))
         many = embedder.encode(TEXTS * 7, prompt="", output_value="sparse")
         embedder.encode(TEXTS, prompt="", precision="binary")  # and sentences beside them
+        assert embedder.similarity_fn_name == "cosine"
+        products = embedder.similarity(sparse, alone)
     found = [
         (row, token_id, weight)
         for row, weights in enumerate(sparse)
@@ -380,6 +382,9 @@ def test_sparse_and_multi_vector(m3: Path) -> None:
     np.testing.assert_allclose(np.array(found)[:, 2], arrays["sparse"][:, 2], atol=1e-4)
     assert alone == pytest.approx(sparse[3], abs=1e-5)
     assert awaited == alone
+    # Not the cosine of the sentences. Source: `compute_lexical_matching_score` of FlagEmbedding.
+    by_hand = [[sum(w * row.get(id_, 0) for id_, w in alone.items())] for row in sparse]
+    np.testing.assert_allclose(products, by_hand, rtol=1e-5)
     for weights, expected in zip(many, sparse * 7, strict=True):
         assert weights == pytest.approx(expected, abs=1e-5)
     for rows, wanted in zip(multi, rows_of(arrays), strict=True):
