@@ -388,6 +388,9 @@ def test_tokenize_and_decode(client: Client) -> None:
     assert vllm == {"tokens": [97, 98], "count": 2, "max_model_len": 32}
     document = {"inputs": "a", "model": "embed", "prompt_name": "document"}
     assert len(client.post("/tokenize", document)[0]) == 1  # as /embed takes it
+    status, error = client.refuse("/tokenize", {**document, "prompt_name": "nobody"})
+    assert status == 422
+    assert error["error"] == "prompt_name = 'nobody'; the prompts are: document, query"
     assert client.post("/decode", {"ids": [[97, 98], [99]], "model": "embed"}) == ["ab", "c"]
     assert client.post("/decode", {"ids": [97], "model": "embed"}) == ["a"]
     status, error = client.refuse("/decode", {"ids": [256], "model": "embed"})
@@ -400,6 +403,15 @@ def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
     assert first[0]["index"] == 0
     assert np.allclose(second, unit(rows_of(["a"])))
     assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
+
+
+def test_the_root_answers_as_the_route_of_what_is_asked(client: Client) -> None:
+    for path, body in (
+        ("/predict", {"inputs": "abc", "model": "label"}),
+        ("/rerank", {"query": "q", "texts": ["a", "bc"]}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", "bc"]}}),
+    ):
+        assert client.post("/", body) == client.post(path, body)
 
 
 def test_vertex_counts_each_instance_for_itself(client: Client) -> None:

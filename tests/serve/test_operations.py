@@ -624,6 +624,10 @@ def test_a_model_whose_load_has_a_bug_is_told() -> None:
     status, answer = client.refuse("/v1/embeddings", {"input": "a"})
     assert status == 503
     assert "IndexError: list index out of range" in answer["error"]["message"]
+    told = client.send("GET", "/v1/models/broken").json()
+    assert told["state"] == "failed"
+    assert "IndexError: list index out of range" in told["error"]
+    assert "task" not in told
     assert application.failure is not None
     client.close()
 

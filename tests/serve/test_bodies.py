@@ -1,0 +1,67 @@
+"""How much of the bodies is held, of one request and of all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from embedlib.serve.asgi import Request
+from embedlib.serve.bodies import BodyReader
+from embedlib.serve.endable import Endable
+from embedlib.serve.errors import ClientGoneError, HTTPError
+
+GONE = {"type": "http.disconnect"}
+
+
+def part(size: int, *, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": b"x" * size, "more_body": more}
+
+
+def read(reader: BodyReader, *messages: dict[str, Any]) -> bytes:
+    """Read a body that says nothing of its length, as those in chunks."""
+    left = iter(messages)
+
+    async def receive() -> Any:
+        found = next(left, None)
+        if found is None:
+            await asyncio.Event().wait()  # the client sends no more
+        return found
+
+    async def in_block() -> bytes:
+        with Endable() as block:
+            return await reader.read(Request("POST", "/", "", {}, ""), receive, block)
+
+    return asyncio.run(in_block())
+
+
+def test_bodies_are_held_until_they_are_answered() -> None:
+    reader = BodyReader(max_bytes=8, max_held_bytes=10, seconds=30)
+    first = read(reader, part(3, more=True), part(5))
+    assert first == b"x" * 8
+    with pytest.raises(HTTPError, match="11 bytes of requests wait for an answer, the limit is 10"):
+        read(reader, part(2, more=True), part(1))
+    assert reader.held_bytes == 8
+    second = read(reader, part(2))
+    for body in (first, second):
+        reader.release(body)
+    assert reader.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("messages", "error", "status"),
+    [
+        ([part(6, more=True), part(3)], HTTPError, 413),
+        ([part(6, more=True), GONE], ClientGoneError, None),
+        ([part(6, more=True)], HTTPError, 408),
+    ],
+)
+def test_nothing_is_held_of_a_body_that_is_given_up(
+    messages: list[dict[str, Any]], error: type[Exception], status: int | None
+) -> None:
+    reader = BodyReader(max_bytes=8, max_held_bytes=10, seconds=0 if status == 408 else 30)
+    with pytest.raises(error) as caught:
+        read(reader, *messages)
+    assert getattr(caught.value, "status", None) == status
+    assert reader.held_bytes == 0
