@@ -90,7 +90,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:  # not while a shell completes
             near = get_close_matches(args[0], _COMMANDS, n=1)
             way = f"Did you mean {near[0]!r}?" if near else "`embedlib --help` lists all commands."
             ctx.fail(f"No such command {shortened(args[0])!r}. {way}")

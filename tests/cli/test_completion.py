@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from embedlib.cli import main
 
@@ -85,3 +85,24 @@ def test_a_user_without_a_home_folder_is_told(run: Run, monkeypatch: pytest.Monk
     done = run("completion", "bash", "--install")
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: this user has no home folder; set HOME, or let `embedlib")
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        (["en"], ["plain,encode"]),
+        (["encode", ""], ["file,"]),  # MODEL, which may be a folder
+        (["encode", "--thr"], ["plain,--threads"]),
+        (["encode", "--engine", "openv"], ["plain,openvino"]),
+        (["encdoe", "enc"], ["plain,encode"]),  # after a mistyped command: no traceback
+    ],
+)
+def test_what_a_shell_is_offered(words: list[str], completions: list[str]) -> None:
+    env = {
+        "_EMBEDLIB_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["embedlib", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = CliRunner().invoke(main, prog_name="embedlib", env=env)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == completions
