@@ -16,8 +16,8 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
-from tests.tiny_sparse import write_router, write_sparse_model, write_token_weights
-from tests.tiny_static import write_static_model
+from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
+from tests.tiny_models.static import write_static_model
 
 Run = Callable[..., Result]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
