@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -133,4 +133,6 @@ def use_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    # huggingface_hub 0.x has a copy of it.
+    monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

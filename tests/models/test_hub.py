@@ -550,7 +550,8 @@ from embedlib.errors import ModelNotFoundError
 from embedlib.models.hub import resolve
 
 def refuse_sockets(event, arguments):
-    if event.startswith("socket."):
+    # When imported, urllib3 of huggingface_hub 0.x binds one to ::1, to know whether it can.
+    if event.startswith("socket.") and event not in ("socket.__new__", "socket.bind"):
         # Not an Exception: nothing on the way may catch it.
         raise SystemExit(f"a socket was used: {event} {arguments}")
 
@@ -566,7 +567,7 @@ for name in "owner/model", "owner/partial", "missing":
 
 
 @pytest.mark.parametrize("how", ["argument", "variable"])
-def test_offline_opens_no_socket(how: str, tmp_path: Path) -> None:
+def test_offline_opens_no_connection(how: str, tmp_path: Path) -> None:
     make_cached(tmp_path, "owner/model")
     (make_cached(tmp_path, "owner/partial") / "modules.json").unlink()
     done = subprocess.run(

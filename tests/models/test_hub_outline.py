@@ -25,6 +25,7 @@ from embedlib.errors import (
     ModelWeightsError,
 )
 from embedlib.models import hub_outline
+from embedlib.models.hub import resolve
 from embedlib.models.opening import OpenedModel
 from embedlib.models.weights.load import find_tensors
 from embedlib.models.weights.safetensors_files import list_tensors
@@ -130,15 +131,14 @@ def test_what_is_cached_is_not_asked_for(
         assert found is None
 
 
-@pytest.mark.parametrize("is_set", ["option", "variable"])
-def test_offline_opens_no_socket(
-    hub: FakeHub, config: Config, monkeypatch: pytest.MonkeyPatch, is_set: str
+def test_offline_opens_no_connection(
+    hub: FakeHub, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not for the sizes of weights either, where the settings are in the cache."""
+    resolve(REPO, config, with_weights=False)
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("connected"))
-    if is_set == "variable":
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelNotFoundError, match="offline mode is on"):
-        Embedder(REPO, config=replace(config, local_files_only=is_set == "option"))
+    with pytest.raises((ModelWeightsError, ModelNotFoundError)):  # by huggingface_hub's version
+        Embedder(REPO, config=replace(config, local_files_only=True))
 
 
 def test_small_weights_are_downloaded_at_once(hub: FakeHub, folder: Path, config: Config) -> None:
