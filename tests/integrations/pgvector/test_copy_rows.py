@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pgvector.psycopg import HalfVector, register_vector
+from pgvector.psycopg import register_vector
+from pgvector.psycopg.halfvec import HalfVector
 from psycopg.types.json import Jsonb
 
 from embedlib.errors import SinkError
