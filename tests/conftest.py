@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -217,3 +219,19 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every stream pass for a terminal, as far as progress goes."""
     for module in ("embedlib.screens", "embedlib.progress", "embedlib.session.running"):
         monkeypatch.setattr(f"{module}.terminal_columns", lambda _: 80)
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Path], None]:
+    """Pretends that a path is below a folder that may not be searched; root may search all."""
+
+    def forbid(forbidden: str | Path) -> None:
+        def refuse(path: Any, **options: Any) -> os.stat_result:
+            if not isinstance(path, int) and os.fspath(path) == os.fspath(forbidden):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return look(path, **options)
+
+        look = os.stat
+        monkeypatch.setattr(os, "stat", refuse)
+
+    return forbid

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedlib.errors import SourceError
-from embedlib.indexing.sources.file_bytes import STDIN, BrokenFileError
+from embedlib.indexing.sources.file_bytes import STDIN, BrokenFileError, is_denied
 from embedlib.indexing.sources.file_formats import FORMATS, place_of, read_rows, suffix_of
 from embedlib.indexing.sources.row_fields import RawRow
 
@@ -50,12 +50,13 @@ def input_paths(inputs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the inputs of a command, of which all exist; standard input if it is given none.
 
     Raises:
-        SourceError: a file does not exist.
+        SourceError: a file does not exist, or is in a folder that may not be searched.
     """
     paths = inputs or (STDIN,)
     for path in paths:
         if path != STDIN and not os.path.exists(path):
-            raise SourceError(f"cannot read {place_of(path)}: no such file; - is standard input")
+            why = "Permission denied" if is_denied(path) else "no such file; - is standard input"
+            raise SourceError(f"cannot read {place_of(path)}: {why}")
     return paths
 
 

@@ -143,13 +143,20 @@ def _expanded(name: str) -> Path:
 
 
 def _check_folder(folder: Path, name: str) -> Path:
-    if not os.path.exists(folder):
-        kind = "pack" if name.endswith(PACK_SUFFIX) else "model folder"
+    kind = "pack" if name.endswith(PACK_SUFFIX) else "model folder"
+    try:
+        os.stat(folder)
+    except PermissionError as error:
+        raise ModelNotFoundError(
+            f"{kind} {name!r:.300} cannot be read: {error.strerror}; this user may not search one "
+            "of the folders above it"
+        ) from error
+    except (OSError, ValueError) as error:  # ValueError: no file can have that name
         raise ModelNotFoundError(
             f"no {kind} {name!r:.300}: the path does not exist (working directory: "
             f"{os.getcwd()!r}); "
             "check the spelling"
-        )
+        ) from error
     if is_pack(folder):
         return folder.absolute()
     if not folder.is_dir():

@@ -78,9 +78,19 @@ class LocalServer:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder holds a database."""
-        # Source: https://www.postgresql.org/docs/current/storage-file-layout.html
-        return (self._path / "PG_VERSION").is_file()
+        """Whether the folder holds a database.
+
+        Raises:
+            SinkError: it may not be read.
+        """
+        try:
+            # Source: https://www.postgresql.org/docs/current/storage-file-layout.html
+            os.stat(self._path / "PG_VERSION")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise SinkError(f"{self._name} cannot be read: {error.strerror}") from error
+        return True
 
     @property
     def is_own(self) -> bool:

@@ -235,6 +235,14 @@ def test_an_input_that_is_missing_is_told_before_the_work(
     assert fake.made == []
 
 
+def test_an_input_that_may_not_be_seen_is_not_called_missing(
+    run: Run, forbid: Callable[[str | Path], None]
+) -> None:
+    forbid("/secret/a.txt")
+    done = run("encode", "m", "/secret/a.txt")
+    assert done.stderr == "Error: cannot read '/secret/a.txt': Permission denied\n"
+
+
 def test_an_output_that_is_an_input_is_refused_before_the_work(
     run: Run, fake: Fake, tmp_path: Path
 ) -> None:

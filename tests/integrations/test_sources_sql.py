@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import tracemalloc
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -111,6 +112,13 @@ def test_a_query_may_have_no_rows(database: str) -> None:
 def test_files_that_do_not_exist_are_not_created(tmp_path: Path) -> None:
     assert "there is no such file" in refusal(f"sqlite:{tmp_path / 'no.db'}")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_a_folder_without_permission_is_not_called_missing(
+    tmp_path: Path, forbid: Callable[[str | Path], None]
+) -> None:
+    forbid(tmp_path / "no.db")
+    assert refusal(f"sqlite:{tmp_path / 'no.db'}").endswith(": unable to open database file")
 
 
 def test_memory_does_not_grow_with_rows(database: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,6 +118,16 @@ def test_a_wrong_path_never_asks_the_hub(
 def test_a_path_object_is_a_folder_and_nothing_else() -> None:
     with pytest.raises(ModelNotFoundError, match="does not exist"):
         resolve(Path("owner/model"))
+
+
+def test_a_folder_that_may_not_be_searched_is_said(
+    tmp_path: Path, forbid: Callable[[str | Path], None]
+) -> None:
+    folder = make_model(tmp_path / "model")
+    forbid(folder)
+    with pytest.raises(ModelNotFoundError, match="cannot be read: Permission denied") as caught:
+        resolve(str(folder))
+    assert repr(str(folder)) in one_line(caught)
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

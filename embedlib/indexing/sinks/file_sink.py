@@ -279,7 +279,15 @@ class FileSink:
 
     @property
     def _has_database(self) -> bool:
-        return self._database is not None or (self._folder / DATABASE).exists()
+        if self._database is not None:
+            return True
+        try:  # Path.exists says no where it may not look, from Python 3.14 on
+            os.stat(self._folder / DATABASE)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise SinkError(f"{self.name} cannot be read: {error.strerror}") from error
+        return True
 
     def _connect(self) -> sqlite3.Connection:
         if self._database is None:

@@ -16,6 +16,7 @@ from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
+from embedlib.indexing.sources.file_bytes import is_denied
 from embedlib.indexing.sources.postgres_values import load_as_written
 from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
@@ -70,7 +71,7 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
     scheme, _, path = url.partition(":")
     if scheme.lower() == "sqlite":
         path = os.path.expanduser(path)
-        if not Path(path).is_file():
+        if not os.path.isfile(path) and not is_denied(path):
             raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
         return _make_source(
             _Database(

@@ -325,6 +325,15 @@ def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(tmp_path / "a.jsonl").begin(TARGET, print)
 
 
+def test_what_may_not_be_read_is_not_taken_for_nothing(
+    tmp_path: Path, forbid: Callable[[str | Path], None]
+) -> None:
+    load(make(tmp_path / "a.jsonl"), make_rows(1))
+    forbid(tmp_path / "a.jsonl.embedlib" / "rows.sqlite")
+    with pytest.raises(SinkError, match=r"^jsonl:.* cannot be read: Permission denied$"):
+        make_and_inspect(tmp_path / "a.jsonl")
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [("jsonl:", "needs a file"), ("npy:a?table=b", "npy: has no option 'table'; it has none$")],

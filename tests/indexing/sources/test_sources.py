@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tracemalloc
+from collections.abc import Callable
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -415,14 +416,8 @@ def test_a_folder_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal("docs") == "cannot read the folder 'docs/sub': Input/output error"
 
 
-def test_an_input_in_a_folder_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Any, **options: Any) -> os.stat_result:
-        if path == "secret/a.md":
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return looked_at(path, **options)
-
-    looked_at = os.stat
-    monkeypatch.setattr(os, "stat", refuse)
+def test_an_input_in_a_folder_without_permission(forbid: Callable[[str | Path], None]) -> None:
+    forbid("secret/a.md")
     assert refusal("secret/a.md") == "cannot read 'secret/a.md': Permission denied"
     with pytest.raises(SourceError, match=r"^cannot read 'secret/a\.md': Permission denied$"):
         open_documents("secret/a.md", SourceOptions(), [].append)

@@ -192,6 +192,17 @@ def test_the_lock_of_another_user_is_named(
     assert registered == []
 
 
+def test_a_folder_that_may_not_be_read_is_not_taken_for_empty(
+    tmp_path: Path, forbid: Callable[[str | Path], None]
+) -> None:
+    forbid(tmp_path / "db" / "PG_VERSION")
+    with (
+        closing(open_sink(f"pglocal:{tmp_path / 'db'}")) as sink,
+        pytest.raises(SinkError, match=r"cannot be read: Permission denied$"),
+    ):
+        sink.inspect()
+
+
 @pytest.fixture
 def small_disk(pg_folder: Path) -> Iterator[Path]:
     """A disk of 20 MB."""
