@@ -27,7 +27,7 @@ from tests.ray.fakes import paced_embedder
 
 FAST = 2000.0
 """Texts a second."""
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 NUM_CLIENTS = 12
 BULK = [f"bulk {number}" for number in range(40)]
 
