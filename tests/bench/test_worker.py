@@ -5,13 +5,16 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from embedlib import fidelity
-from embedlib.bench.contestants import EmbedlibContestant
-from embedlib.bench.worker import ContestantCalls
+from embedlib.bench import contestants as contestants_module
+from embedlib.bench.contestants import INT8_RERANKER, RERANKER, EmbedlibContestant
+from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST
+from embedlib.bench.worker import ContestantCalls, make_contestant
 from embedlib.config import Config
 from embedlib.measuring.child import own_memory
 from embedlib.models.compiled.compile import compile_model
@@ -43,6 +46,68 @@ def test_ours_takes_the_cpu_as_its_peers_do_and_nothing_of_the_environment(
     assert (config.device, config.precision, config.threads) == ("cpu", "auto", 1)
     assert config.max_batch_tokens is None
     assert contestant.precision() == "float32"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        (EMBEDLIB, "auto"),
+        (FLOAT32, "float32"),
+        (INT8, "int8"),
+        (RERANKER, "auto"),
+        (INT8_RERANKER, "int8"),
+    ],
+)
+def test_ours_computes_in_what_its_name_says(
+    name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, make = Mock(), Mock()
+    monkeypatch.setattr(contestants_module, "compile_int8", search)
+    contestant = make_contestant(name)
+    monkeypatch.setattr(contestant, "_make", make)
+    contestant.load(tmp_path / "model", tmp_path, 1, {"max_batch_tokens": None})
+    [(folder, config)] = [call.args for call in make.call_args_list]
+    assert (folder, config.precision) == (tmp_path / "model", precision)
+    assert search.called == (precision == "int8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("", {"torch_dtype": "float32"}),
+        ("-bf16", {"torch_dtype": "bfloat16"}),
+        ("-openvino", {"export": True, "ov_config": {"INFERENCE_NUM_THREADS": "3"}}),
+        (
+            "-openvino-float32",
+            {
+                "export": True,
+                "ov_config": {"INFERENCE_NUM_THREADS": "3", "INFERENCE_PRECISION_HINT": "f32"},
+            },
+        ),
+    ],
+)
+def test_sentence_transformers_is_asked_for_what_the_name_says(
+    kind: str, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Mock()
+    contestant: Any = make_contestant(f"{ST}{kind}")
+    monkeypatch.setattr(contestant, "_make", make)
+    contestant._construct(tmp_path, tmp_path / "cache", 3)
+    assert make.call_args.kwargs["model_kwargs"] == asked
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        (ST, "float32"),
+        (f"{ST}-bf16", "bf16"),
+        ("llama.cpp-float32", "float32"),
+        ("llama.cpp-bf16", "bf16"),
+        ("llama.cpp-q8_0", "int8"),
+    ],
+)
+def test_what_a_peer_multiplies_in(name: str, precision: str) -> None:
+    assert make_contestant(name).precision() == precision
 
 
 def test_a_static_model_has_nothing_to_prepare(
