@@ -130,8 +130,10 @@ def test_a_collector_is_an_address() -> None:
         open_tracing("collector:4317")
 
 
-def test_spans_reach_a_collector() -> None:
+def test_spans_reach_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="no extra otel")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     paths: list[str] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -145,6 +147,7 @@ def test_spans_reach_a_collector() -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        server.timeout = 30  # where nothing comes, the test fails
         answering = threading.Thread(target=server.handle_request)
         answering.start()
         tracing = open_tracing(f"http://127.0.0.1:{server.server_port}/")
