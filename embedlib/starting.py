@@ -19,8 +19,11 @@ NO_THREADS: Final = (
     "limit, or run fewer processes"
 )
 
-_NOT_STARTED: Final = ("start new thread", os.strerror(errno.EAGAIN))
-"""How Python and libraries in C++ say it."""
+_NOT_STARTED: Final = "start new thread"
+"""How Python says it."""
+_LAST_LINE: Final = os.strerror(errno.EAGAIN)
+"""Of what libraries in C++ say. Of a lock or a socket that is not free there are other words beside
+these."""
 
 
 @contextmanager
@@ -37,7 +40,8 @@ def starting_threads() -> Iterator[None]:
             raise PassingBuildError(
                 "no thread can be started while the program ends; load models before"
             ) from error
-        if any(words in str(error) for words in _NOT_STARTED):
+        said = str(error)
+        if _NOT_STARTED in said or said.strip().splitlines()[-1:] == [_LAST_LINE]:
             raise PassingBuildError(NO_THREADS) from error
         raise
 

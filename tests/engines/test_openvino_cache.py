@@ -285,7 +285,7 @@ def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
 def test_a_thread_that_the_library_cannot_start_is_no_fault_of_the_entry(
     files: ModelFiles, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacking = Mock(side_effect=RuntimeError("core.cpp:1:\nResource temporarily unavailable"))
+    lacking = Mock(side_effect=RuntimeError("core.cpp:1:\nResource temporarily unavailable\n\n"))
     with monkeypatch.context() as patch:
         patch.setattr(ov.Core, "compile_model", lacking)
         with pytest.raises(PassingBuildError, match="no more threads can be started"):

@@ -66,6 +66,25 @@ def test_where_no_thread_is_left_it_says_so(limit_threads: Callable[[int], list[
     assert thread.close(5)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "lock on rows.db: Resource temporarily unavailable",
+        "IO error: Resource temporarily unavailable (os error 11)",
+        "recv: Resource temporarily unavailable\nthe server does not answer",
+    ],
+)
+def test_what_else_is_not_available_is_not_told_of_threads(said: str) -> None:
+    def locked() -> None:
+        raise RuntimeError(said)
+
+    thread = SinkThread()
+    failed = thread.submit(locked).exception(5)
+    assert isinstance(failed, RuntimeError)
+    assert str(failed) == said
+    assert thread.close(5)
+
+
 def test_an_idle_thread_keeps_nothing_of_its_last_call() -> None:
     class Rows:
         def get(self) -> Rows:
