@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ from embedlib.foreign_options import FOREIGN_CLASSES
 from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.session.call import EmbeddingCall
 from embedlib.session.ending import Ending
-from embedlib.session.foreign_names import FOREIGN_NAMES, SET_ELSEWHERE
+from embedlib.session.foreign_names import FOREIGN_NAMES, SET_ELSEWHERE, instead_of_argument
 from embedlib.session.running import ASYNC_ROWS, aconvert
 from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
@@ -892,9 +893,25 @@ def test_imports_of_other_libraries_say_what_to_import() -> None:
     with pytest.raises(ImportError, match="'nope' from 'embedlib' "):
         from embedlib import nope  # type: ignore[attr-defined] # noqa: F401
     assert not hasattr(embedlib, "nope")
+    with pytest.raises(AttributeError, match=r"no attribute 'SentenceTransformer'; use Embedder$"):
+        _ = embedlib.SentenceTransformer  # type: ignore[attr-defined]
     for name in FOREIGN_CLASSES:
+        assert not hasattr(embedlib, name)
         assert find_spec(f"embedlib.{name}") is None
         assert name not in embedlib.__all__
+
+
+def test_a_function_of_a_foreign_name_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pipeline() -> None:
+        pass
+
+    # Pickle looks in each module for a function that does not say where it is.
+    module = ModuleType("its_module")
+    vars(module)["pipeline"] = pipeline
+    pipeline.__module__ = None  # type: ignore[assignment]
+    pipeline.__qualname__ = "pipeline"
+    monkeypatch.setitem(sys.modules, "its_module", module)
+    assert pickle.loads(pickle.dumps(pipeline)) is pipeline
 
 
 def test_classes_too_say_what_takes_the_place_of_names_of_other_libraries() -> None:
@@ -961,6 +978,11 @@ def test_an_argument_that_a_method_lacks_names_what_takes_its_place(
     said = rf"\(\) got an unexpected keyword argument '{option}'; {remedy}"
     with pytest.raises(TypeError, match=said):
         asyncio.run(call())
+
+
+@pytest.mark.parametrize("option", ["corpus", "texts"])
+def test_the_texts_that_are_sorted_are_no_first_argument(option: str) -> None:
+    assert "documents=" in str(instead_of_argument(option))
 
 
 def test_an_argument_that_nobody_has_is_pythons_error(embedder: Embedder) -> None:

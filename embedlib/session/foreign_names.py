@@ -135,12 +135,15 @@ FOREIGN_ARGUMENTS: Mapping[str, str] = MappingProxyType(
         ),
         **dict.fromkeys(
             (
-                *("documents", "query", "queries", "corpus", "text", "inputs", "sequences"),
+                *("documents", "query", "queries", "text", "inputs", "sequences"),
                 *("pairs", "sentence_pairs"),
             ),
             "pass it as the first argument, without a name",
         ),
-        "texts": "pass the texts as the first argument, those that rank sorts as documents=",
+        **dict.fromkeys(
+            ("texts", "corpus"),
+            "pass the texts as the first argument, those that rank sorts as documents=",
+        ),
         "activation_fct": "pass activation_fn=",
         "apply_softmax": "rank takes models with one score alone; leave it out",
         **dict.fromkeys(("top_n", "top_k"), "pass top_k= to rank, or to predict of a Classifier"),
