@@ -21,7 +21,14 @@ from embedlib.errors import (
     ModelNotFoundError,
     ModelWeightsError,
 )
-from embedlib.models.hub_cache import MODULES, how_to_convert, hub_name, may_have, snapshots
+from embedlib.models.hub_cache import (
+    MODULES,
+    how_to_convert,
+    hub_name,
+    lists_files,
+    may_have,
+    snapshots,
+)
 from embedlib.models.hub_errors import expected_errors, explain
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
@@ -238,7 +245,7 @@ def silence_of(repo: str, config: Config) -> Exception | None:
     """
     from huggingface_hub import HfApi, constants
 
-    if config.local_files_only or constants.HF_HUB_OFFLINE:
+    if config.local_files_only or constants.HF_HUB_OFFLINE or _is_known(repo, config):
         return None
     try:
         HfApi(token=config.token).model_info(repo, revision=config.revision, timeout=TIMEOUT)
@@ -247,6 +254,16 @@ def silence_of(repo: str, config: Config) -> Exception | None:
         if "Timeout" in type(error).__name__:
             return error
     return None
+
+
+def _is_known(repo: str, config: Config) -> bool:
+    """Return whether the cache lists the files of the commit: then the client does not ask."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if config.revision is None:
+        return False
+    cached = try_to_load_from_cache(repo, "config.json", config.cache_folder, config.revision)
+    return isinstance(cached, str) and lists_files(Path(cached).parents[2], config.revision)
 
 
 def _ask_for_modules(repo: str, commit: str, config: Config) -> None:

@@ -43,6 +43,11 @@ def may_have(snapshot: Path, file: str) -> bool:
         return True
 
 
+def lists_files(repository: Path, commit: str) -> bool:
+    """Return whether a repository's folder in the cache has the list of a commit's files."""
+    return os.path.isfile(repository / "trees" / f"{commit}.json")
+
+
 def how_to_convert(repo: str) -> str:
     """Return what to do with a repository whose pickles are not downloaded."""
     return (

@@ -25,7 +25,7 @@ from embedlib.models.hub_cache import may_have
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
-from tests.models.fake_hub import FakeHub, use_hub
+from tests.models.fake_hub import FakeHub, serve_hub, use_hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECRET = "hf_verysecret"
@@ -608,3 +608,22 @@ def test_a_hub_that_takes_connections_and_never_answers_keeps_no_load_waiting(
         for revision in (None, COMMIT):
             found = resolve("owner/model", cache_folder=tmp_path, revision=revision)
             assert found.revision == COMMIT
+
+
+def test_of_a_commit_that_is_in_the_cache_the_hub_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = write_tiny_model(tmp_path / "published", "bert")
+    cache = tmp_path / "hub"
+    with serve_hub(FakeHub({"owner/model": published})) as there:
+        use_hub(there, monkeypatch)
+        resolve("owner/model", cache_folder=cache, revision=COMMIT)
+    if not any(cache.rglob("trees")):
+        pytest.skip("this huggingface_hub asks itself")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        use_hub(FakeHub({}, url=f"http://127.0.0.1:{silent.getsockname()[1]}"), monkeypatch)
+        monkeypatch.setattr(hub, "TIMEOUT", 0.05)
+        assert resolve("owner/model", cache_folder=cache, revision=COMMIT).revision == COMMIT
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
