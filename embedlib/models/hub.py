@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from embedlib.config import Config
 from embedlib.errors import (
@@ -49,8 +48,6 @@ _IGNORE = (
 )
 # Owner of models that are named without one; sentence-transformers assumes it too.
 _DEFAULT_OWNER = "sentence-transformers"
-TIMEOUT: Final = 10
-"""Seconds that the hub may take for a part of an answer; its client's own is the same."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
@@ -241,14 +238,17 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
 def silence_of(repo: str, config: Config) -> Exception | None:
     """Return the error of a hub that does not answer in time; None: it may be asked, or must not.
 
-    `snapshot_download` asks it without a limit of time, also for a model that is in the cache.
+    `snapshot_download` asks it without a limit of time, also for a model that is in the cache. Here
+    it is the client's own for its other questions.
     """
     from huggingface_hub import HfApi, constants
 
     if config.local_files_only or constants.HF_HUB_OFFLINE or _is_known(repo, config):
         return None
     try:
-        HfApi(token=config.token).model_info(repo, revision=config.revision, timeout=TIMEOUT)
+        HfApi(token=config.token).model_info(
+            repo, revision=config.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
     except Exception as error:
         # Of requests, or of httpx, which names them alike; `snapshot_download` meets all others.
         if "Timeout" in type(error).__name__:

@@ -18,11 +18,13 @@ from typing import Any, Final
 
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError, ModelError
-from embedlib.models.hub import TIMEOUT, ModelFolder, may_be_on_hub, resolve, weights_of
+from embedlib.models.hub import ModelFolder, may_be_on_hub, resolve, weights_of
 from embedlib.models.hub_cache import hub_name
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, MAX_HEADER_BYTES
 
+TIMEOUT: Final = 10
+"""Seconds that the hub may take for a part of an answer; its client's own is the same."""
 _INDEX: Final = "*.safetensors.index.json"
 
 

@@ -598,7 +598,7 @@ def test_offline_opens_no_connection(how: str, tmp_path: Path) -> None:
 def test_a_hub_that_takes_connections_and_never_answers_keeps_no_load_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "TIMEOUT", 0.05)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_ETAG_TIMEOUT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         use_hub(FakeHub({}, url=f"http://127.0.0.1:{silent.getsockname()[1]}"), monkeypatch)
         said = r"not in the cache, and the hub cannot be reached: ReadTimeout.*check the connection"
@@ -622,7 +622,7 @@ def test_of_a_commit_that_is_in_the_cache_the_hub_is_not_asked(
         pytest.skip("this huggingface_hub asks itself")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         use_hub(FakeHub({}, url=f"http://127.0.0.1:{silent.getsockname()[1]}"), monkeypatch)
-        monkeypatch.setattr(hub, "TIMEOUT", 0.05)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_ETAG_TIMEOUT", 0.05)
         assert resolve("owner/model", cache_folder=cache, revision=COMMIT).revision == COMMIT
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
