@@ -235,9 +235,8 @@ class BatchManager:
     def _schedule(self, sequences: list[TokenizedText]) -> None:
         try:
             self._scheduler.add(sequences)
-        except BaseException as error:  # a bug: they are nowhere else
-            for sequence in sequences:
-                sequence.job.fail(error)
+        except BaseException:  # a bug: they are nowhere else, and fail behind the refusal of more
+            self._inbox.put(sequences)
             raise
 
     def _fail_waiting(self, error: BaseException) -> None:

@@ -505,7 +505,10 @@ def test_out_of_memory_while_closing_fails_the_job() -> None:
     assert error is None or isinstance(error, ClosedError)
 
 
-def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["add", "next_batch"])
+def test_a_bug_in_the_manager_reaches_everybody_who_waits(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     engine = FakeEngine()
     engine.hold()
     manager = start(engine)
@@ -515,10 +518,15 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.Mo
     def broken(*_: object) -> list[TokenizedText]:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Scheduler, "next_batch", broken)
-    jobs.append(add(manager, full(4)))
+    monkeypatch.setattr(Scheduler, step, broken)
+    refusals: list[str | None] = []
+    sequences = make(full(4))
+    jobs.append(sequences[0].job)
+    jobs[-1].future.add_done_callback(lambda _: refusals.append(manager.failure))
+    manager.add_bulk(sequences)
     for job in jobs:
         assert isinstance(error_of(job), ZeroDivisionError)
+    assert refusals == ["this model has stopped: a bug"], "who asks again is refused already"
     with pytest.raises(ClosedError, match="has stopped: a bug") as caught:
         add(manager, full(5))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
