@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import OwnContestant
+from embedlib.bench.own_contestants import OwnContestant
 from embedlib.bench.sentence_transformers_contestants import SentenceTransformersContestant
 from embedlib.measuring.texts import RERANK_QUERY
 from embedlib.vectors.arrays import Vectors

@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 
 from embedlib.bench.contestant import Contestant
-from embedlib.bench.contestants import CROSS_ENCODER, INT8_RERANKER, RERANKER, EmbedlibContestant
 from embedlib.bench.llama_cpp_contestant import LlamaCppContestant
 from embedlib.bench.other_contestants import (
     FastembedContestant,
     InfinityContestant,
     Model2vecContestant,
+)
+from embedlib.bench.own_contestants import (
+    CROSS_ENCODER,
+    INT8_RERANKER,
+    RERANKER,
+    EmbedlibContestant,
 )
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST, missing_modules
 from embedlib.bench.rerank_contestants import CrossEncoderContestant, RerankerContestant

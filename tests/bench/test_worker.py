@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from embedlib import fidelity
-from embedlib.bench import contestants as contestants_module
-from embedlib.bench.contestants import INT8_RERANKER, RERANKER, EmbedlibContestant
+from embedlib.bench import own_contestants
+from embedlib.bench.own_contestants import INT8_RERANKER, RERANKER, EmbedlibContestant
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST
 from embedlib.bench.worker import ContestantCalls, make_contestant
 from embedlib.config import Config
@@ -62,7 +62,7 @@ def test_ours_computes_in_what_its_name_says(
     name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search, make = Mock(), Mock()
-    monkeypatch.setattr(contestants_module, "compile_int8", search)
+    monkeypatch.setattr(own_contestants, "compile_int8", search)
     contestant = make_contestant(name)
     monkeypatch.setattr(contestant, "_make", make)
     contestant.load(tmp_path / "model", tmp_path, 1, {"max_batch_tokens": None})
