@@ -985,9 +985,11 @@ def test_the_texts_that_are_sorted_are_no_first_argument(option: str) -> None:
     assert "documents=" in str(instead_of_argument(option))
 
 
-def test_an_argument_that_nobody_has_is_pythons_error(embedder: Embedder) -> None:
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'nope'"):
-        embedder.encode(["a"], nope=1)  # type: ignore[call-overload]
+def test_a_misspelt_argument_of_a_method_names_the_nearest(embedder: Embedder) -> None:
+    with pytest.raises(TypeError, match=r"'normalise_em'; did you mean 'normalize_embeddings'\?"):
+        embedder.encode(["a"], normalise_em=True)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"'zz'; known: texts, prompt_name, prompt, role, task,"):
+        embedder.submit_batch(["a"], zz=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

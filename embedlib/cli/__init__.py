@@ -152,9 +152,8 @@ def _of_stream(error: OSError) -> click.ClickException:
 def _escape_unprintable() -> None:
     """Print escapes of what the encoding of standard output lacks, as Python does on the other."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        with suppress(
-            OSError
-        ):  # it asks a file for its position, and the file may have become none
+        # It asks a file for its position, and the file may have become none.
+        with suppress(OSError):
             sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -28,7 +28,7 @@ from embedlib.checks import (
 )
 from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.config import Config, VectorPrecision, device_name
-from embedlib.errors import ClosedError, ConfigError
+from embedlib.errors import ClosedError, ConfigError, nearest
 from embedlib.models.prompts import ROLES
 from embedlib.session.foreign_names import instead_of_argument
 
@@ -111,8 +111,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 def checked(method: Callable[P, R]) -> Callable[P, R]:
     """Check the options of a public method before it runs, and end daemons that are left behind.
 
-    The method raises TypeError for an argument that it lacks, with what to do instead where that is
-    known.
+    The method raises TypeError for an argument that it lacks, with what to do instead or the
+    nearest one that it has.
 
     Raises:
         TypeError: `KINDS` does not say what a parameter of the method takes.
@@ -125,11 +125,10 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
     def check(args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         for name, value in (*zip(names, args[1:], strict=False), *options.items()):
             if name not in names:
-                if hint := instead_of_argument(name):
-                    raise TypeError(
-                        f"{method.__qualname__}() got an unexpected keyword argument {name!r}; "
-                        f"{hint}"
-                    )
+                hint = instead_of_argument(name) or nearest(name, names)
+                raise TypeError(
+                    f"{method.__qualname__}() got an unexpected keyword argument {name!r}; {hint}"
+                )
             elif name in KINDS:
                 KINDS[name].take(name, value)
 
