@@ -267,6 +267,17 @@ def test_rerank_with_documents_is_refused_as_by_others(client: Client) -> None:
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
 
 
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [({"documents": ["a"]}, "query"), ({"query": "q"}, "documents"), ({}, "query")],
+)
+def test_rerank_names_what_is_missing(client: Client, body: Any, missing: str) -> None:
+    status, error = client.refuse("/rerank", body)
+    assert status == 400
+    assert error["error"]["param"] == missing
+    assert error["error"]["message"] == f"{missing} is missing; the body must have it"
+
+
 def test_classify_as_vllm_and_as_infinity(client: Client) -> None:
     answer = client.post("/classify", {"input": ["abc"]})
     [entry] = answer["data"]
