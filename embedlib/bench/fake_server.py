@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.embedder import Embedder
-from embedlib.engines.base import Batch, EngineLimits
+from embedlib.engines.base import Batch, EngineLimits, InFlight
 from embedlib.serve import create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.server import Listen, serve
@@ -19,18 +18,6 @@ from embedlib.testing import byte_tokenizer, fake_spec
 
 DIM = 384
 """Of MiniLM's vectors."""
-
-
-class ReadyRows:
-    """A batch that is done; its rows are ready."""
-
-    def __init__(self, rows: NDArray[np.float32]) -> None:
-        """Keep the rows."""
-        self._rows = rows
-
-    def result(self) -> NDArray[np.float32]:
-        """Return the rows."""
-        return self._rows
 
 
 class InstantEngine:
@@ -49,10 +36,12 @@ class InstantEngine:
         rows = np.random.default_rng(0).standard_normal((16_384, DIM), np.float32)
         self._rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-    def submit(self, batch: Batch, on_done: Callable[[], None]) -> ReadyRows:
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> InFlight:
         """Be done."""
+        done = InFlight(batch, on_done)
+        done.vectors = self._rows[: batch.num_seqs]
         on_done()
-        return ReadyRows(self._rows[: batch.num_seqs])
+        return done
 
     def close(self) -> None:
         """Do nothing."""
@@ -68,4 +57,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[-1]))

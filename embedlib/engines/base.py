@@ -119,6 +119,26 @@ class CancellablePending(Pending, Protocol):
         ...
 
 
+class InFlight:
+    """A batch in flight whose vectors come to the host. See `Pending`.
+
+    Its engine sets `vectors` or `error`, and then calls `on_done`.
+    """
+
+    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
+        self.batch = batch
+        self.on_done = on_done
+        self.vectors: NDArray[np.float32] | None = None
+        self.error: BaseException | None = None
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D], or float32[T, D] for a model without pooling."""
+        if self.error is not None:
+            raise self.error
+        assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
+        return self.vectors
+
+
 class Engine(Protocol):
     """Runs batches of one model on one device."""
 

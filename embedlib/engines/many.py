@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
-
-import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import (
     Batch,
     CancellablePending,
     Engine,
-    EngineLimits,
+    InFlight,
     Lane,
     Pending,
     why_lost,
@@ -26,50 +24,40 @@ from embedlib.engines.base import (
 from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 
 
-class _BatchInFlight:
-    """A batch and its state. See `embedlib.engines.base.Pending`."""
+class _BatchInFlight(InFlight):
+    """A batch and its state."""
 
     pending: Pending
 
     def __init__(
         self, batch: Batch, on_done: Callable[[], None], send: Callable[[_Cancel], None]
     ) -> None:
-        self.batch = batch
-        self.on_done = on_done
+        super().__init__(batch, on_done)
         self._send = send
         self.is_cancelled = False
         self.failures: dict[_Device, BaseException] = {}
         """The errors of the engines that failed to compute it."""
-        self.vectors: NDArray[np.float32] | None = None
-        self.error: BaseException | None = None
-
-    def result(self) -> NDArray[np.float32]:
-        """Return float32[B, D]."""
-        if self.error is not None:
-            raise self.error
-        assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
-        return self.vectors
 
     def cancel(self) -> None:
         """Stop computing as soon as possible."""
         self._send(_Cancel(self))
 
 
+@dataclass(frozen=True)
 class _Cancel:
     """Put into the inbox when a batch is cancelled."""
 
-    def __init__(self, job: _BatchInFlight) -> None:
-        self.job = job
+    job: _BatchInFlight
 
 
+@dataclass(eq=False)
 class _Device:
     """A device, its engine and the batches in flight there."""
 
-    def __init__(self, name: str, engine: Engine) -> None:
-        self.name = name
-        self.engine = engine
-        self.is_dead = False
-        self.jobs: set[_BatchInFlight] = set()
+    name: str
+    engine: Engine
+    is_dead: bool = False
+    jobs: set[_BatchInFlight] = field(default_factory=set)
 
     def has_room(self, lane: Lane) -> bool:
         """Whether the engine accepts another batch of a lane now."""
@@ -100,16 +88,14 @@ class ManyEngines:
         """
         limits = [engine.limits for _, engine in engines]
         assert len({limit.is_padded for limit in limits}) == 1, "engines of two kinds"
-        self.limits = EngineLimits(
-            embedding_dim=limits[0].embedding_dim,
-            is_per_token=limits[0].is_per_token,
-            is_sparse=limits[0].is_sparse,
-            is_padded=limits[0].is_padded,
+        self.limits = replace(
+            limits[0],
             max_padding_tokens=min(limit.max_padding_tokens for limit in limits),
             max_batch_tokens=min(limit.max_batch_tokens for limit in limits),
             num_parallel_batches=sum(limit.num_parallel_batches for limit in limits),
             max_inflight_batches=sum(limit.max_inflight_batches for limit in limits),
             max_inflight_bulk=sum(limit.max_inflight_bulk for limit in limits),
+            is_instant=False,
         )
         """What the scheduler plans with: the sum of all engines, dead or alive."""
         self._devices = [_Device(name, engine) for name, engine in engines]

@@ -13,7 +13,7 @@ from embedlib.engines.base import Batch
 from embedlib.engines.first_tokens import without_first
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line
-from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
+from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.pages import letting_go
 from embedlib.engines.openvino.stages import Request
@@ -65,7 +65,6 @@ class CompiledModels:
         self._changing = threading.Lock()
         self._is_per_token = is_per_token
         self._prefixes = KeptPrefixes.of(loaded.models[0])
-        """None: the graph takes no prefix."""
         try:
             for index in requests:
                 self._requests.append(Request(self._compiled[index]))
@@ -111,7 +110,7 @@ class CompiledModels:
             EngineOutOfMemoryError: the batch did not fit into memory.
             EngineRunError: it failed.
         """
-        use = self._prefixes.use(batch) if self._prefixes else NO_PREFIX
+        use = self._prefixes.use(batch)
         if use.num_before:
             batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         min_rows = self._padding.rows(batch, use.num_before)
@@ -123,7 +122,7 @@ class CompiledModels:
                 raise
             raise run_error(error) from error
         # A copy, since a request writes into the same memory again.
-        if self._prefixes and len(use.keep):
+        if len(use.keep):
             self._prefixes.keep(use, request.others)
         return output[is_token(batch, output.shape[1])] if self._is_per_token else output.copy()
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.inputs import infer_batch, last_line
-from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
+from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache, WeightsFile
 from embedlib.engines.openvino.padding import MIN_ROWS
@@ -101,26 +101,20 @@ def load_models(
     Raises:
         RuntimeError: OpenVINO could not compile the graph.
     """
-    batch = trial_batch(spec, is_large=is_large)
+    loader = _Loader(core, build, settings, trial_batch(spec, is_large=is_large), mark)
     if cache is None:
-        return _compile(core, build, settings, batch, mark, is_large=is_large)
+        return loader.compile(is_large=is_large)
     facts = _facts(core, spec, settings) | {"graph": dict(graph_options)}
     with cache.entry(facts) as entry:
         if entry is None:
-            return _compile(core, build, settings, batch, mark, is_large=is_large)
-        kept = _import(entry, core, settings, batch, mark, cache.file)
+            return loader.compile(is_large=is_large)
+        kept = loader.kept(entry, cache.file)
         if kept is not None:
             entry.forget_deaths()
             return kept
         if cache.file is not None:
-            return _compile(
-                core, build, settings, batch, mark, entry, is_large=True, copied_bytes=copied_bytes
-            )
-        return (
-            _keep(entry, core, build, settings, batch, mark)
-            or _import(entry, core, settings, batch, mark)
-            or _compile(core, build, settings, batch, mark)
-        )
+            return loader.compile(entry, is_large=True, copied_bytes=copied_bytes)
+        return loader.keep(entry) or loader.kept(entry) or loader.compile()
 
 
 def trial_batch(spec: ModelSpec, *, is_large: bool = False) -> Batch:
@@ -143,125 +137,107 @@ def trial_batch(spec: ModelSpec, *, is_large: bool = False) -> Batch:
     )
 
 
-def _compile(
-    core: ov.Core,
-    build: Build,
-    settings: Sequence[Settings],
-    batch: Batch,
-    mark: Callable[[], None],
-    entry: CacheEntry | None = None,
-    *,
-    is_large: bool = False,
-    copied_bytes: int = 0,
-) -> Loaded:
-    """Compile a graph for each of the settings; keep that of a large model in `entry`.
+@dataclass(frozen=True)
+class _Loader:
+    """What `load_models` is given, and the batch of a trial."""
 
-    All models of a large one are tried: what is packed at first use is packed while pages are let
-    go.
-    """
-    graphs, weights = build()
-    files = mapped_files(weights) if is_large else []
-    known = refer(core, graphs, files[0], copied_bytes) if entry and files else None
-    extra = {} if known is None else WITHOUT_WEIGHTS
-    models: list[Stages] = []
-    with letting_go(files):
-        for number, one in enumerate(reversed(settings)):
-            with _loading_threads(mark if number else None) as threads:
-                models.insert(
-                    0, list(threads.map(partial(_compiled, core, {**one, **extra}), graphs))
-                )
-            if files or not number:
-                vectors = _try(models[0], batch)
-    if entry is not None and known is not None and np.isfinite(vectors).all():
-        with letting_go(files):  # int8 matrices are read once more
-            entry.write([stage.export_model for stage in models[0]], vectors)
-    return Loaded(models, [*graphs, weights, known], files)
+    core: ov.Core
+    build: Build
+    settings: Sequence[Settings]
+    batch: Batch
+    mark: Callable[[], None]
 
+    def compile(
+        self, entry: CacheEntry | None = None, *, is_large: bool = False, copied_bytes: int = 0
+    ) -> Loaded:
+        """Compile a graph for each of the settings; keep that of a large model in `entry`.
 
-def _compiled(core: ov.Core, settings: Settings, graph: ov.Model) -> ov.CompiledModel:
-    return core.compile_model(graph, "CPU", dict(settings))
+        All models of a large one are tried: what is packed at first use is packed while pages are
+        let go.
+        """
+        graphs, weights = self.build()
+        files = mapped_files(weights) if is_large else []
+        known = refer(self.core, graphs, files[0], copied_bytes) if entry and files else None
+        extra = {} if known is None else WITHOUT_WEIGHTS
+        models: list[Stages] = []
+        with letting_go(files):
+            for number, one in enumerate(reversed(self.settings)):
+                compiled = partial(self._compiled, {**one, **extra})
+                with self._threads(is_marked=number > 0) as threads:
+                    models.insert(0, list(threads.map(compiled, graphs)))
+                if files or not number:
+                    vectors = _try(models[0], self.batch)
+        if entry is not None and known is not None and np.isfinite(vectors).all():
+            with letting_go(files):  # int8 matrices are read once more
+                entry.write([stage.export_model for stage in models[0]], vectors)
+        return Loaded(models, [*graphs, weights, known], files)
 
+    def keep(self, entry: CacheEntry) -> Loaded | None:
+        """Compile the model that queries use and keep it; if that fails, return all.
 
-def _loading_threads(mark: Callable[[], None] | None) -> WorkerPool:
-    return WorkerPool(COMPILING_THREADS, "embedlib-compile", initializer=mark)
+        None: it was kept, and can be imported.
+        """
+        (graph,), weights = self.build()
+        compiled = self._compiled(self.settings[-1], graph)
+        vectors = _try([compiled], self.batch)
+        if (
+            vectors.size
+            and np.isfinite(vectors).all()
+            and entry.write([compiled.export_model], vectors)
+        ):
+            return None
+        with self._threads(is_marked=True) as threads:
+            others = list(threads.map(lambda one: self._compiled(one, graph), self.settings[:-1]))
+        return Loaded([[one] for one in (*others, compiled)], [graph, weights])
 
+    def kept(self, entry: CacheEntry, file: WeightsFile | None = None) -> Loaded | None:
+        """Return what is kept; None if there is nothing, or if it does not stand its trial.
 
-def _keep(
-    entry: CacheEntry,
-    core: ov.Core,
-    build: Build,
-    settings: Sequence[Settings],
-    batch: Batch,
-    mark: Callable[[], None],
-) -> Loaded | None:
-    """Compile the model that queries use and keep it; if that fails, return all compiled models.
+        Args:
+            entry: where it is kept.
+            file: that of the weights, for a large model.
+        """
+        kept = entry.kept()
+        if kept is None:
+            return None
+        try:
+            with entry.trying(), starting_threads():
+                # Writable for Python's sake: the pages are private and nobody writes.
+                content = np.memmap(entry.blob, np.uint8, mode="c")
+                parts = [
+                    ov.Tensor(content[start:end], shared_memory=True) for start, end in kept.parts
+                ]
+                models: list[Stages] = []
+                files: list[MappedFile] = []
+                blobs = [content] if file else []
+                tried = []
+                for number, one in enumerate(reversed(self.settings)):
+                    with self._threads(is_marked=number > 0) as threads:
+                        stages, mappings = _import_stages(self.core, parts, one, file, threads)
+                    models.insert(0, stages)
+                    files += mappings
+                    let_all_go(blobs)
+                    # Only the one that queries use, unless pages must be let go: it would pack its
+                    # weights at the first query anyway.
+                    if file or not number:
+                        with letting_go([*files, *blobs]):
+                            tried.append(_try(stages, self.batch))
+        except (RuntimeError, OSError, ValueError) as error:
+            entry.drop(f"it cannot be loaded: {last_line(error)}")
+            return None
+        if not all(_agree(vectors, kept.vectors) for vectors in tried):
+            entry.drop("its vectors are not those of the day when it was compiled")
+            return None
+        entry.use()
+        logging.getLogger(__name__).info("the compiled model in %s is used", entry.path)
+        return Loaded(models, [*parts, content], [*files, *blobs])
 
-    None: it was kept, and can be imported.
-    """
-    (graph,), weights = build()
-    compiled = core.compile_model(graph, "CPU", dict(settings[-1]))
-    vectors = _try([compiled], batch)
-    if (
-        vectors.size
-        and np.isfinite(vectors).all()
-        and entry.write([compiled.export_model], vectors)
-    ):
-        return None
-    with _loading_threads(mark) as threads:
-        others = list(threads.map(lambda one: _compiled(core, one, graph), settings[:-1]))
-    return Loaded([[one] for one in (*others, compiled)], [graph, weights])
+    def _compiled(self, settings: Settings, graph: ov.Model) -> ov.CompiledModel:
+        return self.core.compile_model(graph, "CPU", dict(settings))
 
-
-def _import(
-    entry: CacheEntry,
-    core: ov.Core,
-    settings: Sequence[Settings],
-    batch: Batch,
-    mark: Callable[[], None],
-    file: WeightsFile | None = None,
-) -> Loaded | None:
-    """Return what is kept; None if there is nothing, or if it does not stand its trial.
-
-    Args:
-        entry: where it is kept.
-        core: OpenVINO's.
-        settings: the properties of each compiled model.
-        batch: the one of the trial.
-        mark: see `load_models`.
-        file: that of the weights, for a large model.
-    """
-    kept = entry.kept()
-    if kept is None:
-        return None
-    try:
-        with entry.trying(), starting_threads():
-            # Writable for Python's sake: the pages are private and nobody writes.
-            content = np.memmap(entry.blob, np.uint8, mode="c")
-            parts = [ov.Tensor(content[start:end], shared_memory=True) for start, end in kept.parts]
-            models: list[Stages] = []
-            files: list[MappedFile] = []
-            blobs = [content] if file else []
-            tried = []
-            for number, one in enumerate(reversed(settings)):
-                with _loading_threads(mark if number else None) as threads:
-                    stages, mappings = _import_stages(core, parts, one, file, threads)
-                models.insert(0, stages)
-                files += mappings
-                let_all_go(blobs)
-                # Only the one that queries use, unless pages must be let go: it would pack its
-                # weights at the first query anyway.
-                if file or not number:
-                    with letting_go([*files, *blobs]):
-                        tried.append(_try(stages, batch))
-    except (RuntimeError, OSError, ValueError) as error:
-        entry.drop(f"it cannot be loaded: {last_line(error)}")
-        return None
-    if not all(_agree(vectors, kept.vectors) for vectors in tried):
-        entry.drop("its vectors are not those of the day when it was compiled")
-        return None
-    entry.use()
-    logging.getLogger(__name__).info("the compiled model in %s is used", entry.path)
-    return Loaded(models, [*parts, content], [*files, *blobs])
+    def _threads(self, *, is_marked: bool) -> WorkerPool:
+        mark = self.mark if is_marked else None
+        return WorkerPool(COMPILING_THREADS, "embedlib-compile", initializer=mark)
 
 
 def _import_stages(
@@ -294,9 +270,8 @@ def _import_stages(
 
 def _try(stages: Stages, batch: Batch) -> NDArray[np.float32]:
     request = Request(stages)  # owns the memory of the vectors
-    prefixes = KeptPrefixes.of(stages)
-    use = prefixes.none() if prefixes else NO_PREFIX
-    return infer_batch(request, batch, use.arrays, MIN_ROWS).copy()
+    nothing = KeptPrefixes.of(stages).none()
+    return infer_batch(request, batch, nothing.arrays, MIN_ROWS).copy()
 
 
 def _agree(vectors: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch, InFlight, Lane
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
@@ -174,14 +174,11 @@ _BatchQueue: TypeAlias = "SimpleQueue[_BatchInFlight | None]"
 """The batches of a lane; None ends a thread."""
 
 
-class _BatchInFlight:
-    """A batch in flight."""
+class _BatchInFlight(InFlight):
+    """A batch that can be cancelled."""
 
     def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
-        self.batch = batch
-        self.on_done = on_done
-        self.vectors: NDArray[np.float32] | None = None
-        self.error: BaseException | None = None
+        super().__init__(batch, on_done)
         self._changing = threading.Lock()
         """Guards the two fields below: the same request later computes another batch."""
         self._request: Request | None = None
@@ -211,13 +208,6 @@ class _BatchInFlight:
             self._is_cancelled = True
             if self._request is not None:
                 self._request.cancel()
-
-    def result(self) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] for a model without pooling."""
-        if self.error is not None:
-            raise self.error
-        assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
-        return self.vectors
 
 
 def _work(models: CompiledModels, jobs: _BatchQueue, number: int, lanes: Lanes) -> None:

@@ -49,8 +49,7 @@ class Use:
     lane: Lane = Lane.QUERY
 
 
-NO_PREFIX = Use()
-"""Of a graph that takes no prefix."""
+_NO_PREFIX = Use()
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ class KeptPrefixes:
 
         Args:
             axes: the names of the graph's inputs, in the order of its outputs, and the axis of
-                their tokens.
+                their tokens; empty: it takes no prefix.
             empty: these inputs without a token.
         """
         self._axes = axes
@@ -82,8 +81,8 @@ class KeptPrefixes:
         """The one used last is last."""
 
     @classmethod
-    def of(cls, stages: Stages) -> KeptPrefixes | None:
-        """Return the prefixes of a graph; None: it takes none."""
+    def of(cls, stages: Stages) -> KeptPrefixes:
+        """Return the prefixes of a graph, which may take none."""
         axes: dict[str, int] = {}
         empty: Arrays = {}
         for name, node in input_nodes(stages).items():
@@ -93,7 +92,7 @@ class KeptPrefixes:
                 sizes = [0 if size.is_dynamic else size.get_length() for size in shape]
                 is_bf16 = node.get_element_type() == ov.Type.bf16
                 empty[name] = np.zeros(sizes, BF16_BITS if is_bf16 else np.float32)
-        return cls(axes, empty) if axes else None
+        return cls(axes, empty)
 
     def none(self) -> Use:
         """Return what a batch takes that has no prefix, and leaves none."""
@@ -101,6 +100,8 @@ class KeptPrefixes:
 
     def use(self, batch: Batch) -> Use:
         """Return what a batch takes and leaves; the caller computes it, and calls `keep`."""
+        if not self._axes:
+            return _NO_PREFIX
         first = batch.token_ids[: batch.cu_seqlens[1]][:-1][:MAX_KEPT_TOKENS]
         with self._lock:
             prefix, num_before = self._longest(batch)

@@ -10,23 +10,20 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
-from embedlib.engines.base import Batch
+from embedlib.engines.base import Batch, InFlight
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.engine import loaded_core
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line
-from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
+from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.pages import letting_go, return_freed
@@ -96,16 +93,12 @@ class LayerwiseEngine:
         check_ended("engine openvino", [self._thread], timeout)
 
 
-class _BatchInFlight:
-    """A batch between two layers."""
+class _BatchInFlight(InFlight):
+    """A batch between two layers.
 
-    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
-        self.batch = batch
-        self.on_done = on_done
-        self.output: NDArray[np.float32] | None = None
-        """Of the latest layer, float32[B, L, H]; of the last one, the result."""
-        self.error: BaseException | None = None
-        """Why the layers to come are left out."""
+    Its `vectors` are those of the latest layer, float32[B, L, H], or the result of the last one;
+    after an `error` the layers to come are left out.
+    """
 
     @property
     def num_tokens(self) -> int:
@@ -116,36 +109,21 @@ class _BatchInFlight:
         """Leave out the layers to come; see `CancellablePending`."""
         self.error = self.error or EngineRunError("engine openvino: the batch was cancelled")
 
-    def result(self) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] for a model without pooling."""
-        if self.error is not None:
-            raise self.error
-        assert self.output is not None, "a batch has no result yet; this is a bug in embedlib"
-        return self.output
-
 
 _Jobs: TypeAlias = "SimpleQueue[_BatchInFlight | None]"
 """Batches in order; None ends the thread."""
 
 
+@dataclass(frozen=True)
 class _Layers:
     """The layers of a model: the first one embeds the tokens too, the last one pools."""
 
-    def __init__(
-        self,
-        core: ov.Core,
-        graphs: list[ov.Model],
-        weights: ArraysByRole,
-        settings: dict[str, Any],
-        *,
-        is_per_token: bool,
-    ) -> None:
-        self._core = core
-        self._graphs = graphs
-        self._weights = weights
-        """The graphs read them in place."""
-        self._settings = settings
-        self._is_per_token = is_per_token
+    core: ov.Core
+    graphs: list[ov.Model]
+    weights: ArraysByRole
+    """The graphs read them in place."""
+    settings: dict[str, Any]
+    is_per_token: bool
 
     def compute(
         self, first: _BatchInFlight, others: Callable[[], list[_BatchInFlight]]
@@ -158,14 +136,14 @@ class _Layers:
         """
         jobs = [first]
         try:
-            with letting_go(mapped_files(self._weights)):
-                for number, graph in enumerate(self._graphs):
+            with letting_go(mapped_files(self.weights)):
+                for number, graph in enumerate(self.graphs):
                     if number and all(job.error for job in jobs):
                         break
-                    layer = self._core.compile_model(graph, "CPU", self._settings)
+                    layer = self.core.compile_model(graph, "CPU", self.settings)
                     if number == 0:
                         jobs += others()
-                    self._compute_layer(layer, jobs, is_last=number == len(self._graphs) - 1)
+                    self._compute_layer(layer, jobs, is_last=number == len(self.graphs) - 1)
                     del layer
                     return_freed()
         except (RuntimeError, MemoryError) as error:
@@ -178,19 +156,18 @@ class _Layers:
         self, layer: ov.CompiledModel, jobs: list[_BatchInFlight], *, is_last: bool
     ) -> None:
         request = Request([layer])
-        prefixes = KeptPrefixes.of([layer])
-        use = prefixes.none() if prefixes else NO_PREFIX
+        nothing = KeptPrefixes.of([layer]).none()
         for job in jobs:
             if job.error:
                 continue
-            given = {} if job.output is None else {HIDDEN: job.output}
+            given = {} if job.vectors is None else {HIDDEN: job.vectors}
             try:
-                output = infer_batch(request, job.batch, {**use.arrays, **given}).copy()
+                output = infer_batch(request, job.batch, {**nothing.arrays, **given}).copy()
             except (RuntimeError, MemoryError) as error:
                 job.error = run_error(error)
             else:
-                is_rows = is_last and self._is_per_token
-                job.output = output[is_token(job.batch, output.shape[1])] if is_rows else output
+                is_rows = is_last and self.is_per_token
+                job.vectors = output[is_token(job.batch, output.shape[1])] if is_rows else output
 
 
 def _fail(jobs: list[_BatchInFlight], error: BaseException) -> None:

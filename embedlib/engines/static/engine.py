@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, EngineLimits
+from embedlib.engines.base import Batch, EngineLimits, InFlight
 from embedlib.models.spec import ModelSpec
 from embedlib.vectors.modules import apply_modules
 
@@ -37,7 +37,7 @@ class StaticEngine:
             max_batch_tokens: token budget of a batch; None: the default.
         """
         self._modules = spec.modules
-        self._weights = {role: weights[role] for role in weights}
+        self._weights = dict(weights)
         self._table = self._weights["tokens"]
         self._ones = np.ones(MAX_PRODUCT // self._table.shape[1] + 1, np.float32)
         self.limits = EngineLimits(
@@ -51,9 +51,10 @@ class StaticEngine:
             is_instant=True,
         )
 
-    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Done:
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> InFlight:
         """Compute a batch."""
-        done = _Done(self.compute(batch))
+        done = InFlight(batch, on_done)
+        done.vectors = self.compute(batch)
         on_done()
         return done
 
@@ -84,14 +85,3 @@ class StaticEngine:
 
     def close(self) -> None:
         """Do nothing: nothing is in flight, and the table is freed with the engine."""
-
-
-class _Done:
-    """A batch whose rows are there."""
-
-    def __init__(self, rows: NDArray[np.float32]) -> None:
-        self._rows = rows
-
-    def result(self) -> NDArray[np.float32]:
-        """Return the rows."""
-        return self._rows
