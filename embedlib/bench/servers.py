@@ -1,4 +1,4 @@
-"""Servers as contestants of `embedlib bench --serve`: started, waited for, ended."""
+"""Servers as contestants: started, waited for, ended."""
 
 from __future__ import annotations
 
@@ -12,47 +12,46 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from embedlib.measuring.process import (
-    ContestantFailedError,
-    free_port,
-    last_line,
-    module_command,
-)
+from embedlib.measuring.process import ContestantFailedError, free_port, last_line
 
 START_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
-_POLL_S = 0.05
+_POLL_S = 0.02
 
 
 class Server:
-    """A server of ours in a process of its own."""
+    """A server in a process of its own."""
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str] = (), *, has_port_option: bool
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        ready: str = "/ready",
+        writes_errors_to_stdout: bool = False,
     ) -> None:
         """Start it on a free port, and wait until it is ready.
 
         Args:
             name: for messages.
-            module: to run.
-            arguments: that it is given.
-            has_port_option: whether the port comes as `--port`, or as the last argument.
+            command: the program and its arguments; `--port` and a number come behind them.
+            ready: the path that answers with 200 once it is ready.
+            writes_errors_to_stdout: or only an access log, which who serves keeps elsewhere.
 
         Raises:
             ContestantFailedError: it ended, or is not ready in time.
         """
-        self._port = free_port()
+        self.port = free_port()
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close
-        port = ["--port", str(self._port)] if has_port_option else [str(self._port)]
         self._process = subprocess.Popen(
-            module_command(module, *arguments, *port),
-            stdout=subprocess.DEVNULL,  # the access log; who serves keeps it elsewhere
+            [*command, "--port", str(self.port)],
+            stdout=self._errors if writes_errors_to_stdout else subprocess.DEVNULL,
             stderr=self._errors,
             env={**os.environ, "HF_HUB_OFFLINE": "1"},
         )
         try:
-            self._wait()
+            self._wait(ready)
         except BaseException:
             self.close()
             raise
@@ -60,7 +59,7 @@ class Server:
     @property
     def url(self) -> str:
         """The address of its embeddings route."""
-        return f"http://127.0.0.1:{self._port}/v1/embeddings"
+        return f"http://127.0.0.1:{self.port}/v1/embeddings"
 
     @property
     def process_id(self) -> int:
@@ -82,16 +81,16 @@ class Server:
             self._process.wait()
         self._errors.close()
 
-    def _wait(self) -> None:
+    def _wait(self, ready: str) -> None:
         until = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until:
             if self._process.poll() is not None:
                 raise ContestantFailedError(self._name, last_line(self._errors) or "it ended")
             with (
                 suppress(OSError),  # a process in its start
-                closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)) as asked,
+                closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as asked,
             ):
-                asked.request("GET", "/ready")
+                asked.request("GET", ready)
                 if asked.getresponse().status == http.HTTPStatus.OK:
                     return
             time.sleep(_POLL_S)

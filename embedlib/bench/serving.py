@@ -18,7 +18,12 @@ from embedlib.bench.run import QUERY_INTERVAL_S
 from embedlib.bench.serve_result import ServerAlone, ServeResult, ServerFigures
 from embedlib.bench.servers import Server
 from embedlib.bench.shapes import find_or_write
-from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
+from embedlib.measuring.process import (
+    ChildProcess,
+    ContestantFailedError,
+    Process,
+    module_command,
+)
 from embedlib.measuring.spread import Latency, Spread, ratios_in_turns
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines
 
@@ -52,6 +57,11 @@ class _Contestant:
     server_cpu_s: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)
     during_bulk_ms: list[float] = field(default_factory=list)
+
+    @property
+    def address(self) -> dict[str, str]:
+        """Of a request, for the client."""
+        return {"url": self.url, "model": self.model}
 
 
 def run_serve(
@@ -130,9 +140,8 @@ class _ServeBench:
         self._race_queries()
         self._measure_mixed()
         self.race.report("a server whose engine answers at once")
-        with closing(
-            Server("embedlib serve", "embedlib.bench.fake_server", has_port_option=False)
-        ) as server:
+        fake = module_command("embedlib.bench.fake_server")
+        with closing(Server("embedlib serve", fake)) as server:
             self.alone = self._measure_alone(server)
 
     def _enter_ours(self) -> None:
@@ -155,9 +164,8 @@ class _ServeBench:
         arguments += ["--precision", "float32" if is_float32 else "auto"]
         if config.max_batch_tokens is not None:
             arguments += ["--max-batch-tokens", str(config.max_batch_tokens)]
-        server = self._stack.enter_context(
-            closing(Server("embedlib serve", "embedlib", arguments, has_port_option=True))
-        )
+        command = module_command("embedlib", *arguments)
+        server = self._stack.enter_context(closing(Server("embedlib serve", command)))
         self._enter("embedlib serve", server.url, "served", server)
 
     def _enter(self, name: str, url: str, model: str, server: Server | None) -> None:
@@ -180,8 +188,7 @@ class _ServeBench:
     def _bulk(self, contestant: _Contestant) -> dict[str, float]:
         done: dict[str, float] = self.client.call(
             "bulk",
-            url=contestant.url,
-            model=contestant.model,
+            **contestant.address,
             request_texts=contestant.request_texts,
             connections=CONNECTIONS,
         )
@@ -208,9 +215,7 @@ class _ServeBench:
             self.race.report(f"queries, round {number} of {self.options.rounds}")
             self.in_process_ms += self.ours.process.call("query", seconds=seconds)
             for contestant in self.contestants:
-                done = self.client.call(
-                    "query", url=contestant.url, model=contestant.model, seconds=seconds
-                )
+                done = self.client.call("query", **contestant.address, seconds=seconds)
                 contestant.latencies_ms += done["latencies_ms"]
 
     def _measure_mixed(self) -> None:
@@ -224,8 +229,7 @@ class _ServeBench:
         for contestant in self.contestants:
             done = self.client.call(
                 "mixed",
-                url=contestant.url,
-                model=contestant.model,
+                **contestant.address,
                 seconds=seconds,
                 interval_s=QUERY_INTERVAL_S,
                 request_texts=contestant.request_texts,

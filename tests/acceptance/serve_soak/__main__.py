@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 
 from embedlib.bench.servers import Server
+from embedlib.measuring.process import module_command
 from tests.acceptance.serve_soak.judging import Memory
 from tests.acceptance.serve_soak.many import FAKE, many
 from tests.acceptance.serve_soak.overload import DOOR, overload
 
 
-def run(arguments: list[str], work: Callable[[str, Memory], Awaitable[int]]) -> int:
+def run(command: list[str], work: Callable[[str, Memory], Awaitable[int]]) -> int:
     """Start a server, run a part against it, and return how many promises were broken."""
-    with closing(Server("the server", arguments, has_port_option="serve" in arguments)) as server:
+    with closing(Server("the server", command)) as server:
         url = server.url.removesuffix("/v1/embeddings")
 
         async def part() -> int:
@@ -44,15 +46,16 @@ def main() -> int:
     parts.add_parser("many").add_argument("--requests", type=int, default=200_000)
     options = parser.parse_args()
     if options.part == "overload":
-        arguments = ["-m", "embedlib", "serve", options.model, "--precision", "float32", *DOOR]
+        arguments = ("serve", options.model, "--precision", "float32", *DOOR)
         broken = run(
-            arguments,
+            module_command("embedlib", *arguments),
             lambda url, memory: overload(url, options.model, memory, options.minutes * 60),
         )
     else:
         with tempfile.TemporaryDirectory() as folder:
             broken = run(
-                ["-c", FAKE, folder], lambda url, memory: many(url, memory, options.requests)
+                [sys.executable, "-c", FAKE, folder],
+                lambda url, memory: many(url, memory, options.requests),
             )
     return 1 if broken else 0
 

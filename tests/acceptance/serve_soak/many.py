@@ -27,7 +27,7 @@ config = Config(on_truncate="ignore")
 embedder = Embedder.from_engine(InstantEngine(), spec, byte_tokenizer(), config)
 options = ServeOptions(data_dir=sys.argv[1], grace_seconds=0.0)
 application = create_app({"fake": embedder}, options=options, log=AccessLog())
-serve(application, Listen(port=int(sys.argv[2])))
+serve(application, Listen(port=int(sys.argv[-1])))
 """
 
 

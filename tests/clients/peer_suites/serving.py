@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embedlib.bench.servers import Server
+from embedlib.measuring.process import module_command
 
 models_folder = Path()
 """Where the models are, by name; set by the plugin."""
@@ -29,13 +30,13 @@ def end() -> None:
 
 
 def _start(models: Sequence[str], options: Sequence[str], key: str) -> Server:
-    arguments = ["-m", "embedlib", "serve", "--precision", "float32", *options]
+    arguments = ["serve", "--precision", "float32", *options]
     for name in models:
         arguments += [folder := str(models_folder / name), "--name", f"{name}={folder}"]
     if not key:
-        return Server("embedlib serve", arguments, has_port_option=True)
+        return Server("embedlib serve", module_command("embedlib", *arguments))
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write(key)
         keys.flush()  # read while the server starts
         arguments += ["--api-keys-file", keys.name]
-        return Server("embedlib serve", arguments, has_port_option=True)
+        return Server("embedlib serve", module_command("embedlib", *arguments))
