@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from embedlib.measuring.child import Memory, own_memory
+from embedlib.measuring.child import Memory, memory_of
 from embedlib.vectors.arrays import Vectors
 
 
@@ -62,4 +62,4 @@ class Contestant(ABC):
 
     def memory(self) -> Memory:
         """Return the memory of the process that holds the model."""
-        return own_memory()
+        return memory_of("self")

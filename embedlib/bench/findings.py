@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from embedlib.bench.result import Closeness, Limits, OfTheLimit
+from embedlib.fidelity.compare import cosines, mean_and_p1
 from embedlib.measuring.openvino_products import ROWS
 from embedlib.measuring.sgemm import Rates, flop_per_token
 from embedlib.measuring.spread import Spread
@@ -31,12 +32,9 @@ def why_not_comparable(vectors: Vectors, reference: Vectors) -> str | None:
 
 def closeness(vectors: Vectors, reference: Vectors) -> Closeness:
     """Return the cosines between rows of two float32[N, D]."""
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(reference, axis=1)
-    # A row of zeros has no direction: its cosine is 0, as of a wrong vector.
-    cosines = np.einsum("nd,nd->n", vectors, reference) / np.maximum(lengths, 1e-30)
-    return Closeness(
-        mean=float(cosines.mean()), p1=float(np.percentile(cosines, 1)), min=float(cosines.min())
-    )
+    found = cosines(vectors, reference)
+    mean, p1 = mean_and_p1(found)
+    return Closeness(mean=mean, p1=p1, min=float(found.min()))
 
 
 def weights_mib(files: ModelFiles) -> float:

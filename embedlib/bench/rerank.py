@@ -111,9 +111,7 @@ def _figures(race: Race, entry: Entry, peer_scores: Vectors | None) -> RerankFig
     """Compare one of ours with the peer, whose scores are float32[N]; None: there is no peer."""
     documents_per_s = Spread.of(entry.rates(len(race.course.texts)))
     if peer_scores is None:
-        return RerankFigures(
-            documents_per_s=documents_per_s, ratio=None, max_difference=None, top_overlap=None
-        )
+        return RerankFigures(documents_per_s=documents_per_s)
     scores = race.vectors(entry)
     best, peer_best = (set(np.argsort(-each)[:TOP].tolist()) for each in (scores, peer_scores))
     return RerankFigures(

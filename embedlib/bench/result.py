@@ -182,11 +182,11 @@ class RerankFigures:
     """What embedlib did in one precision; None: there is no peer."""
 
     documents_per_s: Spread
-    ratio: Spread | None
+    ratio: Spread | None = None
     """This rate divided by the peer's, turn by turn."""
-    max_difference: float | None
+    max_difference: float | None = None
     """Largest difference of any score from the peer's."""
-    top_overlap: float | None
+    top_overlap: float | None = None
     """Share of the peer's `TOP` best documents that are among the best here."""
 
 

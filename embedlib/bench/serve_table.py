@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from embedlib.bench.serve_result import ServeResult, ServerFigures
 from embedlib.bench.table import provenance_rows, spread_text
 from embedlib.measuring.markdown import Row, markdown
@@ -28,46 +30,35 @@ def render_serve(result: ServeResult) -> str:
 
 def _servers(result: ServeResult) -> list[Row]:
     """One row per figure; one column for the model in process, and one per server."""
-    in_process, in_process_beside = result.in_process_query, result.in_process_during_bulk
-    servers = result.servers
-    return [
-        ("", "in process", *(one.name for one in servers)),
-        ("texts a request", _NONE, *(f"{one.request_texts}" for one in servers)),
+    query, beside = result.in_process_query, result.in_process_during_bulk
+    rows: list[tuple[str, str, Callable[[ServerFigures], str]]] = [
+        ("texts a request", _NONE, lambda one: f"{one.request_texts}"),
         (
             f"bulk, {result.connections} connections, texts/s",
             f"{result.in_process_texts_per_s.median:,.1f}",
-            *(f"{one.texts_per_s.median:,.1f}" for one in servers),
+            lambda one: f"{one.texts_per_s.median:,.1f}",
         ),
-        (
-            "bulk rate over that in process",
-            _NONE,
-            *(spread_text(one.bulk_ratio, "%") for one in servers),
-        ),
-        ("query p50 / p99, ms", _times(in_process), *(_times(one.query) for one in servers)),
+        ("bulk rate over that in process", _NONE, lambda one: spread_text(one.bulk_ratio, "%")),
+        ("query p50 / p99, ms", _times(query), lambda one: _times(one.query)),
         (
             "query p50 over that in process",
             _NONE,
-            *(
-                f"{one.query.p50_ms / in_process.p50_ms:.2f}x, {one.query_more_ms:+.2f} ms"
-                for one in servers
-            ),
+            lambda one: f"{one.query.p50_ms / query.p50_ms:.2f}x, {one.query_more_ms:+.2f} ms",
         ),
-        (
-            "query during bulk p50 / p99, ms",
-            _times(in_process_beside),
-            *(_times(one.during_bulk) for one in servers),
-        ),
+        ("query during bulk p50 / p99, ms", _times(beside), lambda one: _times(one.during_bulk)),
         (
             "its p99 over that in process",
             _NONE,
-            *(f"{one.during_bulk.p99_ms / in_process_beside.p99_ms:.2f}x" for one in servers),
+            lambda one: f"{one.during_bulk.p99_ms / beside.p99_ms:.2f}x",
         ),
         (
             "share of the machine in bulk, server + client",
             _NONE,
-            *(f"{_share(one)} + {one.client_share:.0%}" for one in servers),
+            lambda one: f"{_share(one)} + {one.client_share:.0%}",
         ),
     ]
+    head = ("", "in process", *(one.name for one in result.servers))
+    return [head, *((name, own, *map(cell, result.servers)) for name, own, cell in rows)]
 
 
 def _alone(result: ServeResult) -> list[Row]:

@@ -19,6 +19,7 @@ from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sinks.urls import open_sink
+from embedlib.measuring.spread import aba_ratios
 from embedlib.measuring.texts import docstrings
 from embedlib.vectors.arrays import Vectors
 
@@ -50,11 +51,8 @@ class WriteResult:
     @property
     def peer_ratio(self) -> dict[str, float]:
         """By peer, how many times as fast embedlib is in the turns around it; the median."""
-        around = [(a + b) / 2 for a, b in zip(self.rows_per_s, self.rows_per_s[1:], strict=False)]
         return {
-            name: statistics.median(
-                ours / theirs for ours, theirs in zip(around, rates, strict=True)
-            )
+            name: statistics.median(aba_ratios(self.rows_per_s, rates))
             for name, rates in self.peer_rows_per_s.items()
         }
 
@@ -63,8 +61,7 @@ class WriteResult:
         """Time of `index` over that of `encode` just before and after; the median."""
         if not self.index_s:
             return None
-        around = [(a + b) / 2 for a, b in zip(self.encode_s, self.encode_s[1:], strict=False)]
-        return statistics.median(t / e for t, e in zip(self.index_s, around, strict=True))
+        return statistics.median(1 / ratio for ratio in aba_ratios(self.encode_s, self.index_s))
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -11,7 +11,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
+
+from embedlib.errors import typed_line
 
 _MIB = 1 << 20
 _STATUS_LINES = {"VmHWM:": "peak", "RssAnon:": "anonymous"}
@@ -37,8 +39,7 @@ def serve(calls: object, requests: IO[str], replies: IO[str]) -> None:
             import traceback
 
             traceback.print_exc()
-            lines = str(error).strip().splitlines()
-            reply = {"error": f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")}
+            reply = {"error": typed_line(error)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
@@ -47,12 +48,7 @@ Memory = dict[str, float]
 """In MiB: "peak" is the most that was ever resident, "anonymous" what no file backs now."""
 
 
-def own_memory() -> Memory:
-    """Return the memory of this process."""
-    return memory_of("self")
-
-
-def memory_of(process: int | str) -> Memory:
+def memory_of(process: int | Literal["self"]) -> Memory:
     """Return the memory of a process; without /proc, the peak of this one alone.
 
     Not `ru_maxrss` where it can be avoided: on Linux a child starts with its parent's.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ Rates = dict[str, dict[str, float]]
 """FLOP/s, by precision and library."""
 
 
-def linear_shapes(encoder: Encoder) -> list[tuple[int, int]]:
+def linear_shapes(encoder: Encoder) -> Shapes:
     """Return (inputs, outputs) of every weight matrix of one layer."""
     hidden, intermediate = encoder.hidden_size, encoder.intermediate_size
     query = encoder.num_heads * encoder.head_dim
@@ -61,7 +60,7 @@ class SgemmCalls:
         self._threads = threads
         self._clock = clock
 
-    def measure(self, shapes: list[tuple[int, int]], seconds: float) -> Rates:
+    def measure(self, shapes: Shapes, seconds: float) -> Rates:
         """Return FLOP/s by precision and library; torch only where it is installed.
 
         What "bf16" and "int8" say is what the library makes of them on this CPU: without
@@ -93,60 +92,38 @@ class SgemmCalls:
 
     def _race(self, multiplies: list[Multiply], seconds: float) -> float:
         """Return calls per second of all threads together."""
-        lanes = [_Lane(multiply, seconds, self._clock) for multiply in multiplies]
-        for lane in lanes:
-            lane.thread.start()
-        for lane in lanes:
-            lane.thread.join()
-        return sum(lane.calls_per_second for lane in lanes)
+
+        def calls_per_second(multiply: Multiply) -> float:
+            started = self._clock()
+            num_calls = 0
+            elapsed = 0.0
+            while elapsed < seconds:
+                multiply()
+                num_calls += 1
+                elapsed = self._clock() - started
+            return num_calls / elapsed
+
+        with ThreadPoolExecutor(len(multiplies)) as threads:
+            return sum(threads.map(calls_per_second, multiplies))
 
 
-@dataclass
-class _Lane:
-    """One thread that multiplies for a given time."""
-
-    multiply: Multiply
-    seconds: float
-    clock: Callable[[], float]
-    calls_per_second: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        started = self.clock()
-        num_calls = 0
-        elapsed = 0.0
-        while elapsed < self.seconds:
-            self.multiply()
-            num_calls += 1
-            elapsed = self.clock() - started
-        self.calls_per_second = num_calls / elapsed
+def _numpy_multiply(shapes: Shapes) -> Multiply:
+    return partial(_multiply, np.matmul, _operands(shapes))
 
 
-def _numpy_multiply(shapes: list[tuple[int, int]]) -> Multiply:
-    operands = _operands(shapes)
-
-    def multiply() -> None:
-        for rows, weight, out in operands:
-            np.matmul(rows, weight, out=out)
-
-    return multiply
-
-
-def _torch_multiply(shapes: list[tuple[int, int]]) -> Multiply:
+def _torch_multiply(shapes: Shapes) -> Multiply:
     import torch
 
     operands = [[torch.from_numpy(array) for array in arrays] for arrays in _operands(shapes)]
-
-    def multiply() -> None:
-        for rows, weight, out in operands:
-            torch.mm(rows, weight, out=out)
-
-    return multiply
+    return partial(_multiply, torch.mm, operands)
 
 
-def _operands(shapes: list[tuple[int, int]]) -> list[tuple[Any, Any, Any]]:
+def _multiply(product: Callable[..., object], operands: Sequence[Sequence[Any]]) -> None:
+    for rows, weight, out in operands:
+        product(rows, weight, out=out)
+
+
+def _operands(shapes: Shapes) -> list[tuple[Any, Any, Any]]:
     """Return rows, weight and output buffer; ordinary numbers, since denormal ones are slow."""
     random = np.random.default_rng(0)
     return [

@@ -16,7 +16,7 @@ from embedlib.bench.own_contestants import INT8_RERANKER, RERANKER, EmbedlibCont
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST
 from embedlib.bench.worker import ContestantCalls, make_contestant
 from embedlib.config import Config
-from embedlib.measuring.child import own_memory
+from embedlib.measuring.child import memory_of
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
@@ -257,9 +257,9 @@ def test_after_an_error_the_next_request_is_answered(
 
 
 def test_peak_memory_never_falls() -> None:
-    before = own_memory()
+    before = memory_of("self")
     block = np.ones(8 << 20, np.uint8)
-    after = own_memory()
+    after = memory_of("self")
     assert after["peak"] >= before["peak"] > block.nbytes / (1 << 20)
     assert after["peak"] >= after["anonymous"] > 8
 
