@@ -52,10 +52,8 @@ def num_shared(batch: Batch, ids: Ints, min_tokens: int) -> Ints:
         found = batch.token_ids[np.minimum(index, len(batch.token_ids) - 1)]
         is_equal = (found == ids[:num_tokens]) & (places < batch.seq_lens[rows][:, None] - 1)
         num_equal = np.argmin(np.pad(is_equal, ((0, 0), (0, 1))), axis=1)
-        rows, num_equal = (
-            rows[num_equal >= min_tokens],
-            num_equal[num_equal >= min_tokens],
-        )
+        is_enough = num_equal >= min_tokens
+        rows, num_equal = rows[is_enough], num_equal[is_enough]
     shared[rows] = num_equal
     return shared
 

@@ -19,7 +19,7 @@ from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.matrices import matrix, parts_packed_once
+from embedlib.engines.openvino.matrices import matrix_rows, parts_packed_once
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import write_int8
 from embedlib.models.compiled.role_file import RoleFile
@@ -100,7 +100,7 @@ def test_the_parts_of_a_matrix_are_packed_once_and_have_all_its_rows(
     rows = [part.get_output_partial_shape(0)[0].get_length() for part in parts]
     assert len(rows) == 2
     assert all(number % 32 for number in rows), "the library would pack it in two forms"
-    graph = ov.Model([op.concat(parts, 0), matrix(weights, role)], [], "both")
+    graph = ov.Model([op.concat(parts, 0), matrix_rows(weights, role)], [], "both")
     joined, whole = ov.Core().compile_model(graph, "CPU")([]).values()
     np.testing.assert_array_equal(joined, whole)
     monkeypatch.setattr(matrices, "ONE_FORM_WEIGHTS", whole.size)

@@ -34,17 +34,6 @@ LAST_ROWS: Final = 16
 """Rows that are multiplied apart, so that those of neither part are such a multiple."""
 
 
-def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
-    """Return the node of a weight matrix: float32[rows, columns].
-
-    An int8 weight becomes its codes times the scales of their groups. The plugin recognizes this
-    form: it keeps the codes in int8 and multiplies them with activations that it has quantized to
-    int8.
-    A 16-bit weight is widened when the plugin packs it, and never as a whole.
-    """
-    return matrix_rows(weights, role, slice(None))
-
-
 def parts_packed_once(weights: Mapping[str, NDArray[Any]], role: str) -> list[ov.Node]:
     """Return the nodes of a weight matrix, each of some rows, that the plugin packs in one form.
 
@@ -57,7 +46,7 @@ def parts_packed_once(weights: Mapping[str, NDArray[Any]], role: str) -> list[ov
     num_rows = stored.shape[0]
     has_two_forms = stored.size < ONE_FORM_WEIGHTS and num_rows % SMALL_FORM_ROWS == 0
     if not (has_two_forms and (is_coded or narrow is not None)):
-        return [matrix(weights, role)]
+        return [matrix_rows(weights, role)]
     most = num_rows - LAST_ROWS
     return [matrix_rows(weights, role, slice(most)), matrix_rows(weights, role, slice(most, None))]
 
@@ -67,8 +56,15 @@ def rounds_activations() -> bool:
     return not VNNI_FLAGS.isdisjoint(Machine().cpu_features())
 
 
-def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
-    """Return the node of these rows of a weight matrix: a view of the stored ones."""
+def matrix_rows(
+    weights: Mapping[str, NDArray[Any]], role: str, rows: slice = slice(None)
+) -> ov.Node:
+    """Return the node of these rows of a weight matrix, a view of them: float32[rows, columns].
+
+    An int8 weight becomes its codes times the scales of their groups. The plugin recognizes this
+    form: it keeps the codes in int8 and multiplies them with activations that it has quantized to
+    int8. A 16-bit weight is widened when the plugin packs it, and never as a whole.
+    """
     narrow = stored_bits(weights, role)
     if narrow is not None:
         return widened(StoredBits(narrow.dtype, narrow.bits[rows]))

@@ -147,7 +147,8 @@ def memory_needs(
     is_narrow = is_stored_narrow and not is_widened
     is_bf16 = number_type(precision.name) == "bf16"
     group = INT8_GROUPS.get(precision.name)
-    weights = by_mlas = by_onednn = 0
+    is_float = not (is_narrow or is_bf16)
+    weights = packed = by_mlas = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = group is not None and role in coded
         size = 1 if is_coded else 2 if is_bf16 and role in linear else 4
@@ -155,16 +156,14 @@ def memory_needs(
         num_bytes += 4 * shape[0] * groups_of(shape[1], group) if group and is_coded else 0
         weights += num_bytes
         if role in linear or (is_expert(role) and role.endswith(".weight")):
-            is_float = not (is_coded or is_narrow or is_bf16)
-            by_mlas += num_bytes if is_float else 0
-            by_onednn += 0 if is_float else num_bytes
+            packed += num_bytes
+            by_mlas += num_bytes if is_float and not is_coded else 0
     if files.spec.is_splade:  # the matrix of the head, often the one of the token embeddings
         rows = (2 if is_bf16 else 4) * files.spec.embedding_dim * encoder.hidden_size
-        is_float = not (is_narrow or is_bf16)
-        by_mlas += rows if is_float else 0
-        by_onednn += 0 if is_float else rows
         weights += rows
-    packed = by_mlas + by_onednn
+        packed += rows
+        by_mlas += rows if is_float else 0
+    by_onednn = packed - by_mlas
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
     batch_tokens = config.max_batch_tokens or best_batch_tokens(number_type(precision.name))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from functools import cached_property
 
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.nodes import MASKED, int_constant, int_input, nan_or_zero
+from embedlib.engines.openvino.nodes import (
+    MASKED,
+    float_constant,
+    int_constant,
+    int_input,
+    nan_or_zero,
+)
 from embedlib.models.spec import Module, Pooling, PoolingMode
 
 
@@ -27,19 +32,13 @@ class Tokens:
     """bool[B, L]: False on padding."""
 
 
+@dataclass(frozen=True)
 class Pooler:
     """Builds the nodes that pool the tokens of a batch."""
 
-    def __init__(self, tokens: Tokens, inputs: list[ov.Node]) -> None:
-        """Hold the tokens.
-
-        Args:
-            tokens: the tokens of the batch.
-            inputs: those of the graph; one is added if pooling leaves the prompt out.
-        """
-        self._tokens = tokens
-        self._inputs = inputs
-        self._prompt_input: ov.Node | None = None
+    tokens: Tokens
+    inputs: list[ov.Node]
+    """Those of the graph; one is added if pooling leaves the prompt out."""
 
     def only_place(self, pooling: Module | None) -> ov.Node | None:
         """Return int32[B, 1]: the index of the only token pooled; None if several are pooled.
@@ -62,11 +61,11 @@ class Pooler:
 
         Source: `Pooling._forward_padded` of sentence-transformers 6.2.
         """
-        counted = self._tokens.is_token
+        counted = self.tokens.is_token
         if not pooling.include_prompt:
             after = op.greater_equal(
-                op.unsqueeze(self._tokens.positions, int_constant(0)),
-                op.unsqueeze(self._num_prompt_tokens(), int_constant(1)),
+                op.unsqueeze(self.tokens.positions, int_constant(0)),
+                op.unsqueeze(self._num_prompt_tokens, int_constant(1)),
             )
             counted = op.logical_and(counted, after)
         vectors = [self._pool_mode(hidden, pooling, mode, counted) for mode in pooling.modes]
@@ -85,22 +84,20 @@ class Pooler:
         weight = op.convert(counted, "f32")
         if mode == "weighted_mean":
             weight = op.multiply(
-                weight, op.convert(op.add(self._tokens.positions, int_constant(1)), "f32")
+                weight, op.convert(op.add(self.tokens.positions, int_constant(1)), "f32")
             )
         total = op.squeeze(
             op.matmul(op.unsqueeze(weight, int_constant(1)), hidden, False, False), int_constant(1)
         )
-        divisor = op.maximum(
-            op.reduce_sum(weight, int_constant(1), True), op.constant(np.float32(1e-9))
-        )
+        divisor = op.maximum(op.reduce_sum(weight, int_constant(1), True), float_constant(1e-9))
         return op.divide(total, op.sqrt(divisor) if mode == "mean_sqrt_len" else divisor)
 
+    @cached_property
     def _num_prompt_tokens(self) -> ov.Node:
-        """Return the input int32[B] with the tokens at the start that pooling leaves out."""
-        if self._prompt_input is None:
-            self._prompt_input = int_input("num_prompt_tokens", [-1])
-            self._inputs.append(self._prompt_input)
-        return self._prompt_input
+        """The input int32[B] with the tokens at the start that pooling leaves out."""
+        made = int_input("num_prompt_tokens", [-1])
+        self.inputs.append(made)
+        return made
 
     def _first_token(self, pooling: Pooling) -> ov.Node:
         """Return int32[B]: the position of the first token that is pooled.
@@ -109,10 +106,9 @@ class Pooler:
         0 if the prompt is all there is.
         """
         if pooling.include_prompt:
-            return op.subtract(self._tokens.seq_lens, self._tokens.seq_lens)
-        num_prompt_tokens = self._num_prompt_tokens()
-        has_more = op.less(num_prompt_tokens, self._tokens.seq_lens)
-        return op.multiply(num_prompt_tokens, op.convert(has_more, "i32"))
+            return op.subtract(self.tokens.seq_lens, self.tokens.seq_lens)
+        has_more = op.less(self._num_prompt_tokens, self.tokens.seq_lens)
+        return op.multiply(self._num_prompt_tokens, op.convert(has_more, "i32"))
 
     def _last_token(self, pooling: Pooling) -> ov.Node:
         """Return int32[B]: the position of the last token that is not skipped; 0 if all are.
@@ -120,10 +116,10 @@ class Pooler:
         Source: `GenericForSequenceClassification` in transformers, modeling_layers.py.
         """
         if pooling.skipped_token_id is None:
-            return op.subtract(self._tokens.seq_lens, int_constant(1))
+            return op.subtract(self.tokens.seq_lens, int_constant(1))
         is_other = op.logical_and(
-            self._tokens.is_token,
-            op.not_equal(self._tokens.ids, int_constant(pooling.skipped_token_id)),
+            self.tokens.is_token,
+            op.not_equal(self.tokens.ids, int_constant(pooling.skipped_token_id)),
         )
-        places = op.multiply(op.convert(is_other, "i32"), self._tokens.indices)
+        places = op.multiply(op.convert(is_other, "i32"), self.tokens.indices)
         return op.reduce_max(places, int_constant(1))

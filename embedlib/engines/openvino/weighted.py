@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import (
@@ -17,7 +16,13 @@ from embedlib.engines.openvino.matrices import (
     parts_packed_once,
     widened,
 )
-from embedlib.engines.openvino.nodes import activate, activate_apart, int_constant, int_constants
+from embedlib.engines.openvino.nodes import (
+    activate,
+    activate_apart,
+    float_constant,
+    int_constant,
+    int_constants,
+)
 from embedlib.models.spec import Activation
 from embedlib.models.weights.mapped import stored_bits
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -27,29 +32,23 @@ Multiplier = Literal["any", "onednn", "mlas"]
 a bare product and oneDNN for one that it fuses with an activation; "any": as the model has it."""
 
 
+@dataclass(frozen=True)
 class Weighted:
     """Builds the nodes of operators with weights, which it looks up by role."""
 
-    def __init__(self, weights: ArraysByRole, multiplier: Multiplier) -> None:
-        """Hold the weights.
-
-        Args:
-            weights: arrays by role.
-            multiplier: see `Multiplier`.
-        """
-        self._weights: Mapping[str, NDArray[Any]] = weights
-        self._multiplier = multiplier
+    weights: ArraysByRole
+    multiplier: Multiplier
 
     def linear(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
         """Return vectors @ weight[rows].T, plus bias[rows] if the model has one."""
         sums = self.add_bias(self._product(vectors, f"{role}.weight", rows), role, rows)
-        return self._by_onednn(sums) if self._multiplier == "onednn" else sums
+        return self._by_onednn(sums) if self.multiplier == "onednn" else sums
 
     def linear_columns(
         self, vectors: ov.Node, role: str, columns: slice, *, has_bias: bool
     ) -> ov.Node:
         """Return vectors @ weight[:, columns].T, plus any bias if asked, for a graph in bf16."""
-        part = matrix_columns(self._weights, f"{role}.weight", columns)
+        part = matrix_columns(self.weights, f"{role}.weight", columns)
         product = op.matmul(vectors, part, False, True)
         return self._by_onednn(self.add_bias(product, role) if has_bias else product)
 
@@ -64,10 +63,10 @@ class Weighted:
 
     def _product(self, vectors: ov.Node, role: str, rows: slice) -> ov.Node:
         """Return vectors @ weight[rows].T; in parts where a large model would be packed twice."""
-        if self._multiplier != "mlas":
-            return op.matmul(vectors, matrix_rows(self._weights, role, rows), False, True)
+        if self.multiplier != "mlas":
+            return op.matmul(vectors, matrix_rows(self.weights, role, rows), False, True)
         assert rows == slice(None), "oneDNN multiplies the parts of an MLP; a bug in embedlib"
-        parts = parts_packed_once(self._weights, role)
+        parts = parts_packed_once(self.weights, role)
         products = [op.matmul(vectors, part, False, True) for part in parts]
         return op.concat(products, -1) if len(products) > 1 else products[0]
 
@@ -82,27 +81,27 @@ class Weighted:
         sums = self.linear(vectors, role, rows)
         if activation == "relu":  # NaN of the vectors goes on in the residual stream
             for name in (f"{role}.weight", f"{role}.bias"):
-                if name in self._weights:
-                    check_finite(self._weights, name, rows)
+                if name in self.weights:
+                    check_finite(self.weights, name, rows)
             return op.relu(sums)
-        apply = activate_apart if self._multiplier == "mlas" else activate
+        apply = activate_apart if self.multiplier == "mlas" else activate
         return apply(sums, activation)
 
     def add_bias(self, vectors: ov.Node, role: str, rows: slice = slice(None)) -> ov.Node:
         """Return vectors + bias[rows]; the vectors alone if the model has no such bias."""
-        if f"{role}.bias" not in self._weights:
+        if f"{role}.bias" not in self.weights:
             return vectors
-        bias = np.ascontiguousarray(self._weights[f"{role}.bias"])[rows]
+        bias = np.ascontiguousarray(self.weights[f"{role}.bias"])[rows]
         return op.add(vectors, op.constant(bias, shared_memory=True))
 
     def by_head(self, role: str, num_heads: int) -> ov.Node:
         """Return a linear layer's matrix, split by heads: float32[heads, head_dim, H]."""
-        values = float_matrix(self._weights, f"{role}.weight")
+        values = float_matrix(self.weights, f"{role}.weight")
         return op.constant(values.reshape(num_heads, -1, values.shape[1]), shared_memory=True)
 
     def bias_by_head(self, role: str, num_heads: int) -> ov.Node:
         """Return a linear layer's bias, split by heads: float32[heads, 1, head_dim]."""
-        values = np.ascontiguousarray(self._weights[f"{role}.bias"])
+        values = np.ascontiguousarray(self.weights[f"{role}.bias"])
         return op.constant(values.reshape(num_heads, 1, -1), shared_memory=True)
 
     def norm(
@@ -125,7 +124,7 @@ class Weighted:
     def bare_rms_norm(self, vectors: ov.Node, eps: float) -> ov.Node:
         """Return x / sqrt(mean(x^2) + eps), over the last axis."""
         square = op.reduce_mean(op.multiply(vectors, vectors), int_constant(-1), True)
-        root = op.sqrt(op.add(square, op.constant(np.float32(eps))))
+        root = op.sqrt(op.add(square, float_constant(eps)))
         return op.divide(vectors, root)
 
     def constant(self, role: str) -> ov.Node:
@@ -133,7 +132,7 @@ class Weighted:
 
         Only vectors in 16 bits are copied, as float32.
         """
-        narrow = stored_bits(self._weights, role)
+        narrow = stored_bits(self.weights, role)
         if narrow is not None and narrow.bits.ndim > 1:
             return widened(narrow)
-        return op.constant(np.ascontiguousarray(self._weights[role]), shared_memory=True)
+        return op.constant(np.ascontiguousarray(self.weights[role]), shared_memory=True)

@@ -25,7 +25,7 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.matrices import matrix
+from embedlib.engines.openvino.matrices import matrix_rows
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.compiled import cache as cache_module
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
@@ -121,7 +121,7 @@ def multiply(vectors: Floats, weight: Floats, group: int = GROUP) -> Floats:
     """Return OpenVINO's product of vectors and an int8 matrix, with the engine's options."""
     codes, scales = quantize_groups(weight, group)
     node = op.parameter([-1, -1, weight.shape[1]], np.float32)
-    product = op.matmul(node, matrix({"m": codes, "m_scale": scales}, "m"), False, True)
+    product = op.matmul(node, matrix_rows({"m": codes, "m_scale": scales}, "m"), False, True)
     options = {
         "INFERENCE_PRECISION_HINT": "f32",
         "EXECUTION_MODE_HINT": "ACCURACY",
