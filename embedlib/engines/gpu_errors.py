@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from embedlib.errors import first_line
+from embedlib.errors import EngineOutOfMemoryError, EngineRunError, first_line
 
 MESSAGES: Final = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In errors of CUDA's own calls and of cuBLAS, for which torch has no exception class."""
@@ -22,6 +22,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         or any(message in str(error) for message in MESSAGES)
         or is_out_of_memory(error.__cause__)
     )
+
+
+def run_error(engine: str, error: BaseException) -> EngineRunError:
+    """Return embedlib's error for one that an engine met while it computed a batch."""
+    kind = EngineOutOfMemoryError if is_out_of_memory(error) else EngineRunError
+    return kind(f"engine {engine}: {first_line(error)}")
 
 
 def loss_of(error: BaseException) -> str | None:

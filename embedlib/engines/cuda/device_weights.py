@@ -121,16 +121,14 @@ class DeviceWeights:
     """float32 weight and bias of modules that have them, by position in `spec.modules`."""
 
 
+@dataclass(frozen=True)
 class WeightLoader:
     """Copies weights to a device, one matrix at a time."""
 
-    def __init__(
-        self, spec: ModelSpec, weights: HostWeights, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.spec = spec
-        self.weights = weights
-        self.dtype = dtype
-        self.device = device
+    spec: ModelSpec
+    weights: HostWeights
+    dtype: torch.dtype
+    device: torch.device
 
     def load(self, plan: Plan) -> DeviceWeights:
         """Return the weights of a plan.

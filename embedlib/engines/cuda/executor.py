@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -69,37 +70,24 @@ def device_batch(values: torch.Tensor, layout: Layout, ends: Ints | None = None)
     return DeviceBatch(layout, parts, ends, longest)
 
 
+@dataclass(eq=False)
 class Executor:
     """Runs the steps of one plan with its weights, on any batch."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        plan: Plan,
-        weights: DeviceWeights,
-        kernels: ModuleType,
-        served_whole: Mapping[Attend, Varlen] = MappingProxyType({}),
-        prefix_keys: Sequence[torch.Tensor] = (),
-    ) -> None:
-        """Create the executor of a plan.
+    spec: ModelSpec
+    plan: Plan
+    weights: DeviceWeights
+    kernels: ModuleType
+    """It has one function per step: `reference` or `kernels`."""
+    served_whole: Mapping[Attend, Varlen] = field(default_factory=dict)
+    """Attention steps of long batches that another function than our kernel computes, with that
+    function."""
+    prefix_keys: Sequence[torch.Tensor] = ()
+    """Memory for the kept keys and values of each layer; empty: none are kept."""
 
-        Args:
-            spec: the model.
-            plan: the model's plan.
-            weights: the model's weights, on the device.
-            kernels: the module with one function per step: `reference` or `kernels`.
-            served_whole: attention steps of long batches that another function than our kernel
-                computes, with that function.
-            prefix_keys: memory for the kept keys and values of each layer; empty: none are kept.
-        """
-        self._spec = spec
-        self._plan = plan
-        self._weights = weights
-        self._kernels = kernels
-        self._served_whole = served_whole
-        self._prefix_keys = prefix_keys
-        self._shape = attention_shape(spec.encoder)
-        self._num_chosen = spec.encoder.experts.num_chosen if spec.encoder.experts else 0
+    @cached_property
+    def _shape(self) -> AttentionShape:
+        return attention_shape(self.spec.encoder)
 
     def run(self, group: Group, batch: DeviceBatch, workspace: Workspace) -> None:
         """Launch a group of steps, which continue from the current state of the workspace."""
@@ -112,17 +100,17 @@ class Executor:
 
         The modules after the transformer are small; torch's own kernels compute them in float32.
         """
-        hidden = workspace.rows(self._plan.hidden, batch.layout).values
+        hidden = workspace.rows(self.plan.hidden, batch.layout).values
         vectors = hidden
-        for position, module in enumerate(self._spec.modules):
+        for position, module in enumerate(self.spec.modules):
             if isinstance(module, Pooling):
                 vectors = self._pool(hidden, batch, module)
             elif isinstance(module, Dense):
-                weight, bias = self._weights.modules[position]
+                weight, bias = self.weights.modules[position]
                 vectors = functional.linear(vectors, weight, bias)
                 vectors = reference.apply(vectors, module.activation)
             elif isinstance(module, LayerNorm):
-                weight, bias = self._weights.modules[position]
+                weight, bias = self.weights.modules[position]
                 vectors = functional.layer_norm(vectors, weight.shape, weight, bias, module.eps)
             elif isinstance(module, Normalize):
                 vectors = functional.normalize(vectors, dim=-1)
@@ -132,16 +120,16 @@ class Executor:
 
     def _pool(self, hidden: torch.Tensor, batch: DeviceBatch, pooling: Pooling) -> torch.Tensor:
         num_columns = len(pooling.modes) * hidden.shape[1]
-        if self._plan.pooled_modes:
+        if self.plan.pooled_modes:
             return hidden.view(batch.layout.num_seqs, num_columns)
         vectors = hidden.new_empty((batch.layout.num_seqs, num_columns))
         left_out = None if pooling.include_prompt else batch.parts["num_prompt_tokens"]
         parts = batch.parts
-        self._kernels.pool(hidden, parts["cu_seqlens"], left_out, pooling.modes, vectors)
+        self.kernels.pool(hidden, parts["cu_seqlens"], left_out, pooling.modes, vectors)
         return vectors
 
     def _launch(self, part: Part, run: _Run) -> None:
-        kernels, weights, rows = self._kernels, self._weights, run.rows
+        kernels, weights, rows = self.kernels, self.weights, run.rows
         step, cut = part.step, part.cut
         match step:
             case Embed(out):
@@ -183,17 +171,18 @@ class Executor:
             case Quantize(source, out):
                 kernels.quantize(rows(source).values, rows(out))
             case Activate(source, out):
-                encoder = self._spec.encoder
+                encoder = self.spec.encoder
                 kernels.activate(
                     rows(source).values, encoder.activation, encoder.is_gated, rows(out)
                 )
             case ChooseExperts(source, role, out):
-                router = weights.routers[role]
+                router, experts = weights.routers[role], self.spec.encoder.experts
+                assert experts is not None, "the plan has steps for them; this is a bug in embedlib"
                 kernels.choose_experts(
-                    rows(source).values, router, self._num_chosen, rows(out).values
+                    rows(source).values, router, experts.num_chosen, rows(out).values
                 )
             case ActivateExperts(values, shares):
-                activation = self._spec.encoder.activation
+                activation = self.spec.encoder.activation
                 kernels.activate_experts(rows(values).values, rows(shares).values, activation)
             case Convolve(source, role, out):
                 convolution = weights.convolutions[role]
@@ -202,7 +191,7 @@ class Executor:
             case TakePooled(source, out):
                 _take(rows(source), run.parts["pooled_rows"], rows(out))
             case KeepKeys(source, layer):
-                kept, found = self._prefix_keys[layer], rows(source).values
+                kept, found = self.prefix_keys[layer], rows(source).values
                 kept[: len(found)] = found[:, -kept.shape[1] :]
             case PutPooled(source, out):
                 last_columns = rows(source).values[:, -out.columns :]
@@ -212,28 +201,28 @@ class Executor:
         query, key_value, out = (
             run.rows(matrix).values for matrix in (step.query, step.key_value, step.out)
         )
-        varlen, batch = self._served_whole.get(step), run.batch
+        varlen, batch = self.served_whole.get(step), run.batch
         if varlen is not None and batch.ends is not None:
             ends = batch.ends, batch.parts["cu_seqlens"]
             attend_rows(varlen, query, key_value, *ends, cut, self._shape, step.window, out)
             return
         tiles, prefix = run.of_rows("tiles", step.query), None
-        if self._prefix_keys:
+        if self.prefix_keys:
             num_kept = run.of_rows("tile_prefixes", step.query)
             num_kept = num_kept if cut is None else num_kept[cut]
-            prefix = Prefix(self._prefix_keys[step.layer], num_kept)
+            prefix = Prefix(self.prefix_keys[step.layer], num_kept)
         by_distance = None
         if step.by_distance:
             products = (run.rows(matrix).values for matrix in step.by_distance)
             by_distance = ByDistance(self._distances.rows, *products)
-        self._kernels.attend(
+        self.kernels.attend(
             query,
             key_value,
             tiles if cut is None else tiles[cut],
             batch.layout.tile_queries if step.query.rows == "token" else 1,
             self._shape,
             step.window,
-            self._weights.position_bias,
+            self.weights.position_bias,
             out,
             prefix,
             by_distance,
@@ -241,7 +230,7 @@ class Executor:
 
     @property
     def _distances(self) -> Distances:
-        found = self._weights.distances
+        found = self.weights.distances
         assert found is not None, "the plan has steps for them; this is a bug in embedlib"
         return found
 

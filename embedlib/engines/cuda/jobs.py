@@ -14,8 +14,7 @@ from embedlib.engines.cuda.executor import DeviceBatch
 from embedlib.engines.cuda.groups import Group
 from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.results import Result
-from embedlib.engines.gpu_errors import is_out_of_memory
-from embedlib.errors import EngineOutOfMemoryError, EngineRunError, first_line
+from embedlib.engines.gpu_errors import run_error
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ class BatchInFlight:
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], or [T, D] without pooling."""
         if self.error is not None:
-            kind = EngineOutOfMemoryError if is_out_of_memory(self.error) else EngineRunError
-            raise kind(f"engine cuda: {first_line(self.error)}") from self.error
+            raise run_error("cuda", self.error) from self.error
         assert self.vectors is not None, "a batch has no result; this is a bug in embedlib"
         return self.vectors.read()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -25,31 +26,25 @@ MIN_BUFFER_NUMBERS: Final = 1 << 16
 """256 KiB: 16 vectors of 4096 numbers. Larger sizes are powers of two, so few are allocated."""
 
 
+@dataclass(frozen=True)
 class Result:
     """The vectors of one batch."""
 
-    def __init__(
-        self, vectors: torch.Tensor, arrival: Event, give_back: Callable[[], None]
-    ) -> None:
-        """Create the result of a copy; `Results.start` does so.
-
-        Args:
-            vectors: float32[rows, columns] on the host.
-            arrival: the end of the copy.
-            give_back: called to free the buffer.
-        """
-        self._vectors = vectors
-        self._arrival = arrival
-        self._give_back = give_back
+    vectors: torch.Tensor
+    """float32[rows, columns] on the host."""
+    arrival: Event
+    """The end of the copy."""
+    give_back: Callable[[], None]
+    """Frees the buffer."""
 
     def synchronize(self) -> None:
         """Wait until the vectors are on the host."""
-        self._arrival.synchronize()
+        self.arrival.synchronize()
 
     def read(self) -> NDArray[np.float32]:
         """Return a copy, float32[rows, columns]; call it once, after `synchronize`."""
-        vectors: NDArray[np.float32] = self._vectors.numpy().copy()
-        self._give_back()
+        vectors: NDArray[np.float32] = self.vectors.numpy().copy()
+        self.give_back()
         return vectors
 
 

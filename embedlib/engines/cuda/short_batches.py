@@ -73,11 +73,11 @@ class ShortBatches:
         self._pools = any(isinstance(module, Pooling) for module in spec.modules)
         self._kept: dict[tuple[int, ...], Ints] = {}
         """Arrays of lone sequences, by all they depend on but the ids."""
-        layouts = bucket_layouts(
-            plan,
-            tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize),
-            bucket_tokens,
-        )
+        queries = tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize)
+        layouts = [
+            Layout(size, size // TOKENS_PER_SEQ, len(plan.pooled_modes), queries)
+            for size in bucket_tokens
+        ]
         largest = layouts[-1]
         self._workspace = Workspace(
             plan, largest.num_tokens, largest.num_seqs, dtype, device.torch_device
@@ -153,9 +153,3 @@ def bucket_sizes(most: int, room: int) -> tuple[int, ...]:
     """
     num_smaller = sum(size < room for size in BUCKET_TOKENS)
     return tuple(size for size in BUCKET_TOKENS[: num_smaller + 1] if size <= most)
-
-
-def bucket_layouts(plan: Plan, tile_queries: int, sizes: Sequence[int]) -> list[Layout]:
-    """Return the layouts of all buckets, the smallest first."""
-    num_modes = len(plan.pooled_modes)
-    return [Layout(size, size // TOKENS_PER_SEQ, num_modes, tile_queries) for size in sizes]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.errors import EngineUnsupportedError
@@ -25,11 +23,8 @@ aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by
 MAX_HEAD_DIM: Final = 256
 """A tile of queries, keys and values of larger heads does not fit into shared memory."""
 
-_OF_GEMMA2: Final = "(EmbeddingGemma 2) is not implemented"
-NOT_IMPLEMENTED: Final[Mapping[str, str]] = MappingProxyType(
-    dict.fromkeys(("layer_input_size", "has_v_norm", "wide_heads"), _OF_GEMMA2)
-)
-"""Traits of an `Encoder` that no step computes."""
+NOT_IMPLEMENTED: Final = ("layer_input_size", "has_v_norm", "wide_heads")
+"""Traits of an `Encoder` that no step computes, all of EmbeddingGemma 2."""
 
 COMPUTED_MODULES: Final = (Pooling, Dense, LayerNorm, Normalize, RoundTanh)
 """Those that the executor computes behind the plan."""
@@ -71,16 +66,16 @@ def check_supported(spec: ModelSpec, quantized: frozenset[str], *, splits_pooled
 
 def _check_encoder(encoder: Encoder) -> None:
     """Reject traits that the kernels do not support."""
-    if encoder.num_layers < 1:
-        raise EngineUnsupportedError("engine cuda: num_layers = 0; it needs at least 1")
     if encoder.head_dim > MAX_HEAD_DIM:
         raise EngineUnsupportedError(
             f"engine cuda: head_dim = {encoder.head_dim}; the attention kernel allows at most "
             f"{MAX_HEAD_DIM}; leave engine out"
         )
-    for trait, reason in NOT_IMPLEMENTED.items():
+    for trait in NOT_IMPLEMENTED:
         if getattr(encoder, trait):
-            raise EngineUnsupportedError(f"engine cuda: {trait} {reason}; use engine='openvino'")
+            raise EngineUnsupportedError(
+                f"engine cuda: {trait} (EmbeddingGemma 2) is not implemented; use engine='openvino'"
+            )
     # Keys that heads share have no products of their own, nor have those that are kept.
     is_shared = encoder.num_kv_heads < encoder.num_heads
     if encoder.relative_positions is not None and (is_shared or encoder.is_causal):

@@ -21,14 +21,13 @@ from torch import Tensor
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
-from embedlib.engines.gpu_errors import is_out_of_memory, loss_of
+from embedlib.engines.gpu_errors import is_out_of_memory, loss_of, run_error
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.engines.torch_gpus import take_share
 from embedlib.errors import (
     EmbedlibError,
     EngineBuildError,
-    EngineOutOfMemoryError,
     EngineRunError,
     first_line,
 )
@@ -251,11 +250,7 @@ class _Pending:
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D]."""
         if self.error is not None:
-            if is_out_of_memory(self.error):
-                raise EngineOutOfMemoryError(
-                    f"engine tensorrt_llm: out of memory: {first_line(self.error)}"
-                ) from self.error
-            raise EngineRunError(f"engine tensorrt_llm: {first_line(self.error)}") from self.error
+            raise run_error("tensorrt_llm", self.error) from self.error
         # Concatenating copies, so that torch can reuse its pinned memory.
         vectors = np.concatenate([part.numpy() for part in self.parts])
         return vectors.astype(np.float32, copy=False)

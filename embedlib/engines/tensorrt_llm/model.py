@@ -30,7 +30,7 @@ from embedlib.engines.tensorrt_llm.parts import (
     RopeParams,
 )
 from embedlib.engines.tensorrt_llm.pooling import ACTIVATIONS, Head
-from embedlib.engines.tensorrt_llm.weights import fill_model
+from embedlib.engines.tensorrt_llm.weights import fill_model, linear_of
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder, ModelSpec
@@ -85,7 +85,7 @@ class EmbeddingModel(DecoderModelForCausalLM):  # type: ignore[misc]
         for index, layer in enumerate(self.model.layers):
             for name, roles in LINEAR_ROLES.items():
                 if f"layers.{index}.{roles[0]}" in self.source.excluded:
-                    linear = _inner(layer, name)
+                    linear = linear_of(layer, name)
                     if linear is not None:
                         linear.quant_config = None
         super().__post_init__()
@@ -297,9 +297,3 @@ def _norm(encoder: Encoder, dtype: torch.dtype) -> nn.Module:
         )
         return norm
     return nn.LayerNorm(encoder.hidden_size, encoder.norm_eps, dtype=dtype)
-
-
-def _inner(layer: nn.Module, name: str) -> Any:
-    """Return the linear layer with this name inside `layer`, or None if there is none."""
-    outer, _, inner = name.partition(".")
-    return getattr(getattr(layer, outer), inner, None)

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 from embedlib.engines.tensorrt_llm.support import KNOWN_VERSIONS
-from embedlib.errors import OTHER_CACHE, EngineUnavailableError
+from embedlib.errors import OTHER_CACHE, EngineUnavailableError, first_line
 
 _logger = logging.getLogger(__name__)
 
@@ -45,10 +45,9 @@ def load_library() -> Any:
 
         importlib.import_module(MODEL_MODULE)  # its own imports may have moved
     except (ImportError, OSError, RuntimeError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
         raise EngineUnavailableError(
-            f"tensorrt-llm {version} cannot be loaded: {lines[0]}; this engine was written for "
-            f"{KNOWN_VERSIONS}"
+            f"tensorrt-llm {version} cannot be loaded: {first_line(error)}; this engine was "
+            f"written for {KNOWN_VERSIONS}"
         ) from error
     encode = getattr(tensorrt_llm.LLM, "encode", None)
     has_encode = encode is not None and "return_raw_logits" in inspect.signature(encode).parameters

@@ -28,6 +28,13 @@ model's folder; that code is never run.
 Source: `load_pretrained_config` in TensorRT-LLM, _torch/pyexecutor/config_utils.py;
 CONFIG_MAPPING_NAMES of transformers 5.5 to 5.17."""
 
+NOT_IMPLEMENTED: Final = (
+    *("norms_embeddings", "position_bias", "experts", "convolutions", "layer_input_size"),
+    *("qk_norm_joins_heads", "norms_attention_twice", "has_v_norm", "wide_heads"),
+    *("relative_positions", "window_rope", "attention_cap", "attention_scale"),
+)
+"""Traits of an `Encoder`, beside those that depend on others."""
+
 MAX_BATCH_TOKENS: Final = 16384
 """Enough tokens to keep an H200 busy with a 7B model's matrix products; not measured yet."""
 
@@ -79,40 +86,18 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield f"model_type {row.model_type}, which its transformers does not know"
     if (encoder.norm_placement, encoder.norm) not in (("pre", "rms_norm"), ("post", "layer_norm")):
         yield f"norm_placement {encoder.norm_placement} with {encoder.norm}"
-    if encoder.norms_embeddings:
-        yield "norms_embeddings"
+    for trait in NOT_IMPLEMENTED:
+        value = getattr(encoder, trait)
+        if value is not None and value is not False:
+            yield f"{trait} {value:g}" if type(value) in (int, float) else trait
     if encoder.norm == "layer_norm" and not encoder.has_norm_bias:
         yield "layer norms without bias"
     if row.stores_norms_less_one:
         yield "norm weights stored minus one"
     if encoder.embedding_scale != 1:
         yield f"embedding_scale {encoder.embedding_scale:g}"
-    if encoder.position_bias is not None:
-        yield "position_bias"
-    if encoder.experts is not None:
-        yield "experts"
-    if encoder.convolutions is not None:
-        yield "convolutions"
-    if encoder.layer_input_size is not None:
-        yield f"layer_input_size {encoder.layer_input_size}"
-    if encoder.qk_norm_joins_heads:
-        yield "qk_norm_joins_heads"
-    if encoder.norms_attention_twice:
-        yield "norms_attention_twice"
-    if encoder.has_v_norm:
-        yield "has_v_norm"
-    if encoder.wide_heads is not None:
-        yield "wide_heads"
-    if encoder.relative_positions is not None:
-        yield "relative_positions"
-    if encoder.window_rope is not None:
-        yield "window_rope"
     if encoder.rope is not None and encoder.rope.kind not in ("default", "dynamic"):
         yield f"rope kind {encoder.rope.kind}"
-    if encoder.attention_cap is not None:
-        yield f"attention_cap {encoder.attention_cap:g}"
-    if encoder.attention_scale is not None:
-        yield f"attention_scale {encoder.attention_scale:g}"
     if encoder.has_down_bias != encoder.has_mlp_bias:
         yield "has_down_bias different from has_mlp_bias"
     if encoder.is_gated and encoder.activation != "silu":

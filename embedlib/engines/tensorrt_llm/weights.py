@@ -146,11 +146,16 @@ def _fill_transformer(
             if f"{stem}{name}.weight" in tensors:
                 _fill_norm(getattr(layer.attention, name), stem + name, tensors)
         for name, roles in linear_roles.items():
-            outer, _, inner = name.partition(".")
-            linear = getattr(getattr(layer, outer), inner, None)
+            linear = linear_of(layer, name)
             if linear is not None:
                 parts = [tensors.take_linear(stem + role) for role in roles]
                 linear.load_weights(weights=parts)
+
+
+def linear_of(layer: Any, name: str) -> Any:
+    """Return the linear layer with this name inside `layer`, or None if there is none."""
+    outer, _, inner = name.partition(".")
+    return getattr(getattr(layer, outer), inner, None)
 
 
 def _fill_norm(norm: Any, stem: str, tensors: RoleTensors) -> None:

@@ -216,7 +216,7 @@ def test_the_vectors_of_distances_are_made_with_the_rounded_layers(
     found = []
     for excluded in ((), ("layers.0.q", "layers.0.k", "layers.0.v")):
         engine = CudaEngine(spec, weights, precision="fp8", excluded=excluded, device="cpu")
-        distances = engine._model.executor._weights.distances
+        distances = engine._model.executor.weights.distances
         assert distances is not None
         found.append(distances.vectors)
         engine.close()

@@ -205,7 +205,6 @@ def test_queries_and_keys_meet_the_vectors_of_distances_before_attention() -> No
     ("traits", "quantized", "told"),
     [
         ({"head_dim": 257}, (), r"head_dim = 257; the attention kernel allows at most 256"),
-        ({"num_layers": 0, "windows": ()}, (), r"num_layers = 0"),
         ({"relative_positions": RELATIVE}, (), "relative_positions of .* heads that share keys"),
         ({"relative_positions": RELATIVE, "num_kv_heads": 4, "is_causal": True}, (), "of a causal"),
         ({"has_v_norm": True}, (), r"has_v_norm \(EmbeddingGemma 2\) is not impl"),

@@ -29,8 +29,8 @@ REFUSED = {
     "llama-yarn": "rope kind yarn",
     "mpnet": "position_bias",
     "modernbert": "norm_placement pre with layer_norm; norms_embeddings; ",
-    "gemma2": "norm_placement sandwich with rms_norm; norm weights stored minus one; "
-    "embedding_scale .*; attention_cap 0.7; attention_scale .*; a gated MLP with gelu_tanh; att",
+    "gemma2": "norm_placement sandwich with rms_norm; attention_cap 0.7; attention_scale .*; "
+    "norm weights stored minus one; embedding_scale .*; a gated MLP with gelu_tanh; att",
     "gemma3_text": "window_rope",
     "t5": "position_bias; attention_scale 1",
     "jina_bert": "position_bias",
