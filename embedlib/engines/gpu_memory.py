@@ -8,7 +8,7 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.gpus import Gpu, check_fp8
-from embedlib.engines.kind import EngineChoice, EnginePlan
+from embedlib.engines.kind import EnginePlan
 from embedlib.errors import EngineUnavailableError
 from embedlib.memory import GIB, digits_apart, gib
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
@@ -24,14 +24,11 @@ MAX_PREFIX_TOKENS: Final = 1024
 for a model of 7 billion numbers with 8 key heads."""
 
 
-def check_gpus(
-    plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config, batch_tokens: int
-) -> None:
+def check_gpus(plan: EnginePlan, spec: ModelSpec, config: Config, batch_tokens: int) -> None:
     """Check that the GPUs of a plan have the precision and the memory for a model.
 
     Args:
-        plan: says in which precision.
-        choice: says on which GPUs.
+        plan: says on which GPUs, and in which precision.
         spec: the model.
         config: says which share of the memory may be used.
         batch_tokens: tokens of the largest batch.
@@ -41,7 +38,7 @@ def check_gpus(
     """
     precision = plan.precision
     needed = needed_bytes(spec, precision.name, precision.excluded, batch_tokens)
-    for device, gpu in zip(choice.devices, choice.gpus, strict=True):
+    for device, gpu in zip(plan.devices, plan.gpus, strict=True):
         if precision.name == "fp8":
             check_fp8(device, gpu)
         try:

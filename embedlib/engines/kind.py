@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from embedlib.memory import Memory
+
 if TYPE_CHECKING:
     from embedlib.config import Config
     from embedlib.engines.base import Engine
     from embedlib.engines.gpus import Gpu
     from embedlib.engines.machine import Machine
     from embedlib.engines.profile import Profile, ProfileKey
-    from embedlib.memory import Memory
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import ModelSpec
 
@@ -41,8 +42,8 @@ class EngineChoice:
     hardware: str = ""
     """The hardware that lower precisions are computed on. Machines with equal values round alike,
     so a fidelity report made on one is valid on the other."""
-    memory: Memory | None = None
-    """What the process may still take; None: the engine does not ask."""
+    memory: Memory = field(default_factory=Memory)
+    """What the process may still take; without a limit if the engine does not ask."""
     cpu_features: frozenset[str] = frozenset()
     """As in `Machine`; empty for an engine that does not compute on the CPU."""
     warning: str = ""
@@ -80,7 +81,11 @@ class EnginePlan:
     """As in `EngineChoice`."""
     tried: tuple[str, ...] = ()
     """With precision = "auto": what it could take here, best first (`engines.worthwhile`)."""
-    memory: Memory | None = None
+    version: str | None = None
+    """As in `EngineChoice`."""
+    memory: Memory = field(default_factory=Memory)
+    """As in `EngineChoice`."""
+    cpu_features: frozenset[str] = frozenset()
     """As in `EngineChoice`."""
     warning: str = ""
     """As in `EngineChoice`."""
@@ -132,7 +137,7 @@ class EngineKind:
     see `session.preparing`."""
     fastest_with: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """CPU features by precision: with any of them it is the fastest one."""
-    check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], object] | None = None
+    check_memory: Callable[[EnginePlan, ModelFiles, Config], object] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
     model; returns `EnginePlan.needs`. None: `make` raises instead."""
     profile_key: Callable[[EnginePlan, ModelFiles, Config, Machine], ProfileKey] | None = None

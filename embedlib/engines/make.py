@@ -9,7 +9,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.many import ManyEngines
-from embedlib.engines.precision import engine_directory
+from embedlib.engines.precision import with_weights
 from embedlib.models.reading.files import ModelFiles
 
 
@@ -20,9 +20,7 @@ def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         ModelWeightsError: the weights do not fit the model.
         EngineBuildError: compiling failed.
     """
-    if plan.precision.name not in plan.kind.computed_precisions:
-        folder = engine_directory(plan.precision, files, config)
-        plan = replace(plan, precision=replace(plan.precision, folder=folder))
+    plan = with_weights(plan, files, config)
     if plan.warning:
         logging.getLogger(__name__).warning("%s", plan.warning)
     config = replace(config, threads=max(1, config.num_threads // len(plan.devices)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from embedlib.config import Config
@@ -121,11 +120,9 @@ def faithful_versions(
 
 
 def to_prepare(
-    kind: EngineKind,
-    hardware: str,
+    plan: EnginePlan,
     files: ModelFiles,
     versions: Sequence[Compiled],
-    plan: EnginePlan,
     is_given_up: Callable[[str], bool],
     *,
     with_search: bool,
@@ -135,14 +132,13 @@ def to_prepare(
     Such a precision was not measured here with all its layers.
 
     Args:
-        kind: the engine.
-        hardware: its hardware, as in `EngineChoice`.
+        plan: made with the precision "auto".
         files: the model.
         versions: what the cache has of the model.
-        plan: made with the precision "auto".
         is_given_up: returns whether measuring has failed, or a search found no layers to keep.
         with_search: also return those that failed, if nobody has searched layers to keep.
     """
+    kind = plan.kind
     open_ones = [
         precision
         for precision in plan.tried[: plan.tried.index(plan.precision.name)]
@@ -161,7 +157,7 @@ def to_prepare(
             for version in versions
             if version.precision == precision
             and version.report is not None
-            and _other_use(version.report, kind, hardware, files) is None
+            and _other_use(version.report, kind, plan.hardware, files) is None
         ]
         is_searched = any(version.excluded for version in measured)
         may_search = with_search and precision == searched and not is_refined
@@ -170,15 +166,18 @@ def to_prepare(
     return tuple(left)
 
 
-def engine_directory(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
-    """Return the engine directory of a chosen precision; compiles it if there is none.
+def with_weights(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
+    """Return a plan with the engine directory of its precision; compiles it if there is none.
+
+    A precision that is computed from the model's own files needs none.
 
     Raises:
         EngineUnavailableError: a package that compiling needs is missing.
         EngineBuildError: it cannot be written.
     """
-    if chosen.folder is not None:
-        return chosen.folder
+    chosen = plan.precision
+    if chosen.folder is not None or chosen.name in plan.kind.computed_precisions:
+        return plan
     # A late import: most starts compile nothing.
     from embedlib.models.compiled.compile import compile_model
 
@@ -188,7 +187,8 @@ def engine_directory(chosen: ChosenPrecision, files: ModelFiles, config: Config)
         chosen.name,
         config.engine_cache_path,
     )
-    return compile_model(files, cast(CompiledPrecision, chosen.name), chosen.excluded, config)
+    folder = compile_model(files, cast(CompiledPrecision, chosen.name), chosen.excluded, config)
+    return replace(plan, precision=replace(chosen, folder=folder))
 
 
 def _fastest_faithful(

@@ -94,7 +94,7 @@ def find_plan(
             precision = choose_precision(
                 kind, choice.hardware, files, config, manifest, tried or None
             )
-            plan = _checked(_plan(kind, choice, precision, tried), choice, files, config)
+            plan = _checked(_plan(kind, choice, precision, tried), files, config)
             plan = _with_profile(plan, files, config, machine)
         except EngineError as error:
             if choice is candidates[-1][1]:
@@ -137,9 +137,10 @@ def _refusal(
         return error
     found: list[EngineError] = []
     # Backwards: where nothing fits, a load tells of the last one, which needs no report.
-    for name in reversed(kind.precisions) if config.precision == "auto" else (config.precision,):
+    names = reversed(kind.precisions) if config.precision == "auto" else (config.precision,)
+    for name in names:
         try:
-            _checked(_plan(kind, choice, ChosenPrecision(name=name)), choice, files, config)
+            _checked(_plan(kind, choice, ChosenPrecision(name=name)), files, config)
         except EngineError as error:
             found.append(error)
         else:
@@ -212,12 +213,10 @@ def plan_again(plan: EnginePlan, files: ModelFiles, config: Config, machine: Mac
         EngineUnavailableError: the engine cannot run here any more, or lacks the memory.
     """
     choice = plan.kind.find(config, machine)
-    return _checked(_plan(plan.kind, choice, plan.precision, plan.tried), choice, files, config)
+    return _checked(_plan(plan.kind, choice, plan.precision, plan.tried), files, config)
 
 
-def _checked(
-    plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config
-) -> EnginePlan:
+def _checked(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
     """Return a plan with what the model needs.
 
     Raises:
@@ -226,7 +225,7 @@ def _checked(
     if plan.kind.check_memory is None:
         return plan
     try:
-        return replace(plan, needs=plan.kind.check_memory(plan, choice, files, config))
+        return replace(plan, needs=plan.kind.check_memory(plan, files, config))
     except EngineUnavailableError as error:
         if plan.tried[1:] and plan.precision.name == plan.tried[-1]:
             raise NeedsReportError(str(error), plan) from error
@@ -252,11 +251,9 @@ def _tried(
     """Return what `auto` may take on an engine, best first; says why not the others."""
 
     def fits(precision: str) -> bool:
-        if kind.check_memory is None:
-            return True
         plan = _plan(kind, choice, ChosenPrecision(name=precision))
         try:
-            kind.check_memory(plan, choice, files, config)
+            _checked(plan, files, config)
         except EngineUnavailableError:
             return False
         return True
@@ -289,6 +286,8 @@ def _plan(
         precision=precision,
         gpus=choice.gpus,
         tried=tried,
+        version=choice.version,
         memory=choice.memory,
+        cpu_features=choice.cpu_features,
         warning=choice.warning,
     )

@@ -85,8 +85,8 @@ class Here:
     def _lacks(self, precision: str, versions: Sequence[Compiled], *, with_search: bool) -> bool:
         """Return whether a load would have a precision measured that has only these versions."""
         plan = replace(self.float32, tried=(precision, "float32"))
-        facts = (plan.kind, plan.hardware, self.measured.files, versions, plan)
-        return bool(to_prepare(*facts, lambda _: False, with_search=with_search))
+        files = self.measured.files
+        return bool(to_prepare(plan, files, versions, lambda _: False, with_search=with_search))
 
     def known_report(self, precision: str) -> FidelityReport | None:
         """Return the report of a precision without kept layers that is valid here."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
+from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine
@@ -100,12 +101,14 @@ def remembered_vectors(
 
 def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts) -> Embedded:
     """Return the vectors that a planned engine computes; on the CPU each text alone."""
-    config = model.config
-    if "cpu" in plan.kind.device_types:
-        config = replace(config, max_batch_tokens=ALONE)
-    return model.embed(
-        make_engine(plan, model.files, config), texts, _ACTIVITY.format(plan.precision.name)
-    )
+    engine = make_engine(plan, model.files, _alone(model, plan))
+    return model.embed(engine, texts, _ACTIVITY.format(plan.precision.name))
+
+
+def _alone(model: MeasuredModel, plan: EnginePlan) -> Config:
+    """Return the options with which a planned engine on the CPU computes each text alone."""
+    is_on_cpu = "cpu" in plan.kind.device_types
+    return replace(model.config, max_batch_tokens=ALONE) if is_on_cpu else model.config
 
 
 def reference_kind() -> EngineKind:
@@ -154,18 +157,18 @@ def plan_cpu_reference(model: MeasuredModel, machine: Machine) -> EnginePlan:
         devices=("cpu",),
         hardware="",
         precision=ChosenPrecision(name=REFERENCE),
-        memory=choice.memory and choice.memory.for_each_of(model.memory_share),
+        memory=choice.memory.for_each_of(model.memory_share),
     )
     if kind.check_memory is None:
         return plan
     files = model.planned_files
     try:
-        return replace(plan, needs=kind.check_memory(plan, choice, files, config))
+        return replace(plan, needs=kind.check_memory(plan, files, config))
     except EngineUnavailableError:
         if not kind.can_by_layer:
             raise
     plan = replace(plan, is_by_layer=True)
-    return replace(plan, needs=kind.check_memory(plan, choice, files, config))
+    return replace(plan, needs=kind.check_memory(plan, files, config))
 
 
 def lowered(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:
@@ -177,10 +180,7 @@ def lowered(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> En
         plan: the engine (its kind must have a `lower`), its device, and the kept layers.
     """
     assert plan.kind.lower is not None, "only searched engines get here; a bug in embedlib"
-    config = model.config
-    if "cpu" in plan.kind.device_types:
-        config = replace(config, max_batch_tokens=ALONE)
-    return plan.kind.lower(model.files.spec, weights, plan, config)
+    return plan.kind.lower(model.files.spec, weights, plan, _alone(model, plan))
 
 
 def compare_planned(

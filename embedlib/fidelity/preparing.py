@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from embedlib.config import Config, PrecisionName
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import faithful_versions
+from embedlib.engines.precision import faithful_versions, with_weights
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineError
 from embedlib.fidelity.known_here import Here
@@ -37,7 +37,6 @@ from embedlib.fidelity.texts import (
     quick_texts,
 )
 from embedlib.fidelity.to_gate import compile_to_gate
-from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import CompiledPrecision, compiled_folder
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, write_report
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
@@ -192,17 +191,13 @@ def texts_beside_work(measured: MeasuredModel) -> FidelityTexts:
     spec = measured.files.spec
     for cut in CUTS:
         texts = built_in_texts(min(spec.max_seq_tokens, cut))
-        num_tokens = _num_tokens(texts.all)
+        num_tokens = sum(len(text.split()) for text in texts.all) / WORDS_PER_TOKEN
         if measured.kind is Reranker:  # pairs of each query with some of the documents
             num_pairs = NUM_CANDIDATES * NUM_ROWS_PER_QUERY * len(texts.queries)
             num_tokens = num_pairs * num_tokens / len(texts.documents)
         if 2 * linear_weights(spec.encoder) * num_tokens <= MAX_PRODUCTS:
             break
     return texts
-
-
-def _num_tokens(texts: Sequence[str]) -> float:
-    return sum(len(text.split()) for text in texts) / WORDS_PER_TOKEN
 
 
 def _compare(
@@ -214,10 +209,7 @@ def _compare(
     remembered: RememberedVectors,
 ) -> FidelityReport:
     """Measure a planned precision, compile it first if need be, and store the report."""
-    if plan.precision.name not in plan.kind.computed_precisions:
-        precision = cast(CompiledPrecision, plan.precision.name)
-        folder = compile_model(measured.files, precision, (), measured.config)
-        plan = replace(plan, precision=replace(plan.precision, folder=folder))
+    plan = with_weights(plan, measured.files, measured.config)
     comparison = compare_planned(measured, plan, texts, right, "float32", machine, remembered)
     report = comparison.report
     place = plan.precision.folder or report_place(measured.files, report, measured.config)
@@ -247,10 +239,10 @@ def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePl
     files = measured.planned_files
     config = replace(measured.config, precision=cast(PrecisionName, precision))
     plan = plan_engine(files, config, machine=replace(machine))
-    share = plan.memory and plan.memory.for_each_of(measured.memory_share)
+    share = plan.memory.for_each_of(measured.memory_share)
     plan = replace(plan, precision=ChosenPrecision(name=precision), memory=share)
     if plan.kind.check_memory is not None:
-        plan.kind.check_memory(plan, plan.kind.find(config, machine), files, config)
+        plan.kind.check_memory(plan, files, config)
     return plan
 
 

@@ -57,6 +57,7 @@ class Target:
     right: Embedded
 
 
+@dataclass(frozen=True)
 class LayerSearch:
     """Searches for the layers to keep, by measuring choices of layers on two sets of texts.
 
@@ -66,25 +67,14 @@ class LayerSearch:
     steps that double, then by bisection.
     """
 
-    def __init__(
-        self,
-        choices: Choices,
-        whole: Target,
-        few: Target,
-        report: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Set up the search; `find` runs it.
-
-        Args:
-            choices: the model that is measured.
-            whole: the texts that must pass the gate.
-            few: the texts on which gains are measured.
-            report: called after every measurement.
-        """
-        self._choices = choices
-        self._whole = whole
-        self._few = few
-        self._report = report
+    choices: Choices
+    """The model that is measured."""
+    whole: Target
+    """The texts that must pass the gate."""
+    few: Target
+    """The texts on which gains are measured."""
+    report: Callable[[], object] = lambda: None
+    """Called after every measurement."""
 
     def find(self, gate: Gate) -> tuple[str, ...]:
         """Return the layers to keep, sorted.
@@ -118,7 +108,7 @@ class LayerSearch:
                 probe = (too_few + enough) // 2
             step *= 2
         if too_few == most:
-            raise _out_of_reach(self._choices, gate, plain, found)
+            raise _out_of_reach(self.choices, gate, plain, found)
         return _layers(order[:enough])
 
     def _rank(self) -> tuple[list[Unit], list[float]]:
@@ -127,20 +117,20 @@ class LayerSearch:
         A gain is a share of what all units lose. The losses add up nearly: the errors of layers
         are independent, and 1 - cosine grows with the square of an error.
         """
-        base = 1 - self._measure((), self._few).mean()
+        base = 1 - self._measure((), self.few).mean()
         gains = {
-            unit: float(base + self._measure(unit.layers, self._few).mean() - 1) / max(base, TINY)
-            for unit in self._choices.units
+            unit: float(base + self._measure(unit.layers, self.few).mean() - 1) / max(base, TINY)
+            for unit in self.choices.units
         }
         order = sorted(gains, key=lambda unit: (-gains[unit] / unit.num_weights, unit.layers))
         return order, [gains[unit] for unit in order]
 
     def _cosines(self, units: Sequence[Unit]) -> NDArray[np.float64]:
-        return self._measure(_layers(units), self._whole)
+        return self._measure(_layers(units), self.whole)
 
     def _measure(self, kept: Collection[str], target: Target) -> NDArray[np.float64]:
-        found = self._choices.embed(kept, target.texts)
-        self._report()
+        found = self.choices.embed(kept, target.texts)
+        self.report()
         return cosines(target.right.all, found.all)
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 from embedlib.config import Config, PrecisionName
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import decides, engine_directory
+from embedlib.engines.precision import decides, with_weights
 from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine
 from embedlib.engines.worthwhile import fastest_first
@@ -79,13 +79,13 @@ def verify(
     measured = open_model(model, config, watch)
     plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
-    if plan.precision.folder is None and plan.precision.name not in plan.kind.computed_precisions:
+    is_computed = plan.precision.name in plan.kind.computed_precisions
+    if plan.precision.folder is None and not is_computed:
         check_writable(measured.files, config)
     right = reference_vectors(measured, plan, texts, reference, machine)
-    if plan.precision.name not in plan.kind.computed_precisions:
+    if not is_computed:
         watch(f"Compiling to {plan.precision.name}", "", Reading)
-        folder = engine_directory(plan.precision, measured.files, config)
-        plan = replace(plan, precision=replace(plan.precision, folder=folder))
+    plan = with_weights(plan, measured.files, config)
     comparison = compare_planned(measured, plan, texts, right, reference, machine)
     if comparison.report.num_texts >= MIN_TEXTS and decides(plan.kind, reference):
         place = plan.precision.folder

@@ -214,9 +214,7 @@ def _left(
         return ()
     try:
         versions = known_versions(kind, hardware, files, config)
-        return to_prepare(
-            kind, hardware, files, versions, plan, is_given_up, with_search=with_search
-        )
+        return to_prepare(plan, files, versions, is_given_up, with_search=with_search)
     except (EmbedlibError, OSError) as error:  # the model's files changed under our feet
         logging.getLogger(__name__).info("no faster precision is measured: %s", error)
         return ()

@@ -61,14 +61,14 @@ class Row:
     """A variation beside the best so far."""
 
     profile: Profile
-    bulk: Spread | None
+    verdict: str
+    bulk: Spread | None = None
     """Its bulk rate over that of the best so far; None: it was not measured."""
-    query: float | None
+    query: float | None = None
     """The time of a lone query over that with the best so far; None: it cannot differ, or there is
     nothing to gain."""
-    beside: float | None
+    beside: float | None = None
     """The same beside bulk work."""
-    verdict: str
 
 
 def search(
@@ -109,9 +109,7 @@ def race(profile: Profile, best: Profile, runners: Runners, rounds: int = ROUNDS
     try:
         theirs, ours = runners.open(best), runners.open(profile)
     except EngineError as error:
-        return Row(
-            profile=profile, bulk=None, query=None, beside=None, verdict=f"not tried: {error}"
-        )
+        return Row(profile=profile, verdict=f"not tried: {error}")
     before, times = [theirs.bulk()], list[float]()
     ratios = list[float]()
     for _ in range(rounds):
@@ -122,7 +120,7 @@ def race(profile: Profile, best: Profile, runners: Runners, rounds: int = ROUNDS
             break
     bulk = Spread.of(ratios)
     if bulk.median < MIN_GAIN or bulk.min <= 1:
-        return Row(profile=profile, bulk=bulk, query=None, beside=None, verdict="no faster")
+        return Row(profile=profile, bulk=bulk, verdict="no faster")
     query = beside = None
     if profile.layout != best.layout:
         query = _share(theirs.query, ours.query)

@@ -12,14 +12,12 @@ from time import monotonic, perf_counter
 from typing import Any, Final
 
 from embedlib.config import Config
-from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
-from embedlib.engines.precision import engine_directory
+from embedlib.engines.precision import with_weights
 from embedlib.engines.profile import Profile, ProfileKey, check_writable, write_profile
 from embedlib.errors import ConfigError, EngineUnsupportedError, count_of
 from embedlib.measuring.texts import docstrings, read_lines, texts_of_about
 from embedlib.models.opening import OpenedModel, check_has_precisions
-from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.session.loading import prepared_plan
 from embedlib.tuning.runners import EmbeddingRunners, Planned
@@ -130,7 +128,7 @@ def tune(
             f"engine {kind.name} has nothing to tune; engine='openvino' has profiles"
         )
     check_writable(kind.profile_key(plan, files, config, machine), config)
-    plan = _with_weights(plan, files, config)
+    plan = with_weights(plan, files, config)
     # The key says how weights are stored: those of a load, which finds them compiled.
     key = kind.profile_key(plan, files, config, machine)
     default = kind.choose_profile(plan, files, config, None)
@@ -145,91 +143,76 @@ def tune(
             return _Tuning(runners, planned, options, default, machine).run(key, report)
 
 
-def _with_weights(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
-    """Return a plan whose weights are in the precision; they are compiled if need be."""
-    if plan.precision.name in plan.kind.computed_precisions:
-        return plan
-    folder = engine_directory(plan.precision, files, config)
-    return replace(plan, precision=replace(plan.precision, folder=folder))
-
-
+@dataclass(frozen=True)
 class _Tuning:
     """A run of `tune`."""
 
-    def __init__(
-        self,
-        runners: EmbeddingRunners,
-        planned: Planned,
-        options: TuneOptions,
-        default: Profile,
-        machine: Machine,
-    ) -> None:
-        self._runners = runners
-        self._planned = planned
-        self._options = options
-        self._default = default
-        self._machine = machine
+    runners: EmbeddingRunners
+    planned: Planned
+    options: TuneOptions
+    default: Profile
+    machine: Machine
 
     def run(self, key: ProfileKey, report: Callable[[str], None]) -> Tuned:
         """Search, race the result against the default, and write it."""
-        seconds = 60 * self._options.minutes
+        seconds = 60 * self.options.minutes
         report("embedding some texts, to see how many a pass may have")
         rate = self._choose_texts(seconds)
         num_tokens = self._num_tokens()
         ends_at = monotonic() + FINAL_SHARE * seconds
         best, rows = search(
-            self._default,
+            self.default,
             self._steps(num_tokens),
-            self._runners,
+            self.runners,
             lambda: monotonic() < ends_at,
             report,
         )
-        if best != self._default:
+        if best != self.default:
             report(f"at last {best.settings}; beside the default")
-            rows.append(race(best, self._default, self._runners, FINAL_ROUNDS))
+            rows.append(race(best, self.default, self.runners, FINAL_ROUNDS))
             if rows[-1].verdict != BETTER:
-                best = self._default
+                best = self.default
         measured = {
             "rows": [asdict(row) | {"profile": str(row.profile)} for row in rows],
-            "num_texts": len(self._runners.texts),
+            "num_texts": len(self.runners.texts),
             "num_tokens": num_tokens,
         }
-        path = write_profile(key, best, measured, self._options.config)
+        path = write_profile(key, best, measured, self.options.config)
         return Tuned(
-            default=self._default,
+            default=self.default,
             profile=replace(best, is_tuned=True),
             rows=tuple(rows),
-            num_texts=len(self._runners.texts),
+            num_texts=len(self.runners.texts),
             num_tokens=num_tokens,
             tokens_per_s=rate,
-            precision=str(self._planned.plan.precision),
+            precision=str(self.planned.plan.precision),
             path=path,
         )
 
     def _steps(self, num_tokens: int) -> list[Callable[[Profile], Any]]:
-        needs = self._planned.plan.needs
+        needs = self.planned.plan.needs
         return steps(
-            threads=self._options.config.num_threads,
+            threads=self.options.config.num_threads,
             pass_tokens=num_tokens,
             is_large=bool(getattr(needs, "is_large", False)),
-            others=other_libraries(self._machine, self._planned.plan.precision.name),
+            others=other_libraries(self.machine, self.planned.plan.precision.name),
         )
 
     def _choose_texts(self, seconds: float) -> float:
         """Set the texts of a bulk pass; return the tokens per second of a first one."""
-        self._runners.texts = self._texts(SAMPLE_TEXTS)
-        runner = self._runners.open(self._default)
+        self.runners.texts = self._texts(SAMPLE_TEXTS)
+        runner = self.runners.open(self.default)
         started = perf_counter()
         runner.bulk()
         took = perf_counter() - started
         rate = self._num_tokens() / took
         count = int(SAMPLE_TEXTS * seconds / PASSES / took)
-        self._runners.texts = self._texts(min(max(count, MIN_TEXTS), MAX_TEXTS))
-        runner.texts = list(self._runners.texts)
+        self.runners.texts = self._texts(min(max(count, MIN_TEXTS), MAX_TEXTS))
+        runner.texts = list(self.runners.texts)
         return rate
 
     def _texts(self, count: int) -> list[str]:
-        options = self._options
+        options = self.options
         if options.texts_path is not None:
             return self._lines(options.texts_path, count)
         if options.text_tokens is not None:
@@ -249,7 +232,7 @@ class _Tuning:
 
     def _pieces(self, num_tokens: int, count: int) -> list[str]:
         """Return texts of a mean length; refuses one that leaves too few texts for a pass."""
-        made = texts_of_about(num_tokens, max(count, MIN_TEXTS), self._planned.tokenizer)
+        made = texts_of_about(num_tokens, max(count, MIN_TEXTS), self.planned.tokenizer)
         if len(made) < MIN_TEXTS:
             raise ConfigError(
                 f"text_tokens = {num_tokens}: embedlib's texts make {len(made)} of this length, "
@@ -259,6 +242,6 @@ class _Tuning:
 
     def _num_tokens(self) -> int:
         """Return the tokens of a bulk pass, truncated as the model's are."""
-        longest = self._planned.files.spec.max_seq_tokens
-        encodings = self._planned.tokenizer.encode_batch(list(self._runners.texts))
+        longest = self.planned.files.spec.max_seq_tokens
+        encodings = self.planned.tokenizer.encode_batch(list(self.runners.texts))
         return sum(min(len(encoding.ids), longest) for encoding in encodings)

@@ -91,11 +91,10 @@ def test_auto_never_takes_it_where_the_cpu_lacks_it(files: ModelFiles) -> None:
     # Not even where float32 does not fit into memory, and what is slow would be taken.
     assert "bf16" in plan_engine(files, Config(), machine=machine(ZEN)).tried
     config = Config(engine="openvino")
-    choice = choose_engine(config, machine(OLD))
     plan = plan_engine(files, config, machine=machine(OLD))
     asked = replace(plan, precision=replace(plan.precision, name="bf16"))
     with pytest.raises(EngineUnavailableError, match="this CPU does not compute in bf16"):
-        KIND.check_memory(asked, choice, files, config)  # type: ignore[misc]
+        KIND.check_memory(asked, files, config)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.openvino import kind, memory
+from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND, lower
 from embedlib.engines.openvino.layout import Layout
@@ -26,6 +26,8 @@ from embedlib.engines.openvino.memory import (
     MemoryNeeds,
     memory_needs,
 )
+from embedlib.engines.openvino.planning import needs_of
+from embedlib.engines.openvino.stored import model_cache
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import plan_cpu_reference
@@ -286,7 +288,12 @@ def test_int8_matrices_that_would_fill_the_disk_are_not_kept_with_a_graph(
     machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {64 << 20} kB\n"})
     plan = plan_engine(big, config, machine=machine)
     plan = replace(plan, precision=ChosenPrecision(name=precision), needs=None)
-    assert (kind._cache(plan, big, config, load_weights(files)) is not None) is is_kept
+    needs = needs_of(plan, big, config)
+    place, weights = tmp_path / "openvino", load_weights(files)
+    cache = model_cache(
+        *(place, big, weights, plan.precision, needs, config), is_narrow=False, shares_lanes=True
+    )
+    assert (cache is not None) is is_kept
 
 
 def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
@@ -390,7 +397,7 @@ def test_an_engine_from_weights_in_memory_is_laid_out_as_planned(files: ModelFil
     needs = plan.needs
     assert isinstance(needs, MemoryNeeds)
     tight = Memory(Room(needs.shared, "a test"))
-    for memory_left, shares_lanes in ((None, False), (tight, True)):
+    for memory_left, shares_lanes in ((Memory(), False), (tight, True)):
         planned = replace(plan, memory=memory_left)
         engine = lower(files.spec, load_weights(files), planned, Config(threads=2))
         assert (engine.limits.num_parallel_batches == 1) is shares_lanes

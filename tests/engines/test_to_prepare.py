@@ -31,16 +31,15 @@ def left(
     with_search: bool = True,
 ) -> tuple[str, ...]:
     """Return what is left to measure where `auto` has planned a precision."""
-    hardware = make_report().hardware
     plan = EnginePlan(
         kind=KIND,
         devices=("cpu",),
-        hardware=hardware,
+        hardware=make_report().hardware,
         precision=ChosenPrecision(name=planned, folder=folder),
         tried=KIND.precisions,
     )
     is_given_up = given_up.split().__contains__
-    return to_prepare(KIND, hardware, files, known, plan, is_given_up, with_search=with_search)
+    return to_prepare(plan, files, known, is_given_up, with_search=with_search)
 
 
 def version(

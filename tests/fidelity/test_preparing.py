@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
+from embedlib.engines.kind import EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.errors import (
     CloseTimeoutError,
@@ -419,14 +420,14 @@ def test_what_is_remembered_belongs_to_the_prompts(
 def test_a_report_tells_of_the_files_that_were_measured(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = preparing.compile_model
+    compiled = preparing.with_weights
 
-    def change(files: ModelFiles, *rest: Any) -> Path:
-        folder = compiled(files, *rest)
+    def change(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
+        plan = compiled(plan, files, config)
         change_weights(files.folder)
-        return folder
+        return plan
 
-    monkeypatch.setattr(preparing, "compile_model", change)
+    monkeypatch.setattr(preparing, "with_weights", change)
     own = shutil.copytree(task.model, tmp_path / "own")
     task = replace(task, model=str(own))
     assert "was changed while it was measured" in prepare(task)

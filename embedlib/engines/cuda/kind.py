@@ -132,7 +132,7 @@ def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
         ) from error
 
 
-def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> int:
+def check_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> int:
     """Check that the GPUs have the memory and the precision; return the token budget of a batch.
 
     Raises:
@@ -140,7 +140,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
     """
     spec, precision = files.spec, plan.precision
     if precision.name == "fp8":
-        _check_torch(choice)
+        _check_torch(plan)
     most_short = most_short_tokens(spec.encoder, precision.name)
 
     def held(room: int) -> int:
@@ -149,27 +149,27 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
 
     def fits(room: int) -> bool:
         needed = needed_bytes(spec, precision.name, precision.excluded, held(room))
-        return all(needed <= room_of(gpu, config.gpu_memory_fraction) for gpu in choice.gpus)
+        return all(needed <= room_of(gpu, config.gpu_memory_fraction) for gpu in plan.gpus)
 
     budget = config.max_batch_tokens or fitting_batch_tokens(spec, fits)
-    check_gpus(plan, choice, spec, config, held(batch_room(spec, budget)))
+    check_gpus(plan, spec, config, held(batch_room(spec, budget)))
     return budget
 
 
-def _check_torch(choice: EngineChoice) -> None:
+def _check_torch(plan: EnginePlan) -> None:
     """Check that the installed torch computes FP8 on the GPUs that have it.
 
     Raises:
         EngineUnavailableError: it is too old for one of them.
     """
-    if choice.version is None:
+    if plan.version is None:
         return
-    for device, gpu in zip(choice.devices, choice.gpus, strict=True):
-        if is_fp8_wrong(gpu.compute_capability, first_two(choice.version)):
+    for device, gpu in zip(plan.devices, plan.gpus, strict=True):
+        if is_fp8_wrong(gpu.compute_capability, first_two(plan.version)):
             least = ".".join(map(str, ADA_FP8_TORCH))
             raise EngineUnavailableError(
                 f"{device}: FP8 on {gpu.name} needs torch {least} or later; this is "
-                f"{choice.version}; upgrade torch, or take precision = 'bf16'"
+                f"{plan.version}; upgrade torch, or take precision = 'bf16'"
             )
 
 

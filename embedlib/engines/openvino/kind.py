@@ -14,7 +14,6 @@ from embedlib.engines.openvino.planning import (
     describe_memory,
     needs_of,
     profile_key,
-    room,
     shares_lanes,
 )
 from embedlib.errors import EngineUnavailableError
@@ -27,15 +26,12 @@ if TYPE_CHECKING:
     from embedlib.engines.kind import EnginePlan
     from embedlib.engines.machine import Machine
     from embedlib.engines.openvino.memory import MemoryNeeds
-    from embedlib.engines.openvino.model_cache import ModelCache
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import Encoder, ModelSpec
 
 NAME: Final = "openvino"
 PRECISIONS: Final = (*INT8_GROUPS, "bf16", "float32")
 COARSER_FORMS: Final[Mapping[str, str]] = {"int8-g128": "int8"}
-MOST_KEPT_BYTES: Final = 1 << 30
-"""Of int8 matrices that are kept with a graph."""
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
@@ -102,22 +98,19 @@ def check(spec: ModelSpec) -> None:
     """Accept every model: this engine is the reference and has every trait of a spec."""
 
 
-def check_memory(
-    plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config
-) -> MemoryNeeds:
+def check_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
     """Check that CPU and model have the precision, the process the memory; return what it needs.
 
     Raises:
         EngineUnavailableError: the message says what is lacking, and which precision would do.
     """
-    _check_instructions(plan.precision.name, choice.cpu_features)
+    _check_instructions(plan.precision.name, plan.cpu_features)
     _check_groups(plan.precision.name, files.spec.encoder)
     from embedlib.engines.openvino.remedies import remedy
 
     needed = needs_of(plan, files, config)
-    free = room(plan)
-    limit = free.too_small(needed.shared, needed.files)
-    shortage = free.shortage(needed.shared, needed.files)
+    limit = plan.memory.too_small(needed.shared, needed.files)
+    shortage = plan.memory.shortage(needed.shared, needed.files)
     if limit is None or shortage is None:
         return needed
     amount, told = shortage
@@ -128,7 +121,7 @@ def check_memory(
         )
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {amount} in {plan.precision}, and this "
-        f"process can have {told}; {remedy(files, config, plan.precision, free, limit)}"
+        f"process can have {told}; {remedy(files, config, plan.precision, plan.memory, limit)}"
     )
 
 
@@ -146,17 +139,20 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     from embedlib.engines.openvino.layout import Layout, spare_tokens
     from embedlib.engines.openvino.stored import (
         compiled_weights,
+        model_cache,
         multiplies_16_bits,
         own_weights,
     )
 
     needs = needs_of(plan, files, config)
     profile = plan.profile or choose_profile(plan, files, config, None)
-    folder = plan.precision.folder
+    folder, place = plan.precision.folder, config.engine_cache_path / NAME
     if folder is not None:
         weights = compiled_weights(files, folder)
     else:
-        weights = own_weights(files, needs, config.engine_cache_path / NAME, config)
+        weights = own_weights(files, needs, place, config)
+    is_narrow = multiplies_16_bits(weights, files.spec.encoder)
+    shares_lanes = profile.shares_lanes
     return OpenVINOEngine(
         files.spec,
         weights,
@@ -164,47 +160,21 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             threads=config.num_threads,
             max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
             max_inflight_bulk=config.max_inflight_batches,
-            shares_lanes=profile.shares_lanes,
+            shares_lanes=shares_lanes,
             precision=number_type(plan.precision.name),
             activation_group=INT8_GROUPS.get(plan.precision.name),
             is_large=needs.is_large,
-            is_narrow=multiplies_16_bits(weights, files.spec.encoder),
+            is_narrow=is_narrow,
             spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
             library=profile.library,
         ),
-        _cache(plan, files, config, weights),
+        model_cache(
+            *(place, files, weights, plan.precision, needs, config),
+            is_narrow=is_narrow,
+            shares_lanes=shares_lanes,
+        ),
     )
-
-
-def _cache(
-    plan: EnginePlan, files: ModelFiles, config: Config, weights: Mapping[str, Any]
-) -> ModelCache | None:
-    """Return where compiled models are kept.
-
-    Of a large model the graph alone, since a copy of its weights would be as slow to load. What is
-    stored in float32 is packed by the import: if the graph has one stage, file and packed copy
-    would be in memory. Matrices in int8 are kept with the graph, so it is not kept where they would
-    fill the disk.
-    """
-    from embedlib.engines.openvino.stored import (
-        cache_of_graphs,
-        cache_of_models,
-        multiplies_16_bits,
-    )
-
-    place = config.engine_cache_path / NAME
-    needs = needs_of(plan, files, config)
-    if not needs.is_large:
-        return cache_of_models(place, files, plan.precision.folder, config)
-    if plan.precision.name in INT8_GROUPS and needs.packed > MOST_KEPT_BYTES:
-        return None
-    is_narrow = multiplies_16_bits(weights, files.spec.encoder)
-    is_float32 = plan.precision.name == "float32" and not is_narrow
-    profile = plan.profile or choose_profile(plan, files, config, None)
-    if is_float32 and not profile.shares_lanes:
-        return None
-    return cache_of_graphs(place, files, weights, is_packed_at_once=is_float32)
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:

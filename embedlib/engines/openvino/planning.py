@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from embedlib.engines.profile import Profile, ProfileKey
-from embedlib.memory import Memory, gib
+from embedlib.memory import gib
 from embedlib.version import __version__
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from embedlib.engines.machine import Machine
     from embedlib.engines.openvino.memory import MemoryNeeds
     from embedlib.models.reading.files import ModelFiles
-
-
-def room(plan: EnginePlan) -> Memory:
-    """Return the memory that a model may take."""
-    return plan.memory or Memory()
 
 
 def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
@@ -36,21 +31,21 @@ def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds
     if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
         return plan.needs
     needs = memory_needs(files, plan.precision, config, is_widened=pays(plan.precision))
-    if needs.is_widened and room(plan).too_small(needs.shared, needs.files) is not None:
+    if needs.is_widened and plan.memory.too_small(needs.shared, needs.files) is not None:
         return memory_needs(files, plan.precision, config)
     return needs
 
 
 def shares_lanes(plan: EnginePlan, needs: MemoryNeeds) -> bool:
     """Return whether a compiled model of each lane would take too much memory."""
-    is_too_large = room(plan).too_small(needs.separate, needs.files) is not None
+    is_too_large = plan.memory.too_small(needs.separate, needs.files) is not None
     return is_too_large or not needs.may_be_separate
 
 
 def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
     """Return one line: what a precision needs, and whether the process can have it."""
     needs = needs_of(plan, files, config)
-    shortage = room(plan).shortage(needs.shared, needs.files)
+    shortage = plan.memory.shortage(needs.shared, needs.files)
     shares = shares_lanes(plan, needs)
     told = gib(needs.shared if shares else needs.separate)
     if shortage is not None:
@@ -128,5 +123,5 @@ def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile)
     budget = config.max_batch_tokens or profile.max_batch_tokens
     needs = needs_of(replace(plan, needs=None), files, replace(config, max_batch_tokens=budget))
     if profile.shares_lanes:
-        return room(plan).too_small(needs.shared, needs.files) is None
+        return plan.memory.too_small(needs.shared, needs.files) is None
     return not shares_lanes(plan, needs)

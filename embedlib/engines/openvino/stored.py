@@ -6,15 +6,17 @@ import json
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.float32_copy import copied_weights, widened_weights
 from embedlib.engines.openvino.memory import MemoryNeeds
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.engine_folder import file_hashes
+from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.reading.model_file import list_files
@@ -24,6 +26,9 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import mapped_paths, stored_bits
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.models.weights.weight_files import weights_digest
+
+MOST_KEPT_BYTES: Final = 1 << 30
+"""Of int8 matrices that are kept with a graph."""
 
 
 def own_weights(
@@ -70,23 +75,44 @@ def multiplies_16_bits(weights: Mapping[str, Any], encoder: Encoder) -> bool:
     return any(stored_bits(weights, role) is not None for role in roles)
 
 
-def cache_of_models(
-    place: Path, files: ModelFiles, folder: Path | None, config: Config
-) -> ModelCache:
-    """Return the cache in a place of models that are kept with their weights, which are hashed."""
-    return ModelCache(place, _weights_key(files, folder, config))
+def model_cache(
+    place: Path,
+    files: ModelFiles,
+    weights: Mapping[str, Any],
+    precision: ChosenPrecision,
+    needs: MemoryNeeds,
+    config: Config,
+    *,
+    is_narrow: bool,
+    shares_lanes: bool,
+) -> ModelCache | None:
+    """Return where compiled models are kept; None: nowhere.
 
+    Of a large model the graph alone, since a copy of its weights would be as slow to load; its
+    files are known by their states, since hashing them takes longer than loading. What is stored in
+    float32 is packed by the import: if the graph has one stage, file and packed copy would be in
+    memory. Matrices in int8 are kept with the graph, so it is not kept where they would fill the
+    disk.
 
-def cache_of_graphs(
-    place: Path, files: ModelFiles, weights: Mapping[str, Any], *, is_packed_at_once: bool
-) -> ModelCache:
-    """Return the cache in a place of the graphs of a large model.
-
-    Its files are known by their states, since hashing them takes longer than loading.
+    Args:
+        place: the folder of the compiled models of all models.
+        files: the model.
+        weights: its weights.
+        precision: in which it is computed.
+        needs: whether it is large.
+        config: the options.
+        is_narrow: whether its matrices are stored in 16 bits.
+        shares_lanes: whether both lanes use one compiled model, which is in stages.
     """
+    if not needs.is_large:
+        return ModelCache(place, _weights_key(files, precision.folder, config))
+    is_float32 = precision.name == "float32" and not is_narrow
+    fills_disk = precision.name in INT8_GROUPS and needs.packed > MOST_KEPT_BYTES
+    if fills_disk or (is_float32 and not shares_lanes):
+        return None
     paths = mapped_paths(weights)
     states = json.dumps([*map(file_state, paths), *_head_rows(files)])
-    return ModelCache(place, states, WeightsFile(paths[0], is_packed_at_once))
+    return ModelCache(place, states, WeightsFile(paths[0], is_packed_at_once=is_float32))
 
 
 def _weights_key(files: ModelFiles, folder: Path | None, config: Config) -> str:

@@ -113,7 +113,7 @@ def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
         )
 
 
-def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
+def check_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> None:
     """Check that the GPU has the memory and the precision for the model.
 
     Raises:
@@ -122,7 +122,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
     from embedlib.engines.tensorrt_llm.support import batch_tokens
 
     spec = files.spec
-    check_gpus(plan, choice, spec, config, batch_tokens(spec, config.max_batch_tokens))
+    check_gpus(plan, spec, config, batch_tokens(spec, config.max_batch_tokens))
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
