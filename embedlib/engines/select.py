@@ -138,7 +138,7 @@ def _refusal(
     found: list[EngineError] = []
     # Backwards: where nothing fits, a load tells of the last one, which needs no report.
     names = reversed(kind.precisions) if config.precision == "auto" else (config.precision,)
-    for name in names:
+    for name in (REFERENCE,) if files.spec.is_splade else names:
         try:
             _checked(_plan(kind, choice, ChosenPrecision(name=name)), files, config)
         except EngineError as error:

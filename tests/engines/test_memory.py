@@ -28,7 +28,7 @@ from embedlib.engines.openvino.memory import (
 )
 from embedlib.engines.openvino.planning import needs_of
 from embedlib.engines.openvino.stored import model_cache
-from embedlib.engines.select import plan_engine
+from embedlib.engines.select import check_room, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel
@@ -36,6 +36,7 @@ from embedlib.memory import GIB, Memory, Room, gib, read_memory
 from embedlib.models.known_models import KnownModel
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.spec import LateInteraction, SpladePooling
 from embedlib.models.weights.load import load_weights
 from embedlib.session.loading import load_model
 from embedlib.testing import check_engine
@@ -310,6 +311,32 @@ def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
         machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
         with pytest.raises(EngineUnavailableError, match=told):
             plan_engine(long, Config(threads=2), machine=machine)
+
+
+def test_a_sparse_or_late_interaction_model_is_told_of_no_other_precision(
+    files: ModelFiles,
+) -> None:
+    big = at_scale(files, 1024, 24)
+    machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {GIB // 1024} kB\n"})
+    sparse = SpladePooling(vocab_size=big.spec.encoder.vocab_size)
+    late = LateInteraction(query_tokens=8, document_tokens=16, expansion=None)
+    for one in (
+        replace(big, spec=replace(big.spec, modules=(sparse,))),
+        replace(big, spec=replace(big.spec, modules=(), late_interaction=late)),
+    ):
+        told = r"in float32, .*\); no precision needs less; use a machine with more memory, or use"
+        with pytest.raises(EngineUnavailableError, match=told):
+            plan_engine(one, Config(threads=2, precision="float32"), machine=machine)
+
+
+def test_a_sparse_model_has_room_where_float32_fits(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    splade = SpladePooling(vocab_size=big.spec.encoder.vocab_size)
+    sparse = replace(big, spec=replace(big.spec, modules=(splade,)))
+    machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {5 * GIB // 4096} kB\n"})
+    check_room(big, Config(threads=2), machine)  # int8 fits
+    with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have 1\.2"):
+        check_room(sparse, Config(threads=2), machine)
 
 
 def test_a_limit_of_addresses_is_compared_with_addresses(files: ModelFiles) -> None:

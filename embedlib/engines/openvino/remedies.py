@@ -29,7 +29,10 @@ def remedy(
     """
     this = memory_needs(files, precision, config)
     in_addresses = limit is room.address_room
-    others = [ChosenPrecision(name=name) for name in PRECISIONS if name != precision.name]
+    # Models of these kinds have the precision of their own files alone.
+    has_others = files.spec.late_interaction is None and not files.spec.is_splade
+    names = PRECISIONS if has_others else ()
+    others = [ChosenPrecision(name=name) for name in names if name != precision.name]
     needs = {other.name: memory_needs(files, other, config) for other in others}
     found = [
         f"precision={name!r} needs about {gib(_counted(of, in_addresses))}"
