@@ -77,3 +77,11 @@ def test_sgemm_adds_up_what_the_threads_do() -> None:
 def test_sgemm_on_several_threads_with_a_real_clock() -> None:
     rates = SgemmCalls(2).measure([(4, 8)], seconds=1e-6)
     assert rates["float32"]["numpy"] > 0
+
+
+def test_an_error_in_a_thread_ends_the_measurement() -> None:
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        SgemmCalls(2)._race([lambda: None, fail], 1e-6)
