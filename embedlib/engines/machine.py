@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import EntryPoint
+from itertools import takewhile
+from pathlib import Path
 from typing import Final
 
 from embedlib.cgroups import read_system_file
@@ -26,16 +28,31 @@ bfloat16 with AVX-512 alone too, and emulates it, which is slower than float32.
 """
 AMX_FLAGS: Final = frozenset({"amx_bf16"})
 """x86 flags of units that multiply whole tiles of bfloat16."""
+CPU_INFO: Final = "/proc/cpuinfo"
 CPU_FIELDS: Final = (
     *("vendor_id", "cpu family", "model", "model name", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
 )
-"""Fields of /proc/cpuinfo, on x86 and on ARM, that tell kinds of CPUs apart."""
+"""Fields of it, on x86 and on ARM, that tell kinds of CPUs apart."""
 VNNI_FLAGS: Final = frozenset({"avx512_vnni", "avx_vnni"})
 """x86 flags: with either, OpenVINO rounds activations to int8 too; without, they stay float32.
 
 Source: `useDynamicQuantizationImpl` of OpenVINO 2026, intel_cpu/src/nodes/executors/dnnl.
 """
+
+
+def _read(path: str) -> str:
+    """Return the content of a system file; of /proc/cpuinfo only what it tells of the first core.
+
+    The kernel makes that file as it is read, core by core, and a load asks for it dozens of times.
+    """
+    if path != CPU_INFO:
+        return read_system_file(path)
+    try:
+        with Path(path).open(encoding="utf-8") as lines:
+            return "".join(takewhile(str.strip, lines))
+    except OSError:
+        return ""
 
 
 def _has_module(name: str) -> bool:
@@ -78,7 +95,7 @@ class Machine:
     """The installed version of a package; None: it is not installed."""
     probe_plugins: Callable[[], Iterable[EntryPoint]] = _plugins
     """Returns the entry points of engines that other packages declare."""
-    read: Callable[[str], str] = read_system_file
+    read: Callable[[str], str] = _read
     """The content of a system file; empty if there is none."""
     architecture: Callable[[], str] = platform.machine
     """The CPU's architecture: "x86_64"."""
@@ -148,7 +165,7 @@ class Machine:
 
     def cpu_fields(self) -> dict[str, str]:
         """Return what Linux tells of the first core."""
-        first_core = self.read("/proc/cpuinfo").split("\n\n", 1)[0]
+        first_core = self.read(CPU_INFO).split("\n\n", 1)[0]
         rows = (line.partition(":") for line in first_core.splitlines())
         return {name.strip(): words.strip() for name, _, words in rows}
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from embedlib.config import Config
+from embedlib.engines import machine as machine_module
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
 from embedlib.engines.gpu_memory import needed_bytes
 from embedlib.engines.gpus import Gpu
@@ -632,6 +633,19 @@ def test_a_report_counts_for_what_was_asked(tiny_folder: Callable[[str], Path]) 
 def test_the_hardware_that_int8_depends_on(cpuinfo: str, expected: str) -> None:
     machine = fake_machine(files={"/proc/cpuinfo": cpuinfo})
     assert replace(machine, architecture=lambda: "x86_64").cpu_hardware() == expected
+
+
+def test_of_the_file_of_all_cores_only_the_first_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr(machine_module, "CPU_INFO", str(path))
+    assert Machine().cpu_fields() == {}
+    path.write_text("flags : avx2\nmodel : 1\n\nflags : avx2\nmodel : 2\n")
+    assert Machine().read(str(path)) == "flags : avx2\nmodel : 1\n"
+    assert Machine().cpu_fields() == {"flags": "avx2", "model": "1"}
+    path.write_text("Features : asimd\n")
+    assert Machine().cpu_features() == {"asimd"}
 
 
 def test_a_forced_precision_needs_no_report(tiny: Callable[[str], ModelFiles]) -> None:

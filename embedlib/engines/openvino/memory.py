@@ -145,7 +145,8 @@ def memory_needs(
     coded = linear - {f"{role}.weight" for role in precision.excluded}
     is_stored_narrow = stores_16_bits(files, precision.folder)
     is_narrow = is_stored_narrow and not is_widened
-    is_bf16 = number_type(precision.name) == "bf16"
+    numbers = number_type(precision.name)
+    is_bf16 = numbers == "bf16"
     group = INT8_GROUPS.get(precision.name)
     is_float = not (is_narrow or is_bf16)
     weights = packed = by_mlas = 0
@@ -166,7 +167,7 @@ def memory_needs(
     by_onednn = packed - by_mlas
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
-    batch_tokens = config.max_batch_tokens or best_batch_tokens(number_type(precision.name))
+    batch_tokens = config.max_batch_tokens or best_batch_tokens(numbers)
     longest = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16=is_bf16)
     num_stages = min(MAX_STAGES, encoder.num_layers)
@@ -175,7 +176,7 @@ def memory_needs(
     read = 2 if precision.name == "bf16" and not is_narrow else 1
     pages = min(read * packed, max(read * MAPPED_BYTES, by_mlas // num_stages))
     # Columns of MLPs that are cut are copied; a later start maps the copies and lets them go.
-    has_tiles = multiplies_tiles(number_type(precision.name), Machine().cpu_features())
+    has_tiles = multiplies_tiles(numbers, Machine().cpu_features())
     copied = copied_bytes(encoder) if has_tiles else 0
     both = LIBRARY_BYTES + copies + copied + min(weights - packed, TABLE_BYTES)
     both += 0 if is_large else CACHE_BYTES
