@@ -72,3 +72,10 @@ def test_a_server_with_a_tiny_model(
     text = render_serve(result)
     for label in ("bulk rate over that in process", "20 clients at once", "nobody: not measured"):
         assert label in text
+
+
+def test_the_soak_of_a_server_whose_engine_answers_at_once() -> None:
+    command = [sys.executable, "-m", "tests.acceptance.serve_soak", "many", "--requests", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "kept: every answer had its status" in done.stdout
