@@ -169,7 +169,7 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
     except FileNotFoundError as error:
         raise ModelWeightsError(missing_file(path, folder)) from error
     except MemoryError as error:
-        raise no_memory(file, path.stat().st_size) from error
+        raise no_memory(file, place_of(path).num_bytes) from error
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         line = first_line(error)
         raise ModelWeightsError(f"{file}: is damaged ({line}); download it again") from error

@@ -157,6 +157,21 @@ def test_name_and_commit_on_the_hub_stay_known(
     assert (task.model, task.options["revision"]) == (str(pack), None)
 
 
+def test_weights_in_a_pack_that_do_not_fit_into_memory(
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("Cannot allocate memory (os error 12)")  # of a process with a limit
+
+    opened = OpenedModel.find(packed(tiny_folder("bert"), tmp_path / "m.embedlib", config), config)
+    monkeypatch.setattr("embedlib.models.weights.safetensors_files.safe_open", fail)
+    with pytest.raises(ModelWeightsError, match=r"^model.safetensors: the weights need 0.0"):
+        load_weights(opened.read_files(with_head=False))
+
+
 def test_a_reranker_is_packed_by_its_hub_name_with_its_template(
     tiny_folder: Folder, put_on_hub: PutOnHub, tmp_path: Path, engine_cache: Path
 ) -> None:
