@@ -181,6 +181,7 @@ def _read_pooling(config: JsonObject, dim: int) -> Pooling:
     key = "embedding_dimension" if "embedding_dimension" in config else "word_embedding_dimension"
     if config.integer(key) != dim:
         raise config.refuse(key, f"the transformer's hidden_size = {dim}")
+    config.check_fixed("include_prompt", (True, False))  # null leaves the prompt out, unseen
     return Pooling(
         modes=_named_modes(config) if "pooling_mode" in config else _flagged_modes(config),
         include_prompt=config.boolean("include_prompt", True),

@@ -47,4 +47,6 @@ def read_boolean(config: JsonObject, trait: bool | Key) -> bool:
     """Return a trait that is a boolean."""
     if isinstance(trait, bool):
         return trait
+    if trait.default:  # classes take null for false, or as missing: it depends on the release
+        config.check_fixed(trait.name, (True, False))
     return config.boolean(trait.name, trait.default)

@@ -392,6 +392,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "rela'),
         ("bert", {"is_decoder": True}, "is_decoder = true"),
         ("bert", {"is_causal": True}, "is_causal = true"),
+        ("mistral", {"is_causal": None}, "is_causal = null is not supported; accepted: true, f"),
         ("bert", {"add_cross_attention": True}, "add_cross_attention = true"),
         (
             "bert",

@@ -361,6 +361,7 @@ def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -
             "pooling_mode_median = true is not",
         ),
         ("1_Pooling/config.json", {"include_prompt": "no"}, 'include_prompt = "no"'),
+        ("1_Pooling/config.json", {"include_prompt": None}, "include_prompt = null is not"),
         (
             "1_Pooling/config.json",
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": MISSING},
