@@ -112,7 +112,8 @@ def read_added_tokens(
         more = []
     if not isinstance(more, list):
         raise sources[key].refuse(key, "a list of tokens")
-    items = JsonObject(f"{config.name}: {key}", {str(at): item for at, item in enumerate(more)})
+    name = f"{sources.get(key, config).name}: {key}"
+    items = JsonObject(name, {str(at): item for at, item in enumerate(more)})
     return AddedTokens(listed, named, [_required(items, at) for at in items.values])
 
 

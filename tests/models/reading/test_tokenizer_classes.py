@@ -268,6 +268,14 @@ def test_what_is_no_token_or_class_is_refused(
         _load(tmp_path)
 
 
+def test_a_token_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+    write_base(tmp_path, "bert")
+    write(tmp_path / "special_tokens_map.json", {"additional_special_tokens": [5]})
+    told = "^special_tokens_map.json: additional_special_tokens: 0 = 5 is not supported"
+    with pytest.raises(ModelUnsupportedError, match=told):
+        _load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
