@@ -53,6 +53,13 @@ LLAMA: Final = Family(
     lm_head="lm_head.weight",
 )
 
+
+def _both_ways(row: Family) -> Family:
+    """Return the row with attention both ways, which no file may turn off; it has no head."""
+    fixed = {**row.fixed, "is_causal": (False, None)}
+    return replace(row, is_causal=None, fixed=fixed, sequence_head=None, lm_head=None)
+
+
 PLAIN_MISTRAL: Final = replace(
     LLAMA,
     model_type="mistral",
@@ -73,17 +80,13 @@ PLAIN_MISTRAL: Final = replace(
 # "mean", embed_instruction False, normalized True; github.com/ContextualAI/gritlm,
 # scripts/modeling_mistral_gritlm.py, which the folder holds as modeling_gritlm7b.py.
 GRITLM: Final = replace(
-    PLAIN_MISTRAL,
+    _both_ways(PLAIN_MISTRAL),
     name="mistral-gritlm",
-    is_causal=None,
     windows="none",
     window=None,
-    fixed={**PLAIN_MISTRAL.fixed, "is_causal": (False, None)},
     harmless=frozenset({"sliding_window"}),
     own_code={"AutoModel": ("modeling_gritlm7b.MistralModel",)},
     library_end=(Pooling(modes=("mean",), include_prompt=False), Normalize()),
-    sequence_head=None,
-    lm_head=None,
 )
 MISTRAL: Final = replace(PLAIN_MISTRAL, own_rows=(GRITLM,))
 
@@ -117,9 +120,8 @@ PLAIN_QWEN3: Final = replace(
 # The same with attention both ways. Source: text-embeddings-inference, router/src/lib.rs, and
 # vLLM, model_executor/models/qwen2.py, for the class and the end that its tokenizer adds.
 QWEN2_BOTH_WAYS: Final = replace(
-    PLAIN_QWEN2,
+    _both_ways(PLAIN_QWEN2),
     name="qwen2-both-ways",
-    is_causal=None,
     # The file of gte-Qwen2 says it; whether the class reads it or not, no other value is right.
     implied={"auto_map": ("is_causal",)},
     fixed={**PLAIN_QWEN2.fixed, "is_causal": (False,)},
@@ -134,49 +136,33 @@ QWEN2_BOTH_WAYS: Final = replace(
         )
     },
     ends_by_flags=True,
-    sequence_head=None,
-    lm_head=None,
 )
 # Source: the card of huggingface.co/Kingsoft-LLM/QZhou-Embedding, "Model Refactoring": Qwen2Model
 # with attention both ways, and padding on the left, which changes nothing.
 QZHOU: Final = replace(
-    QWEN2_BOTH_WAYS,
-    name="qwen2-qzhou",
-    implied={},
-    fixed={**PLAIN_QWEN2.fixed, "is_causal": (False, None)},
-    own_code={"AutoModel": ("QZhouModel",)},
-    ends_by_flags=False,
+    _both_ways(PLAIN_QWEN2), name="qwen2-qzhou", own_code={"AutoModel": ("QZhouModel",)}
 )
 QWEN2: Final = replace(PLAIN_QWEN2, own_rows=(QWEN2_BOTH_WAYS, QZHOU))
 
+_QWEN3_BOTH_WAYS: Final = _both_ways(PLAIN_QWEN3)
+
 # Source: vLLM, model_executor/models/voyage.py: Qwen3 with attention both ways and a matrix behind.
 VOYAGE: Final = replace(
-    PLAIN_QWEN3,
+    _QWEN3_BOTH_WAYS,
     name="qwen3-voyage",
-    is_causal=None,
-    fixed={**PLAIN_QWEN3.fixed, "is_causal": (False, None)},
     own_code={"AutoModel": ("VoyageQwen3BidirectionalEmbedModel",)},
     projection=Projection(tensor="linear", features=Key("num_labels")),
     ignored_tensors=(*DECODER_IGNORED, "linear.*"),
-    sequence_head=None,
-    lm_head=None,
 )
 QWEN3: Final = replace(PLAIN_QWEN3, own_rows=(VOYAGE,))
 
 # Source: modeling.py of huggingface.co/perplexity-ai/pplx-embed-v1-0.6b: Qwen3Model whose layers
 # are not causal, with a mask of padding alone; its configuration adds nothing.
 PPLX_QWEN3: Final = replace(
-    PLAIN_QWEN3,
+    _QWEN3_BOTH_WAYS,
     model_type="bidirectional_pplx_qwen3",
-    is_causal=None,
-    fixed={
-        **PLAIN_QWEN3.fixed,
-        "is_causal": (False, None),
-        "use_bidirectional_attention": (True, None),
-    },
+    fixed={**_QWEN3_BOTH_WAYS.fixed, "use_bidirectional_attention": (True, None)},
     own_code={"AutoModel": ("PPLXQwen3Model",)},
-    sequence_head=None,
-    lm_head=None,
 )
 
 # Those of BidirLM that are made of Qwen3: its layers with attention both ways and no window.
@@ -185,24 +171,20 @@ PPLX_QWEN3: Final = replace(
 # optimus/tools/huggingface/biqwen/modeling_biqwen_mntp.py. The folders are not yet seen: the class
 # is called after that of BidirLM-Omni, and one of another name is refused.
 BIDIRLM: Final = replace(
-    PLAIN_QWEN3,
+    _QWEN3_BOTH_WAYS,
     model_type="bidirlm",
-    is_causal=None,
     windows="none",
     window=None,
     # The defaults of its configuration are not known.
     implied={"model_type": ("head_dim", "num_key_value_heads")},
     fixed={
-        **PLAIN_QWEN3.fixed,
-        "is_causal": (False, None),
+        **_QWEN3_BOTH_WAYS.fixed,
         "use_sliding_window": (False, None),
         "sliding_window": (None,),
         "layer_types": (None,),
     },
     harmless=frozenset({"mask_token", "clf_pooling", "max_window_layers"}),
     own_code={"AutoModel": ("modeling_bidirlm.BidirLMModel",)},
-    sequence_head=None,
-    lm_head=None,
 )
 
 MINISTRAL3: Final = replace(
@@ -219,11 +201,11 @@ MINISTRAL3: Final = replace(
 
 # Source: huggingface.co/nvidia/llama-nemotron-embed-1b-v2, llama_bidirectional_model.py: a Llama
 # whose attention goes both ways; its configuration adds only what its own pooling reads.
+_LLAMA_BOTH_WAYS: Final = _both_ways(LLAMA)
 LLAMA_BIDIREC: Final = replace(
-    LLAMA,
+    _LLAMA_BOTH_WAYS,
     model_type="llama_bidirec",
-    is_causal=None,
-    fixed={**LLAMA.fixed, "is_causal": (False, None), "pooling": ("avg", None)},
+    fixed={**_LLAMA_BOTH_WAYS.fixed, "pooling": ("avg", None)},
     own_code={
         "AutoModel": ("llama_bidirectional_model.LlamaBidirectionalModel",),
         "AutoModelForSequenceClassification": (
@@ -233,16 +215,12 @@ LLAMA_BIDIREC: Final = replace(
     sequence_head=SequenceHead(
         pooling="mean", layers=(HeadLayer(tensors="score", has_bias=False),)
     ),
-    lm_head=None,
 )
 
 EUROBERT: Final = replace(
-    LLAMA,
+    _LLAMA_BOTH_WAYS,
     model_type="eurobert",
-    tokenizer_class=None,
     norm_eps=Key("rms_norm_eps", 1e-5),
-    is_causal=None,
-    fixed={**LLAMA.fixed, "is_causal": (False, None)},
     own_code={
         "AutoModel": ("modeling_eurobert.EuroBertModel",),
         "AutoModelForSequenceClassification": (
@@ -259,7 +237,6 @@ EUROBERT: Final = replace(
             HeadLayer(tensors="classifier"),
         ),
     ),
-    lm_head=None,
 )
 
 ULTRABERT: Final = replace(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from embedlib.models.families.alibi_encoders import JINA_BERT, JINA_CODE
-from embedlib.models.families.row import Family, HeadLayer, Key, MaskedHead, SequenceHead
+from embedlib.models.families.row import Family, Key, cls_head, masked_head
 from embedlib.models.families.tensor_names import (
     DEBERTA_V2_TENSORS,
     DISTILBERT_TENSORS,
@@ -39,22 +39,10 @@ BERT: Final = Family(
         "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "cls.*",
         "classifier.*", "qa_outputs.*",
     ),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="bert.pooler.dense", activation="tanh"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
-    masked_head=MaskedHead(
-        layers=(
-            HeadLayer(
-                tensors="cls.predictions.transform.dense", activation=Key("hidden_act", "gelu")
-            ),
-            HeadLayer(tensors="cls.predictions.transform.LayerNorm", is_norm=True),
-        ),
-        decoder="cls.predictions.decoder",
-        bias="cls.predictions.bias",
+    sequence_head=cls_head("bert.pooler.dense"),
+    masked_head=masked_head(
+        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder", "cls.predictions.bias", Key("hidden_act", "gelu"),
     ),
 )  # fmt: skip
 
@@ -69,20 +57,9 @@ ROBERTA: Final = replace(
         "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "lm_head.*",
         "classifier.*", "qa_outputs.*",
     ),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="classifier.dense", activation="tanh"),
-            HeadLayer(tensors="classifier.out_proj"),
-        ),
-    ),
-    masked_head=MaskedHead(
-        layers=(
-            HeadLayer(tensors="lm_head.dense", activation="gelu"),
-            HeadLayer(tensors="lm_head.layer_norm", is_norm=True),
-        ),
-        decoder="lm_head.decoder",
-        bias="lm_head.bias",
+    sequence_head=cls_head("classifier.dense", last="classifier.out_proj"),
+    masked_head=masked_head(
+        "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"
     ),
 )  # fmt: skip
 
@@ -140,13 +117,7 @@ ERNIE: Final = replace(
     fixed={**BERT.fixed, "use_task_id": (False, None)},
     harmless=frozenset({"task_type_vocab_size"}),
     prefixes=("", "ernie.", "0.auto_model.", "auto_model."),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="ernie.pooler.dense", activation="tanh"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
+    sequence_head=cls_head("ernie.pooler.dense"),
 )
 
 ELECTRA: Final = replace(
@@ -163,19 +134,9 @@ ELECTRA: Final = replace(
         "discriminator_predictions.*", "generator_predictions.*", "generator_lm_head.*",
         "qa_outputs.*",
     ),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="classifier.dense", activation="gelu"),
-            HeadLayer(tensors="classifier.out_proj"),
-        ),
-    ),
-    masked_head=MaskedHead(
-        layers=(
-            HeadLayer(tensors="generator_predictions.dense", activation="gelu"),
-            HeadLayer(tensors="generator_predictions.LayerNorm", is_norm=True),
-        ),
-        decoder="generator_lm_head",
+    sequence_head=cls_head("classifier.dense", "gelu", "classifier.out_proj"),
+    masked_head=masked_head(
+        "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"
     ),
 )  # fmt: skip
 
@@ -203,19 +164,10 @@ DISTILBERT: Final = replace(
         "*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*",
         "pre_classifier.*", "classifier.*", "qa_outputs.*",
     ),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="pre_classifier", activation="relu"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
-    masked_head=MaskedHead(
-        layers=(
-            HeadLayer(tensors="vocab_transform", activation=Key("activation", "gelu")),
-            HeadLayer(tensors="vocab_layer_norm", is_norm=True),
-        ),
-        decoder="vocab_projector",
+    sequence_head=cls_head("pre_classifier", "relu"),
+    masked_head=masked_head(
+        "vocab_transform", "vocab_layer_norm", "vocab_projector",
+        activation=Key("activation", "gelu"),
     ),
 )  # fmt: skip
 
@@ -280,12 +232,6 @@ DEBERTA_V2: Final = replace(
         "*embeddings.position_ids", "*embeddings.position_embeddings.weight", "pooler.*", "cls.*",
         "lm_predictions.*", "mask_predictions.*", "classifier.*", "qa_outputs.*",
     ),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="pooler.dense", activation=Key("pooler_hidden_act", "gelu")),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
+    sequence_head=cls_head("pooler.dense", Key("pooler_hidden_act", "gelu")),
     masked_head=None,
 )  # fmt: skip

@@ -19,6 +19,7 @@ from embedlib.models.families.row import (
     Key,
     MaskedHead,
     SequenceHead,
+    cls_head,
 )
 from embedlib.models.families.tensor_names import (
     JINA_EMBEDDINGS_V3_TENSORS,
@@ -28,6 +29,14 @@ from embedlib.models.families.tensor_names import (
     NOMIC_MOE_TENSORS,
 )
 
+_MODERNBERT_HEAD: Final = (
+    HeadLayer(
+        tensors="head.dense",
+        activation=Key("classifier_activation", "gelu"),
+        has_bias=Key("classifier_bias", False),
+    ),
+    HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
+)
 MODERNBERT: Final = Family(
     model_type="modernbert",
     tokenizer_class="TokenizersBackend",
@@ -70,27 +79,10 @@ MODERNBERT: Final = Family(
     ignored_tensors=("head.*", "decoder.*", "classifier.*"),
     sequence_head=SequenceHead(
         pooling=Key("classifier_pooling", "cls"),
-        layers=(
-            HeadLayer(
-                tensors="head.dense",
-                activation=Key("classifier_activation", "gelu"),
-                has_bias=Key("classifier_bias", False),
-            ),
-            HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
-            HeadLayer(tensors="classifier"),
-        ),
+        layers=(*_MODERNBERT_HEAD, HeadLayer(tensors="classifier")),
     ),
     masked_head=MaskedHead(
-        layers=(
-            HeadLayer(
-                tensors="head.dense",
-                activation=Key("classifier_activation", "gelu"),
-                has_bias=Key("classifier_bias", False),
-            ),
-            HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
-        ),
-        decoder="decoder",
-        has_bias=Key("decoder_bias", True),
+        layers=_MODERNBERT_HEAD, decoder="decoder", has_bias=Key("decoder_bias", True)
     ),
 )  # fmt: skip
 
@@ -253,13 +245,7 @@ NEW: Final = Family(
     prefixes=("", "new.", "0.auto_model.", "auto_model."),
     tensors=NEW_TENSORS,
     ignored_tensors=("*pooler.*", "lm_head.*", "classifier.*"),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="new.pooler.dense", activation="tanh"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
+    sequence_head=cls_head("new.pooler.dense"),
 )
 
 # The first is a copy of that code under other names. The second is the class of transformers, which
@@ -286,11 +272,5 @@ GTE: Final = replace(
     own_code={},
     own_rows=(ARCTIC_GTE,),
     prefixes=ARCTIC_GTE.prefixes,
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="gte.pooler.dense", activation="tanh"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
+    sequence_head=cls_head("gte.pooler.dense"),
 )

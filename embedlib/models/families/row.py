@@ -31,8 +31,8 @@ class FusedSlice:
     """One of several equal blocks of rows of a stored tensor: a projection fused with others."""
 
     name: str
-    index: int
-    count: int
+    index: int = 0
+    count: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,14 @@ class SequenceHead:
     """The last layer has one row per label."""
 
 
+def cls_head(
+    dense: str, activation: Activation | Key = "tanh", last: str = "classifier"
+) -> SequenceHead:
+    """Return the head of BERT and its like: two matrices behind the first token."""
+    layers = (HeadLayer(tensors=dense, activation=activation), HeadLayer(tensors=last))
+    return SequenceHead(pooling="cls", layers=layers)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nested:
     """A config.json that describes the transformer for texts in an object of its own."""
@@ -138,6 +146,21 @@ class MaskedHead:
     bias: str | None = None
     """The bias's other name; `decoder` and `.bias` is the first."""
     has_bias: bool | Key = True
+
+
+def masked_head(
+    dense: str,
+    norm: str,
+    decoder: str,
+    bias: str | None = None,
+    activation: Activation | Key = "gelu",
+) -> MaskedHead:
+    """Return the head of BERT and its like: a matrix and a norm in front of the decoder."""
+    layers = (
+        HeadLayer(tensors=dense, activation=activation),
+        HeadLayer(tensors=norm, is_norm=True),
+    )
+    return MaskedHead(layers=layers, decoder=decoder, bias=bias)
 
 
 @dataclass(frozen=True, kw_only=True)

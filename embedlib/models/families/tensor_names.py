@@ -1,5 +1,7 @@
 """The families' tensor names, by role; `weights/tensor_roles.py` lists the roles.
 
+A table that builds on another may name roles that its family does not have.
+
 Source: the parameters of the classes in transformers 5.5, models/<family>/modeling_<family>.py.
 """
 
@@ -29,7 +31,7 @@ ENCODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 )
 XLM_ROBERTA_XL_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        **{role: name for role, name in ENCODER_TENSORS.items() if role != "embedding_norm"},
+        **ENCODER_TENSORS,
         "layers.{i}.attention_norm": "encoder.layer.{i}.attention.self_attn_layer_norm",
         "layers.{i}.mlp_norm": "encoder.layer.{i}.LayerNorm",
         "final_norm": "encoder.LayerNorm",
@@ -55,7 +57,7 @@ DECODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 
 DEBERTA_V2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        **{role: name for role, name in ENCODER_TENSORS.items() if role != "positions"},
+        **ENCODER_TENSORS,
         "relative": "encoder.rel_embeddings.weight",
         "relative_norm": "encoder.LayerNorm",
         "layers.{i}.q": "encoder.layer.{i}.attention.self.query_proj",
@@ -65,9 +67,7 @@ DEBERTA_V2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 )
 DISTILBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        "tokens": "embeddings.word_embeddings.weight",
-        "positions": "embeddings.position_embeddings.weight",
-        "embedding_norm": "embeddings.LayerNorm",
+        **ENCODER_TENSORS,
         "layers.{i}.q": "transformer.layer.{i}.attention.q_lin",
         "layers.{i}.k": "transformer.layer.{i}.attention.k_lin",
         "layers.{i}.v": "transformer.layer.{i}.attention.v_lin",
@@ -81,18 +81,13 @@ DISTILBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 
 MPNET_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        "tokens": "embeddings.word_embeddings.weight",
-        "positions": "embeddings.position_embeddings.weight",
+        **ENCODER_TENSORS,
         "position_bias": "encoder.relative_attention_bias.weight",
-        "embedding_norm": "embeddings.LayerNorm",
         "layers.{i}.q": "encoder.layer.{i}.attention.attn.q",
         "layers.{i}.k": "encoder.layer.{i}.attention.attn.k",
         "layers.{i}.v": "encoder.layer.{i}.attention.attn.v",
         "layers.{i}.o": "encoder.layer.{i}.attention.attn.o",
         "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
-        "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
-        "layers.{i}.down": "encoder.layer.{i}.output.dense",
-        "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
     }
 )
 T5_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
@@ -121,7 +116,7 @@ T5_GATED_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 # text-embeddings-inference, backends/candle/src/models/jina.rs, for the halves of gated_layers.
 JINA_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        **{role: name for role, name in ENCODER_TENSORS.items() if role != "positions"},
+        **ENCODER_TENSORS,
         "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.gated_layers", 0, 2),
         "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.gated_layers", 1, 2),
         "layers.{i}.down": "encoder.layer.{i}.mlp.wo",
@@ -179,11 +174,7 @@ NOMIC_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 # Source: text-embeddings-inference, backends/candle/src/models/nomic.rs.
 NOMIC_MOE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        **{
-            role: name
-            for role, name in NOMIC_BERT_TENSORS.items()
-            if role.rpartition(".")[2] not in ("gate", "up")
-        },
+        **NOMIC_BERT_TENSORS,
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
         "layers.{i}.router": "encoder.layers.{i}.mlp.router.layer",
         "layers.{i}.experts_up.weight": "encoder.layers.{i}.mlp.experts.mlp.w1",
@@ -194,17 +185,12 @@ NOMIC_MOE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 # The names of the model's own code, which transformers writes back.
 JINA_EMBEDDINGS_V3_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        "tokens": "embeddings.word_embeddings.weight",
-        "token_types": "embeddings.token_type_embeddings.weight",
-        "embedding_norm": "emb_ln",
+        **NOMIC_BERT_TENSORS,
         "layers.{i}.q": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 0, 3),
         "layers.{i}.k": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 1, 3),
         "layers.{i}.v": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 2, 3),
         "layers.{i}.o": "encoder.layers.{i}.mixer.out_proj",
-        "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
-        "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
-        "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
     }
 )
 # The same code with a table of positions. Source: `remap_state_dict`, which renames the tensors of
@@ -216,9 +202,7 @@ XLM_ROBERTA_FLASH_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyT
 # Source: modeling.py of huggingface.co/Alibaba-NLP/new-impl.
 NEW_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
-        "tokens": "embeddings.word_embeddings.weight",
-        "token_types": "embeddings.token_type_embeddings.weight",
-        "embedding_norm": "embeddings.LayerNorm",
+        **ENCODER_TENSORS,
         "layers.{i}.q": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 0, 3),
         "layers.{i}.k": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 1, 3),
         "layers.{i}.v": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 2, 3),

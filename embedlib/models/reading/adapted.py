@@ -23,7 +23,7 @@ _V3_MODULES: Final = {
     "self_attn.q_proj": FusedSlice("mixer.Wqkv", 0, 3),
     "self_attn.k_proj": FusedSlice("mixer.Wqkv", 1, 3),
     "self_attn.v_proj": FusedSlice("mixer.Wqkv", 2, 3),
-    "self_attn.o_proj": FusedSlice("mixer.out_proj", 0, 1),
+    "self_attn.o_proj": FusedSlice("mixer.out_proj"),
 }
 """Modules of the class in transformers that its files name otherwise: see its
 conversion_mapping.py."""
@@ -126,8 +126,8 @@ def _v3_stored(module: str) -> FusedSlice | None:
         return None
     parts = module.split(".", 2)
     if parts[0] != "layers":
-        return FusedSlice(module, 0, 1)
-    place = _V3_MODULES.get(parts[2], FusedSlice(parts[2], 0, 1))
+        return FusedSlice(module)
+    place = _V3_MODULES.get(parts[2], FusedSlice(parts[2]))
     return FusedSlice(f"encoder.layers.{parts[1]}.{place.name}", place.index, place.count)
 
 
@@ -147,7 +147,7 @@ ADAPTED_MODELS: Final[tuple[AdaptedModel, ...]] = (
         tasks_key="task_names",
         directory=lambda task: f"adapters/{task}",
         base=_v5_base,
-        stored=lambda module: FusedSlice(module, 0, 1),
+        stored=FusedSlice,
         pooling="lasttoken",
         general=lambda config, task: None,
         ends_at_positions=True,

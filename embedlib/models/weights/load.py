@@ -187,7 +187,7 @@ def _load_module(
         stem = next((name for name in (place, prefix + place) if f"{name}.weight" in stored), place)
         stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
     names = {leaf: leaf if leaf == RESIDUAL else f"{stem}.{leaf}" for leaf in leaves}
-    rows = {f"modules.{position}.{leaf}": FusedSlice(names[leaf], 0, 1) for leaf in leaves}
+    rows = {f"modules.{position}.{leaf}": FusedSlice(names[leaf]) for leaf in leaves}
     return _pick(stored, rows, shapes, (), where)
 
 
@@ -217,7 +217,7 @@ def _load_vocabulary(
         first = f"{place.matrix}.bias"
         names[f"{role}.bias"] = first if first in stored or place.bias is None else place.bias
         shapes[f"{role}.bias"] = (num_tokens,)
-    rows = {part: FusedSlice(name, 0, 1) for part, name in names.items()}
+    rows = {part: FusedSlice(name) for part, name in names.items()}
     wanted = {name: stored[name] for name in names.values() if name in stored}
     return found | _pick(wanted, rows, shapes, (), where)
 
@@ -235,7 +235,7 @@ def _load_answer_rows(
     stored, where = list_all(files.transformer_dir, files.folder)
     if place.tensor is not None:
         found = {name: stored[name] for name in stored if name == place.tensor}
-        rows = {"lm_head": FusedSlice(place.tensor, 0, 1)}
+        rows = {"lm_head": FusedSlice(place.tensor)}
         matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
     elif (name := ROWS[files.spec.encoder.family].lm_head) in stored:
         _check_tied(place, matrix, stored[name])

@@ -158,7 +158,7 @@ def tensor_rows(role: str, family: Family) -> FusedSlice:
         leaf = dot + leaf
     stored = family.tensors[template]
     if isinstance(stored, str):
-        stored = FusedSlice(stored, 0, 1)
+        stored = FusedSlice(stored)
     return replace(stored, name=stored.name.replace("{i}", layer) + leaf)
 
 
