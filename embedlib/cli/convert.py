@@ -47,7 +47,7 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
       embedlib convert ./bge-m3 --out ./bge-m3-safetensors
       embedlib convert ./jina-v5 --adapter retrieval --out ./jina-v5-retrieval
     """
-    from embedlib.models.converting.convert import convert_folder, describe
+    from embedlib.models.converting.convert import convert_folder
     from embedlib.models.converting.merge import merge_adapter
 
     if not folder.is_dir():
@@ -62,15 +62,15 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
         report = progress.watch_counts("Converting", "B")
         if adapter is not None and out is not None:
             merged = merge_adapter(folder, adapter, out, report)
-            facts = {**asdict(merged), "folder": str(merged.folder)}
+            facts = asdict(merged)
             lines = [
                 f"{merged.folder}: {merged.num_tensors} tensors, {merged.num_changed} of them "
                 f"with the adapter {merged.adapter}, in float32"
             ]
         else:
             done = convert_folder(folder, out, report)
-            facts, lines = describe(done), _lines(done)
-    for line in [json.dumps(facts)] if as_json else lines:
+            facts, lines = asdict(done), _lines(done)
+    for line in [json.dumps(facts, default=str)] if as_json else lines:
         click.echo(line)
 
 

@@ -11,6 +11,11 @@ from uuid import uuid4
 PART_SUFFIX: Final = ".embedlib-part"
 
 
+def part_of(path: Path) -> Path:
+    """Return what becomes `path` when it is complete, for its only writer."""
+    return path.with_name(f".{path.name}{PART_SUFFIX}")
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield the name of a file that replaces `path` when the block ends without an error.

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from embedlib.models.new_file import PART_SUFFIX
+from embedlib.models.new_file import PART_SUFFIX, part_of
 
 LOCK_SUFFIX: Final = ".embedlib-lock"
 
@@ -75,7 +75,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     Raises:
         OSError: a file or folder cannot be written.
     """
-    part = _beside(target, PART_SUFFIX)
+    part = part_of(target)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:

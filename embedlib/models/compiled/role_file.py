@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.models.weights.load import Weights
@@ -34,9 +33,7 @@ class RoleFile(Weights):
         tensor = self.stored(role)
         if tensor.dtype != "I8":
             return super().__getitem__(role)
-        rows, columns = tensor.shape
-        codes = self._data[tensor.path][tensor.start : tensor.start + rows * columns]
-        return codes.view(np.int8).reshape(rows, columns)
+        return tensor.stored(self._data[tensor.path])
 
 
 def tensors_to_store(weights: Weights) -> dict[str, StoredTensor]:

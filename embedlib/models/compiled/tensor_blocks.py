@@ -18,18 +18,16 @@ from numpy.typing import NDArray
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.file_hashes import ReportBytes
-from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
+from embedlib.models.weights.safetensors_files import (
+    HEADER_LENGTH_BYTES,
+    NUMPY_TYPES,
+    StoredTensor,
+)
 
 Quantize = Callable[[NDArray[np.float32]], tuple[NDArray[Any], NDArray[np.float32]]]
 """Returns the codes of float32[rows, columns], one byte each, and scales, float32[rows, ...]."""
 
-ITEM_BYTES: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("F64", "I64", "U64"), 8),
-    **dict.fromkeys(("F32", "I32", "U32"), 4),
-    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
-    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
-}
-"""Source: `Dtype` in https://github.com/huggingface/safetensors, safetensors/src/tensor.rs."""
+ITEM_BYTES: Final = {name: np.dtype(kind).itemsize for name, kind in NUMPY_TYPES.items()}
 
 BLOCK_NUMBERS: Final = 1 << 16
 """Numbers to convert at a time: they fit into a core's own cache, which is up to twice as fast."""
@@ -53,9 +51,10 @@ class WrittenTensor:
 def create_file(
     path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]
 ) -> dict[str, WrittenTensor]:
-    """Write the header of a new file, and return the place of each tensor.
+    """Write the header of a new file, and return the place of each tensor, in their order.
 
-    Tensors with larger items come first, so that every tensor is aligned.
+    Tensors with larger items come first, so that every tensor is aligned. The header is that of
+    the library. Source: `prepare` of safetensors 0.8, src/tensor.rs.
 
     Args:
         path: the file.
@@ -63,11 +62,12 @@ def create_file(
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name in sorted(kinds, key=lambda name: (-ITEM_BYTES[kinds[name][0]], name)):
+    types = list(NUMPY_TYPES)
+    for name in sorted(kinds, key=lambda name: (types.index(kinds[name][0]), name)):
         dtype, shape = kinds[name]
         start, end = end, end + math.prod(shape) * ITEM_BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
     del header["__metadata__"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -117,9 +117,8 @@ def read_peft(directory: Path, folder: Path, find: Callable[[str], FusedSlice | 
         place = find(module.removeprefix(PEFT_PREFIX))
         if place is not None:
             change = _peft_change(module, pair, data, rank, factor, is_table=kinds[module])
-            changes.setdefault(place.name, []).append(
-                Change(**{**vars(change), "index": place.index, "count": place.count})
-            )
+            change = replace(change, index=place.index, count=place.count)
+            changes.setdefault(place.name, []).append(change)
     return changes
 
 
@@ -176,15 +175,15 @@ def _peft_change(
     down, up = pair.get("A"), pair.get("B")
     if down is None or up is None or rank not in down.shape:
         raise ModelWeightsError(f"{module} lacks lora_A or lora_B of rank {rank}")
+    change = _change(module, up, down, data, factor)
     if not is_table:
-        return _change(module, up, down, data, factor)
+        return change
     # Stored for the transposed table.
-    check = _change(module, up, down, data, factor)
-    return Change(
-        left=lambda: _read(down, data).T,
-        right=lambda: _read(up, data).T,
-        shape=(check.shape[1], check.shape[0]),
-        factor=factor,
+    return replace(
+        change,
+        left=lambda: change.right().T,
+        right=lambda: change.left().T,
+        shape=change.shape[::-1],
     )
 
 
@@ -217,4 +216,4 @@ def _tasks(tensor: StoredTensor) -> int:
 
 def _of_task(tensor: StoredTensor, task: int) -> StoredTensor:
     block = tensor.block(task, _tasks(tensor))
-    return StoredTensor(**{**vars(block), "shape": block.shape[1:]})
+    return replace(block, shape=block.shape[1:])

@@ -11,16 +11,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copy2
 from typing import Any, Final
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, shown
 from embedlib.models.compiled.new_folder import new_folder, place_lock
-from embedlib.models.converting.safetensors_writer import part_of
+from embedlib.models.new_file import part_of
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file, name_in
+from embedlib.models.weights.token_heads import HEAD_STEMS
 from embedlib.models.weights.weight_files import (
     INDEX_NAME,
     PICKLE_INDEX,
@@ -32,8 +33,6 @@ from embedlib.models.weights.weight_files import (
     weight_files,
 )
 
-HEADS: Final = ("sparse_linear", "colbert_linear")
-"""Of bge-m3: NAME.pt beside config.json."""
 MAX_DEPTH: Final = 3
 """Folders in one another: a module has one of its own."""
 
@@ -119,7 +118,7 @@ def convert_folder(
         raise ModelWeightsError(
             f"cannot write {out or folder}: {error.strerror or error}{where}{remedy}"
         ) from error
-    return Conversion(**{**vars(done), "folder": out})
+    return replace(done, folder=out)
 
 
 def _why_nothing(plan: _Plan) -> str:
@@ -141,11 +140,11 @@ def _plan(folder: Path) -> _Plan:
             _add(plan, here / PICKLE_NAME, here / WEIGHTS_NAME, has_weights)
         elif has_file(directory / PICKLE_INDEX, folder):
             shards = _add_shards(plan, folder, directory)
-        for stem in HEADS:
+        for stem in HEAD_STEMS.values():  # NAME.pt beside config.json
             if has_file(directory / f"{stem}.pt", folder):
                 has_weights = has_file(directory / f"{stem}.safetensors", folder)
                 _add(plan, here / f"{stem}.pt", here / f"{stem}.safetensors", has_weights)
-        known = {PICKLE_NAME, *shards, *(f"{stem}.pt" for stem in HEADS)}
+        known = {PICKLE_NAME, *shards, *(f"{stem}.pt" for stem in HEAD_STEMS.values())}
         plan.left_out.extend(
             name_in(path, folder)
             for path in sorted(directory.iterdir())
@@ -307,8 +306,3 @@ def _worker(task: dict[str, Any], lock: int) -> Iterator[subprocess.Popen[str]]:
         for _, weights in task["pairs"]:  # it had no time to remove what it was writing
             with suppress(OSError):
                 part_of(Path(task["target"], weights)).unlink()
-
-
-def describe(conversion: Conversion) -> dict[str, Any]:
-    """Return a conversion as JSON values."""
-    return {**asdict(conversion), "folder": str(conversion.folder)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, shown
+from embedlib.models.compiled.checkpoint import write_json
 from embedlib.models.compiled.new_folder import new_folder, place_lock
 from embedlib.models.converting.adapters import (
     CONFIG_NAME,
@@ -23,13 +23,14 @@ from embedlib.models.converting.adapters import (
     unstacked_name,
 )
 from embedlib.models.converting.safetensors_writer import Writable, write_safetensors
-from embedlib.models.converting.torch_file import STORED_TYPES, CheckpointTensor
+from embedlib.models.converting.torch_file import CheckpointTensor
 from embedlib.models.folders import read_folder
 from embedlib.models.reading.adapted import AdaptedModel, files_of, find_adapted
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.safetensors_files import (
+    NUMPY_TYPES,
     STORED_DTYPES,
     StoredTensor,
     list_tensors,
@@ -199,12 +200,9 @@ def _as_stored(tensor: StoredTensor, data: NDArray[np.uint8]) -> CheckpointTenso
     Raises:
         ModelWeightsError: its type is none of a model.
     """
-    if tensor.dtype not in STORED_TYPES:
+    if tensor.dtype not in NUMPY_TYPES:
         raise ModelWeightsError(f"{tensor.file}: has a tensor of type {tensor.dtype}")
-    kind = np.dtype(STORED_TYPES[tensor.dtype])
-    num_bytes = int(np.prod(tensor.shape)) * kind.itemsize
-    values = data[tensor.start : tensor.start + num_bytes].view(kind).reshape(tensor.shape)
-    return CheckpointTensor(tensor.dtype, values)
+    return CheckpointTensor(tensor.dtype, tensor.stored(data))
 
 
 def _write_files(
@@ -228,5 +226,4 @@ def _write_files(
         written["config_sentence_transformers.json"] = general
     for name, content in written.items():
         (part / name).parent.mkdir(exist_ok=True)
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        (part / name).write_text(f"{text}\n", encoding="utf-8")
+        write_json(part / name, content)

@@ -1,14 +1,10 @@
 """Writes a safetensors file tensor by tensor, as the library's own `serialize_file` would.
 
 The library takes all tensors as bytes in memory at once; this takes one at a time.
-
-Source: `prepare` and `serialize_to_file` of safetensors 0.8, src/tensor.rs: tensors sorted by type,
-the widest first, then by name; a header of JSON without blanks, filled up to a multiple of 8 bytes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.models.compiled.new_folder import sync
-from embedlib.models.new_file import PART_SUFFIX
+from embedlib.models.compiled.tensor_blocks import create_file
+from embedlib.models.new_file import part_of
 
-ORDER: Final = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
-"""The library's order of the types that PyTorch saves."""
 BLOCK_BYTES: Final = 1 << 26
 
 
@@ -58,24 +53,12 @@ def write_safetensors(
     Raises:
         OSError: it cannot be written.
     """
-    names = sorted(tensors, key=lambda name: (ORDER.index(tensors[name].dtype), name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in names:
-        tensor = tensors[name]
-        start, end = end, end + tensor.num_bytes
-        header[name] = {
-            "dtype": tensor.dtype,
-            "shape": tensor.shape,
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
     part = part_of(path)
+    kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     try:
-        with part.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in names:
+        places = create_file(part, kinds)
+        with part.open("ab") as file:
+            for name in places:
                 for block in _blocks(tensors[name]):
                     report(file.write(block.data))
         sync(part)
@@ -83,11 +66,6 @@ def write_safetensors(
     finally:
         part.unlink(missing_ok=True)
     sync(path.parent)
-
-
-def part_of(path: Path) -> Path:
-    """Return the file that becomes `path` when it is complete."""
-    return path.with_name(f".{path.name}{PART_SUFFIX}")
 
 
 def _blocks(tensor: Writable) -> list[NDArray[np.uint8]]:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +23,8 @@ from numpy.typing import NDArray
 from embedlib.errors import ModelWeightsError, first_line
 from embedlib.models.converting.opcodes import PickledTensor, read_checkpoint
 from embedlib.models.reading.model_file import name_in, open_file
-from embedlib.models.weights.safetensors_files import map_file
+from embedlib.models.reading.pack_file import LOCAL_HEADER, SIGNATURE
+from embedlib.models.weights.safetensors_files import NUMPY_TYPES, map_file
 
 MAX_PICKLE_BYTES: Final = 1 << 26
 """64 MiB; that of bge-m3, with 391 tensors, has 0.1 MB."""
@@ -41,23 +41,11 @@ LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of the format before PyTorch 1.6. Source: `MAGIC_NUMBER` in
 torch/serialization.py, as a pickle of protocol 2."""
 
-STORED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-        "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|u1",
-    }
-)  # fmt: skip
-"""Type in safetensors to that of the stored bytes; numpy has no bfloat16."""
-
 _ARCHIVE_ERRORS: Final = (
     *(zipfile.BadZipFile, ValueError, OSError, EOFError, struct.error),
     RuntimeError,  # of an encrypted entry, or of a method or version that zipfile does not know
 )
 """What zipfile raises of an archive that is none, or is damaged."""
-
-_LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
-"""Signature, 22 bytes, and the lengths of name and extra field. Source: PKWARE's APPNOTE.TXT,
-section 4.3.7."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +153,7 @@ def _checked_entry(
 ) -> zipfile.ZipInfo:
     """Return the entry of a tensor's storage, after checking that it has all its numbers."""
     storage = tensor.storage
-    item_bytes = np.dtype(STORED_TYPES[storage.kind]).itemsize
+    item_bytes = np.dtype(NUMPY_TYPES[storage.kind]).itemsize
     info = entries.get(f"data/{storage.key}")
     if info is None:
         raise ModelWeightsError(f"{what} has no storage {ascii(storage.key)[:80]} in the file")
@@ -186,7 +174,7 @@ def _checked_entry(
 
 def _tensor(tensor: PickledTensor, flat: NDArray[np.uint8]) -> CheckpointTensor:
     """Return a view of a tensor's numbers, which its storage has."""
-    kind = np.dtype(STORED_TYPES[tensor.storage.kind])
+    kind = np.dtype(NUMPY_TYPES[tensor.storage.kind])
     if not prod(tensor.shape):
         return CheckpointTensor(tensor.storage.kind, np.empty(tensor.shape, kind))
     numbers = np.ndarray(
@@ -208,13 +196,13 @@ def _start(info: zipfile.ZipInfo, data: NDArray[np.uint8], what: str) -> int:
 
     Its own header says how long that header is.
     """
-    header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size].tobytes()
-    if len(header) < _LOCAL_HEADER.size:
+    header = data[info.header_offset : info.header_offset + LOCAL_HEADER.size].tobytes()
+    if len(header) < LOCAL_HEADER.size:
         raise ModelWeightsError(f"{what}: its storage begins behind the end of the file")
-    signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
-    start = int(info.header_offset) + _LOCAL_HEADER.size + int(name_size) + int(extra_size)
+    signature, _, name_size, extra_size = LOCAL_HEADER.unpack(header)
+    start = int(info.header_offset) + LOCAL_HEADER.size + int(name_size) + int(extra_size)
     end = start + info.file_size
-    is_whole = signature == b"PK\x03\x04" and end <= len(data)
+    is_whole = signature == SIGNATURE and end <= len(data)
     if not is_whole or info.CRC not in (None, zlib.crc32(data[start:end].data)):
         raise ModelWeightsError(f"{what}: its storage is damaged; download the file again")
     return start

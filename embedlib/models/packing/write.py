@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import IO, Final
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EngineBuildError, PassingBuildError
 from embedlib.models.compiled.cache import Compiled, compiled_versions
-from embedlib.models.compiled.compile import COPIED_PATTERNS
+from embedlib.models.compiled.compile import COPIED_PATTERNS, ReportProgress
 from embedlib.models.compiled.engine_folder import MANIFEST_NAME, Manifest, verify_engine_folder
 from embedlib.models.compiled.fidelity_report import (
     REPORT_NAME,
@@ -25,6 +25,7 @@ from embedlib.models.compiled.fidelity_report import (
 )
 from embedlib.models.compiled.new_folder import place_lock, sync
 from embedlib.models.compiled.report_cache import stored_reports
+from embedlib.models.new_file import part_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
     file_bytes,
@@ -49,9 +50,6 @@ from embedlib.models.weights.file_hashes import READ_BYTES, file_state
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.weight_files import weight_paths
 from embedlib.version import __version__
-
-ReportProgress = Callable[[int, int], object]
-"""Called with how much is done and how much there is."""
 
 PACKED_PATTERNS: Final = (*COPIED_PATTERNS, "artifact.metadata", "README.md")
 """Files of a model besides its weights."""
@@ -153,7 +151,7 @@ def pack_model(
     """
     if os.path.lexists(out) and not is_pack(out):
         raise ConfigError(f"{out}: is there already and is no pack; give a new file")
-    part = out.with_name(f".{out.name}.embedlib-part")
+    part = part_of(out)
     try:
         with place_lock(out):
             try:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,18 @@ from embedlib.models.reading.model_file import (
 from embedlib.models.weights.mapped import StoredBits, map_bytes
 from embedlib.models.weights.memory import no_memory
 
-STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Type name in the header to the numpy type of the stored bytes; numpy has no bfloat16."""
+NUMPY_TYPES: Final[Mapping[str, str]] = {
+    "U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4",
+    "BF16": "<u2", "F16": "<f2", "U16": "<u2", "I16": "<i2", "F8_E4M3": "|u1", "F8_E5M2": "|u1",
+    "I8": "|i1", "U8": "|u1", "BOOL": "|u1",
+}  # fmt: skip
+"""Type name in the header to the numpy type of the stored bytes; numpy has no bfloat16.
+
+In the order in which the library writes tensors. Source: `Dtype` in its src/tensor.rs.
+"""
+
+STORED_DTYPES: Final = {name: NUMPY_TYPES[name] for name in ("F32", "F16", "BF16")}
+"""Those of a transformer's weights."""
 
 HEADER_LENGTH_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 100_000_000
@@ -68,15 +79,18 @@ class StoredTensor:
         Args:
             data: uint8[file size], the mapped file.
         """
-        kind = np.dtype(STORED_DTYPES[self.dtype])
-        end = self.start + self.num_bytes()
-        stored = data[self.start : end].view(kind).reshape(self.shape)
+        stored = self.stored(data)
         if self.dtype == "BF16":
             # bfloat16 is the upper half of a float32.
             values = (stored.astype(np.uint32) << 16).view(np.float32)
         else:
             values = stored.astype(np.float32, copy=False)
         return values + np.float32(self.added) if self.added else values
+
+    def stored(self, data: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the tensor as it is stored, a view: of the type in `NUMPY_TYPES`."""
+        kind = np.dtype(NUMPY_TYPES[self.dtype])
+        return data[self.start : self.start + self.num_bytes()].view(kind).reshape(self.shape)
 
     def bits(self, data: NDArray[np.uint8]) -> StoredBits | None:
         """Return the tensor as it is stored, a view; None if that is not in 16 bits.
@@ -86,14 +100,12 @@ class StoredTensor:
         """
         if self.added or self.dtype not in ("F16", "BF16"):
             return None
-        stored = data[self.start : self.start + self.num_bytes()]
         dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
-        return StoredBits(dtype, stored.view("<u2").reshape(self.shape))
+        return StoredBits(dtype, self.stored(data).view("<u2"))
 
     def num_bytes(self) -> int:
         """Return how many bytes it takes in the file."""
-        itemsize = np.dtype(STORED_DTYPES[self.dtype]).itemsize
-        return int(np.prod(self.shape, dtype=np.int64)) * itemsize
+        return math.prod(self.shape) * np.dtype(NUMPY_TYPES[self.dtype]).itemsize
 
 
 @dataclass(frozen=True)

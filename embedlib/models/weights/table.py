@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,9 @@ TABLE_NAMES: Final = ("embedding.weight", "embeddings")
 TOKEN_WEIGHTS: Final = "weight"
 """The only tensor of `SparseStaticEmbedding` in sentence-transformers 6.2."""
 
-FLOATS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-INTEGERS: Final = {"I64": "<i8", "I32": "<i4"}
-ROWS: Final = FLOATS | {"I8": "<i1"}
+FLOATS: Final = ("F64", *STORED_DTYPES)
+INTEGERS: Final = ("I64", "I32")
+ROWS: Final = (*FLOATS, "I8")
 """Types of the file; a table in int8 has no scale, its vectors are only ever normalized."""
 
 
@@ -58,9 +58,9 @@ class TokenTable:
         Raises:
             ModelWeightsError: the mapping names a row that is not there.
         """
-        rows = _values(self.rows, data).astype(np.float32, copy=False)
+        rows = self.rows.read(data)
         if self.mapping is not None:
-            mapping = _values(self.mapping, data)
+            mapping = self.mapping.stored(data)
             wrong = mapping[(mapping < 0) | (mapping >= len(rows))]
             if len(wrong):
                 raise ModelWeightsError(
@@ -69,7 +69,7 @@ class TokenTable:
                 )
             rows = rows[mapping]
         if self.weights is not None:
-            rows = rows * _values(self.weights, data).astype(np.float32)[:, None]
+            rows = rows * self.weights.read(data)[:, None]
         return rows
 
 
@@ -121,7 +121,7 @@ class TokenWeights:
         Raises:
             ModelWeightsError: a weight is below 0, or not finite.
         """
-        values = _values(self.weights, data).astype(np.float32, copy=False)
+        values = self.weights.read(data)
         if not (np.isfinite(values) & (values >= 0)).all():
             raise ModelWeightsError(
                 f"{self.weights.file}: tensor {TOKEN_WEIGHTS} has a number that is no weight of a "
@@ -146,7 +146,7 @@ def find_token_weights(path: Path, folder: Path) -> TokenWeights:
 
 
 def _check(
-    tensor: StoredTensor | None, name: str, shape: tuple[int, ...], dtypes: dict[str, str]
+    tensor: StoredTensor | None, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]
 ) -> None:
     """Refuse a tensor of another shape or type; -1 stands for any number."""
     if tensor is None:
@@ -164,11 +164,3 @@ def _check(
         raise ModelWeightsError(
             f"{tensor.file}: tensor {name} has type {tensor.dtype}; accepted: {', '.join(dtypes)}"
         )
-
-
-def _values(tensor: StoredTensor, data: NDArray[np.uint8]) -> NDArray[Any]:
-    if tensor.dtype in STORED_DTYPES:
-        return tensor.read(data)
-    kind = np.dtype((FLOATS | INTEGERS | ROWS)[tensor.dtype])
-    size = int(np.prod(tensor.shape, dtype=np.int64)) * kind.itemsize
-    return data[tensor.start : tensor.start + size].view(kind).reshape(tensor.shape)
