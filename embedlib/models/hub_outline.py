@@ -28,22 +28,19 @@ TIMEOUT: Final = 10
 _INDEX: Final = "*.safetensors.index.json"
 
 
-def asks_hub(name: str, config: Config) -> bool:
-    """Return whether a load asks the hub for a model."""
-    if not may_be_on_hub(name) or config.local_files_only:
+def is_downloaded(name: str | os.PathLike[str], config: Config) -> bool:
+    """Return whether a load downloads weights: it asks the hub, whose cache lacks them."""
+    if isinstance(name, os.PathLike) or not may_be_on_hub(name) or config.local_files_only:
         return False
     from huggingface_hub import constants
 
-    return not constants.HF_HUB_OFFLINE
-
-
-def is_in_cache(name: str, config: Config) -> bool:
-    """Return whether the hub's cache has a model with its weights; asks nobody."""
+    if constants.HF_HUB_OFFLINE:
+        return False
     try:
         found = resolve(name, replace(config, local_files_only=True), with_weights=False)
     except ModelError:
-        return False
-    return _has_weights(found.path)
+        return True
+    return not _has_weights(found.path)
 
 
 def _has_weights(snapshot: Path) -> bool:

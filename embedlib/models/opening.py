@@ -29,21 +29,14 @@ from embedlib.errors import (
 )
 from embedlib.models.compiled.engine_folder import (
     Manifest,
-    check_not_compiled,
     file_hashes,
     is_compiled,
     load_manifest,
-    source_on_hub,
     verify_engine_folder,
 )
 from embedlib.models.folders import read_folder
 from embedlib.models.hub import ModelFolder, resolve
-from embedlib.models.hub_outline import (
-    asks_hub,
-    is_in_cache,
-    missing_weights,
-    outline,
-)
+from embedlib.models.hub_outline import is_downloaded, missing_weights, outline
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.packing.verify import verify_pack
@@ -97,7 +90,7 @@ class OpenedModel:
             ModelError: there is no such model.
             EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
         """
-        if isinstance(name, PathLike) or not asks_hub(name, config) or is_in_cache(name, config):
+        if not is_downloaded(name, config):
             yield None
             return
         found = resolve(name, config, with_weights=False)
@@ -121,7 +114,7 @@ class OpenedModel:
         """
         # Of one that is, settings alone would hide the weights: the cache would name a commit as
         # the latest that has none, and the model could not be loaded offline any more.
-        if isinstance(name, PathLike) or not asks_hub(name, config) or is_in_cache(name, config):
+        if not is_downloaded(name, config):
             yield cls.find(name, config)
             return
         found = resolve(name, config, with_weights=False)
@@ -147,12 +140,14 @@ class OpenedModel:
         if is_pack(found.path):
             pack = verify_pack(found.path, file_hashes(config))
             found = replace(found, name=pack.hub_name or found.name, revision=pack.hub_revision)
-        source = source_on_hub(found)
+        manifest = load_manifest(found.path) if is_compiled(found.path) else None
+        if manifest is not None and manifest.hub_name is not None:
+            found = replace(found, name=manifest.hub_name, revision=manifest.hub_revision)
         return cls(
             folder=found.path,
-            name=source.name,
-            revision=source.revision,
-            manifest=load_manifest(found.path) if is_compiled(found.path) else None,
+            name=found.name,
+            revision=found.revision,
+            manifest=manifest,
             config=config,
         )
 
@@ -218,10 +213,15 @@ class OpenedModel:
         """Read a model to compile or measure; its files decide whether it has a head.
 
         Raises:
-            ConfigError: it is an engine directory, or `max_seq_tokens` is out of range.
+            ConfigError: it is an engine directory in another precision than bf16, or
+                `max_seq_tokens` is out of range.
             ModelError: the files are not supported, or the model has float32 alone.
         """
-        check_not_compiled(self.folder)
+        if self.manifest is not None and self.manifest.precision != "bf16":
+            raise ConfigError(
+                f"{self.folder} was compiled to {self.manifest.precision}; give the model it was "
+                "made from"
+            )
         files = self.read_files(with_head=self.has_head)
         check_has_precisions(files.spec, self.name)
         if self.config.max_seq_tokens is None:
@@ -273,7 +273,8 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
                 f"{num_special_tokens + 1}"
             )
         return spec
-    check_length("max_seq_tokens", config.max_seq_tokens, num_positions(spec), num_special_tokens)
+    limit = spec.encoder.max_tokens
+    check_length("max_seq_tokens", config.max_seq_tokens, limit, num_special_tokens)
     late = spec.late_interaction
     if late is not None:  # the length of a query is part of the model
         longest = max(late.query_tokens, config.max_seq_tokens)
@@ -299,13 +300,8 @@ def check_length(option: str, max_seq_tokens: int, limit: int, num_special_token
         )
 
 
-def num_positions(spec: ModelSpec) -> int:
-    """Return the number of tokens the model has positions for."""
-    return spec.encoder.num_positions - spec.encoder.position_offset
-
-
 def longest_sequence(spec: ModelSpec) -> int:
     """Return the maximum length limit of an engine that was made from this spec."""
     if spec.encoder.rope is not None:
         return spec.max_seq_tokens  # the engine was built for these positions
-    return num_positions(spec)
+    return spec.encoder.max_tokens

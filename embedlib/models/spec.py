@@ -105,6 +105,11 @@ class Encoder:
     convolutions: Convolutions | None = None
 
     @property
+    def max_tokens(self) -> int:
+        """The number of tokens that there are positions for."""
+        return self.num_positions - self.position_offset
+
+    @property
     def score_scale(self) -> float:
         """Factor on queries times keys, see `attention_scale`."""
         return self.attention_scale or self.head_dim**-0.5

@@ -12,7 +12,7 @@ from embedlib.cli import main
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test here ask a hub for a model before it is looked for."""
-    monkeypatch.setattr("embedlib.models.opening.asks_hub", lambda *_: False)
+    monkeypatch.setattr("embedlib.models.opening.is_downloaded", lambda *_: False)
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,11 @@ def quantized_layers(
         )
     layers = linear_layers(files)
     if precision == "fp8" and POOLED_ROWS in excluded:
-        _check_pooled_rows(files)
+        if not pooled_modes(files.spec):
+            raise ConfigError(
+                f"excluded: {POOLED_ROWS!r} requires a model that pools the first or the last "
+                f"token; {files.folder} pools otherwise; name linear layers"
+            )
         excluded = set(excluded) - {POOLED_ROWS}
     # Only the CPU engine runs int8, and it computes every layer separately.
     _check_excluded(excluded, layers, is_fused=precision not in INT8_GROUPS)
@@ -138,15 +142,6 @@ def weight_folders(files: ModelFiles) -> dict[Path, list[Path]]:
 def write_json(path: Path, content: object) -> None:
     """Write an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _check_pooled_rows(files: ModelFiles) -> None:
-    """Reject `pooled_rows` for a model that pools more than the first or the last token."""
-    if not pooled_modes(files.spec):
-        raise ConfigError(
-            f"excluded: {POOLED_ROWS!r} requires a model that pools the first or the last token; "
-            f"{files.folder} pools otherwise; name linear layers"
-        )
 
 
 def _check_excluded(excluded: Collection[str], layers: Collection[str], *, is_fused: bool) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError, ModelUnsupportedError, PassingBuildError
-from embedlib.models.hub import ModelFolder
+from embedlib.errors import EngineBuildError, ModelUnsupportedError, PassingBuildError
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import file_bytes, has_file, load_json
 from embedlib.models.reading.pack_file import find_in_pack
@@ -139,36 +138,6 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def check_not_compiled(folder: Path) -> None:
-    """Reject an engine directory where a model is needed; one in bf16 is a valid model.
-
-    Raises:
-        ConfigError: `folder` is an engine directory in another precision than bf16.
-        EngineBuildError: its manifest cannot be read.
-    """
-    if not is_compiled(folder):
-        return
-    precision = load_manifest(folder).precision
-    if precision != "bf16":
-        raise ConfigError(f"{folder} was compiled to {precision}; give the model it was made from")
-
-
-def source_on_hub(folder: ModelFolder) -> ModelFolder:
-    """Return a model's folder with its hub name and revision, by which its prompts are found.
-
-    For an engine directory these are the name and revision of the model it was compiled from.
-
-    Raises:
-        EngineBuildError: the manifest of an engine directory cannot be read.
-    """
-    if not is_compiled(folder.path):
-        return folder
-    manifest = load_manifest(folder.path)
-    if manifest.hub_name is None:
-        return folder
-    return dataclasses.replace(folder, name=manifest.hub_name, revision=manifest.hub_revision)
-
-
 def is_compiled(folder: Path) -> bool:
     """Return whether a folder has the manifest of an engine directory.
 
@@ -272,19 +241,10 @@ def is_made_from(
 
 def spec_facts(spec: ModelSpec) -> dict[str, Any]:
     """Return a spec as JSON values; every module has its class name under `kind`."""
-    modules = [
-        {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
-    ]
-    facts = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    late = spec.late_interaction
-    return {
-        **facts,
-        "late_interaction": None if late is None else dataclasses.asdict(late),
-        "encoder": dataclasses.asdict(spec.encoder),
-        "head": None if spec.head is None else dataclasses.asdict(spec.head),
-        "modules": modules,
-        "prompts": dict(spec.prompts),
-    }
+    kinds = [type(module).__name__ for module in spec.modules]
+    facts = dataclasses.asdict(spec)
+    pairs = zip(kinds, facts["modules"], strict=True)
+    return {**facts, "modules": [{"kind": kind, **module} for kind, module in pairs]}
 
 
 def _parse(content: dict[str, Any]) -> Manifest:

@@ -38,13 +38,12 @@ from embedlib.models.compiled.engine_folder import (
     compiled_folder,
     model_fingerprint,
     read_manifest,
-    source_on_hub,
     verify_engine_folder,
 )
 from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import place_lock
 from embedlib.models.families.table import FAMILIES
-from embedlib.models.hub import ModelFolder
+from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
 from embedlib.testing.models.write import write_tiny_model
@@ -175,12 +174,11 @@ def test_the_name_on_the_hub_is_kept(folder: Path, config: Config, tmp_path: Pat
     files = read_model_files(folder)
     named = dataclasses.replace(files, hub_name="owner/model", hub_revision="0123")
     bf16 = compile_model(named, "bf16", (), config, out=tmp_path / "bf16")
-    found = ModelFolder(name=str(bf16), path=bf16)
-    as_on_hub = ModelFolder(name="owner/model", path=bf16, revision="0123")
-    assert source_on_hub(found) == as_on_hub
+    found = OpenedModel.find(bf16, config)
+    assert (found.folder, found.name, found.revision) == (bf16, "owner/model", "0123")
     nameless = compile_model(files, "bf16", (), config, out=tmp_path / "nameless")
-    assert source_on_hub(dataclasses.replace(found, path=nameless)).name == str(bf16)
-    assert source_on_hub(dataclasses.replace(found, path=folder)).name == str(bf16)
+    assert OpenedModel.find(nameless, config).name == str(nameless)
+    assert OpenedModel.find(folder, config).name == str(folder)
     # As a caller of `resolve` gets them for a folder.
     local = dataclasses.replace(files, hub_name=str(folder), hub_revision=None)
     out = compile_model(local, "bf16", (), config, out=tmp_path / "local")
