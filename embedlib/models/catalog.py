@@ -43,11 +43,7 @@ class CatalogEntry:
     @property
     def prompts(self) -> dict[str, str]:
         """The prompts that embedlib adds where the folder has none, by name."""
-        known = known_model(self.name)
-        found = dict(known.prompts)
-        if known.query_template is not None:
-            found["query"] = known.query_template
-        return found
+        return known_model(self.name).templates
 
     @property
     def template(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file, is_file_name, load_json
@@ -16,7 +16,7 @@ from embedlib.models.sparse_model import (
     read_router,
     read_token_weights,
 )
-from embedlib.models.static_model import MODEL2VEC, read_static
+from embedlib.models.static_model import MODEL2VEC, read_model2vec, read_static
 
 
 def read_folder(
@@ -28,18 +28,17 @@ def read_folder(
         ModelError: as in `read_model_files`; for a table also if it cannot be read.
         ConfigError: the template is unknown, or given without a head.
     """
-    kind = None if with_head else _kind_of_table(folder)
+    is_scoring = with_head or template is not None  # a template without a head is refused
+    kind = None if is_scoring else _kind_of_table(folder)
     if kind is None:
         return read_model_files(
             folder, with_head=with_head, template=template, is_compiled=is_compiled
         )
-    if template is not None:
-        raise ConfigError(f"template = {template!r} is for rerankers only; leave it out")
     if kind == ROUTER:
         return read_router(folder)
     if kind == TOKEN_WEIGHTS:
         return read_token_weights(folder, _only_directory(folder))
-    return read_static(folder)
+    return read_static(folder) if kind == STATIC else read_model2vec(folder)
 
 
 def _kind_of_table(folder: Path) -> str | None:

@@ -43,6 +43,12 @@ class KnownModel:
     """slice: take the first dimensions of the vector. layer_norm: first apply a layer norm without
     weights over all dimensions, then take the first ones and scale them to unit length."""
 
+    @property
+    def templates(self) -> dict[str, str]:
+        """The prompts by name, with the query template."""
+        queries = {} if self.query_template is None else {"query": self.query_template}
+        return {**self.prompts, **queries}
+
 
 def known_model(name: str) -> KnownModel:
     """Return the known facts about a hub model, by its exact name; empty if there are none."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 
@@ -57,17 +57,11 @@ def template_of(model_name: str) -> str | None:
 @cache
 def _known_rerankers() -> dict[str, KnownReranker]:
     path = files("embedlib.models") / "known_rerankers.json"
+    parts = {field.name for field in fields(PairTemplate)}
     return {
         template: KnownReranker(
             names=tuple(facts["names"]),
-            template=PairTemplate(
-                prefix=facts["prefix"],
-                body=facts["body"],
-                suffix=facts["suffix"],
-                tail=facts.get("tail", ""),
-                instruction=facts["instruction"],
-                lines_apart=facts.get("lines_apart", False),
-            ),
+            template=PairTemplate(**{key: facts[key] for key in facts if key in parts}),
             true_token=facts["true_token"],
             false_token=facts["false_token"],
             divisor=facts.get("divisor", 1.0),

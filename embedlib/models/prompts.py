@@ -56,9 +56,7 @@ class Prompts:
         known = known or KnownModel()
         self._is_embedder = spec.head is None
         caller = config.prompts or {}
-        known_names = dict(known.prompts)
-        if known.query_template is not None:
-            known_names["query"] = known.query_template
+        known_names = known.templates
         folder = _without_silent(spec, known, known_names)
         for names in ROLE_PROMPTS.values():
             if any(name in folder or name in caller for name in names):  # under any name

@@ -16,7 +16,6 @@ from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import load_config, output_dim, read_module
 from embedlib.models.reading.module_list import read_module_list
 from embedlib.models.reading.tokenizer_json import TokenizerJson
@@ -43,18 +42,11 @@ CONFIG_KEYS: Final = frozenset(
 
 
 def read_static(folder: Path) -> ModelFiles:
-    """Return the files of a static model.
+    """Return the files of a folder that sentence-transformers wrote.
 
     Raises:
         ModelError: a file holds something that is not implemented, or the table cannot be read.
     """
-    if has_file(folder / "modules.json", folder):
-        return _read_modules(folder)
-    return _read_model2vec(folder)
-
-
-def _read_modules(folder: Path) -> ModelFiles:
-    """Return the files of a folder that sentence-transformers wrote."""
     (_, table_dir), *entries = read_module_list(folder, with_head=False)
     weight_files(table_dir, folder)  # of none it says what there is, and what to do with a pickle
     table = find_table(table_dir / WEIGHTS_NAME, folder)
@@ -103,8 +95,12 @@ def _truncation(table_dir: Path, folder: Path) -> tuple[int, str]:
     return saved["max_length"], f"{read.name}: truncation"
 
 
-def _read_model2vec(folder: Path) -> ModelFiles:
-    """Return the files of a folder that model2vec wrote."""
+def read_model2vec(folder: Path) -> ModelFiles:
+    """Return the files of a folder that model2vec wrote.
+
+    Raises:
+        ModelError: as in `read_static`.
+    """
     config = JsonObject.load(folder / "config.json", folder)
     config.check_keys(CONFIG_KEYS)
     table = find_table(folder / WEIGHTS_NAME, folder)
