@@ -48,7 +48,7 @@ class AddedTokens:
 
     def add_to(self, tokenizer: Tokenizer) -> None:
         """Add the tokens to a tokenizer; those that it has get new flags."""
-        tokens: list[Token] = [token for _, token in sorted(self.listed.items(), key=_number)]
+        tokens: list[Token] = [self.listed[place] for place in sorted(self.listed)]
         present = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         present.update(str(token) for token in tokens)
         for token in (*self.named.values(), *self.extra):
@@ -89,7 +89,7 @@ def read_added_tokens(
     sources = dict.fromkeys(values, config)
     if "added_tokens_decoder" in values:
         listing = config.child("added_tokens_decoder")
-        listed = {_listed_id(listing, key): _listed(listing, key) for key in listing.values}
+        listed = dict(_listed(listing, key) for key in listing.values)
     else:
         overriding = JsonObject.load(directory / "special_tokens_map.json", folder)
         values |= overriding.values
@@ -158,17 +158,14 @@ def _required(config: JsonObject, key: str) -> Token:
     return token
 
 
-def _listed_id(listing: JsonObject, key: str) -> int:
+def _listed(listing: JsonObject, key: str) -> tuple[int, AddedToken]:
+    """Return an entry of `added_tokens_decoder`."""
     if not key.isascii() or not key.isdigit():
         raise listing.refuse(key, "ids as keys")
-    return int(key)
-
-
-def _listed(listing: JsonObject, key: str) -> AddedToken:
     token = read_token(listing, key)
     if not isinstance(token, AddedToken):
         raise listing.refuse(key, "an object with content and flags")
-    return token
+    return int(key), token
 
 
 def _added_tokens(
@@ -191,10 +188,6 @@ def _added_tokens(
         )
         for content in ids.values
     }
-
-
-def _number(item: tuple[int, AddedToken]) -> int:
-    return item[0]
 
 
 def _special(token: Token, names: set[str]) -> AddedToken:

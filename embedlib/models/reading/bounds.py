@@ -62,13 +62,3 @@ NUMBERS_BY_KEY: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
     }
 )
 """Lowest and greatest, by key."""
-
-
-def greatest_integer(key: str) -> int:
-    """Return the greatest integer that a key may have."""
-    return GREATEST_INTEGERS.get(key, GREATEST_COUNT)
-
-
-def number_bounds(key: str) -> tuple[float, float]:
-    """Return the lowest and the greatest number that a key may have."""
-    return NUMBERS_BY_KEY.get(key, NUMBERS)

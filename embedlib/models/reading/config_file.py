@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.refused import ARCHITECTURES, MODEL_TYPES, NEAREST, OWN_CLASSES
@@ -225,15 +227,9 @@ def _check_implied(config: JsonObject, family: Family) -> None:
 def _check_keys(config: JsonObject, family: Family) -> None:
     """Reject unknown keys, and fixed keys whose value is not one of those implemented."""
     fixed = {**FIXED_KEYS, **family.fixed}
-    traits = {trait.name for trait in vars(family).values() if isinstance(trait, Key)}
-    if family.projection is not None:
-        traits.add(family.projection.features.name)
-    for part in (family.experts, family.convolutions, family.inner_size):
-        traits |= {trait.name for trait in vars(part).values()} if part is not None else set()
+    traits = set(_trait_names(family))
     if family.convolutions is not None:
         traits |= {"layer_types", "full_attn_idxs"}
-    if family.alternation is not None and isinstance(family.alternation.every, Key):
-        traits.add(family.alternation.every.name)
     known = HARMLESS_KEYS | SHAPE_KEYS | fixed.keys() | family.harmless | traits
     known |= family.chosen_by.keys()
     known |= set(family.num_positions)
@@ -246,6 +242,15 @@ def _check_keys(config: JsonObject, family: Family) -> None:
     for key, accepted in fixed.items():
         if key not in traits:
             config.check_fixed(key, accepted)
+
+
+def _trait_names(row: object) -> Iterator[str]:
+    """Yield the keys that a row reads traits from, those of its parts included."""
+    for trait in vars(row).values():
+        if isinstance(trait, Key):
+            yield trait.name
+        elif is_dataclass(trait):
+            yield from _trait_names(trait)
 
 
 def check_no_own_code(config: JsonObject) -> None:

@@ -10,31 +10,33 @@ names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.hub_cache import MODULES, hub_name, is_snapshot, may_have
 from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
-from embedlib.models.reading.general_file import read_general, read_prompts
+from embedlib.models.reading.general_file import (
+    is_cross_encoder,
+    is_late,
+    read_general,
+    read_prompts,
+)
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
 from embedlib.models.reading.heads import has_chat_template, is_scoring, read_head
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.late_fields import mask_token
-from embedlib.models.reading.late_interaction import is_late, read_late
+from embedlib.models.reading.late_interaction import read_late
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module
 from embedlib.models.reading.module_list import SPLADE
 from embedlib.models.reading.parts import (
     Parts,
-    is_cross_encoder,
-    is_no_embedder,
-    max_seq_tokens,
+    no_embedder,
     read_parts,
     transformer_fields,
 )
-from embedlib.models.reading.projection import check_commutes, projection_tensor, read_projection
+from embedlib.models.reading.projection import check_commutes, read_projection
 from embedlib.models.reading.stanford import is_stanford, read_stanford
 from embedlib.models.spec import ModelSpec, Module, Pooling
 
@@ -120,16 +122,7 @@ def read_model_files(
 
 def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
     """Return the files of a reranker or classifier."""
-    head = read_head(
-        parts.config,
-        parts.encoder,
-        parts.transformer_dir,
-        tokenizer_config=parts.tokenizer_config,
-        settings=parts.settings,
-        general=parts.general,
-        modules=[(kind, parts.module_config(kind, path)) for kind, path in parts.modules],
-        template=template,
-    )
+    head = read_head(parts, template)
     spec = ModelSpec(
         modules=head.modules,
         embedding_dim=len(head.head.labels),
@@ -139,7 +132,7 @@ def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
         **(read_prompts(parts.general) if head.head.template is None else {}),
         **transformer_fields(parts),
     )
-    module_dirs = tuple(path for _, path in parts.modules)
+    module_dirs = tuple(path for _, path, _ in parts.modules)
     has_own = not head.tensors  # modules with weights in folders of their own
     return ModelFiles(
         folder=parts.folder,
@@ -153,30 +146,22 @@ def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
 
 def _read_late(parts: Parts) -> ModelFiles:
     """Return the files of a late-interaction model."""
-    limit, source = max_seq_tokens(parts)
-    mask = mask_token(parts.tokenizer_config, parts.config)
-    if parts.has_modules:
-        modules = [(kind, path, parts.module_config(kind, path)) for kind, path in parts.modules]
-        found = read_late(
-            parts.folder, parts.general, parts.settings, modules, parts.encoder, limit, mask
-        )
-    else:
-        found = read_stanford(parts.folder, parts.config, parts.encoder, limit, mask)
+    found = read_late(parts) if parts.has_modules else read_stanford(parts)
     dim = parts.encoder.hidden_size
     for module in found.modules:
         dim = output_dim(module, dim)
     late = found.late
+    longest = max(late.query_tokens, late.document_tokens)
     spec = ModelSpec(
         modules=found.modules,
         embedding_dim=dim,
         late_interaction=late,
         prompts=found.prompts,
-        **transformer_fields(parts),
+        **{**transformer_fields(parts), "max_seq_tokens": longest},
     )
-    longest = max(late.query_tokens, late.document_tokens)
     return ModelFiles(
         folder=parts.folder,
-        spec=replace(spec, max_seq_tokens=longest, max_seq_tokens_source=source),
+        spec=spec,
         transformer_dir=parts.transformer_dir,
         module_dirs=found.module_dirs,
         module_tensors=found.tensors,
@@ -188,34 +173,33 @@ def _read_embedding(parts: Parts) -> ModelFiles:
     if is_late(parts.general) or (not parts.has_modules and is_stanford(parts.config)):
         return _read_late(parts)
     if not parts.has_modules and is_scoring(parts.config):
-        raise is_no_embedder(parts.config, "architectures")
+        raise no_embedder(parts.config, "architectures")
     own_end = _library_end(parts)
-    is_templated = has_chat_template(parts.transformer_dir, parts.tokenizer_config)
-    if is_templated and not (parts.has_modules or own_end):
+    if has_chat_template(parts) and not (parts.has_modules or own_end):
         raise ModelUnsupportedError(
             f"{parts.folder} has a chat template and no modules.json: there sentence-transformers "
             "5.4 and later write every text into the template, a program that embedlib does not "
             "run; for plain texts, delete the template, or add the model's modules.json"
         )
-    if any(kind == SPLADE for kind, _ in parts.modules):
+    if any(kind == SPLADE for kind, *_ in parts.modules):
         return _read_splade(parts)
     projection = read_projection(parts.config, parts.encoder.hidden_size)
-    dim = parts.encoder.hidden_size if projection is None else projection.out_features
+    dim = parts.encoder.hidden_size if projection is None else projection[0].out_features
     modules: list[Module] = []
-    for kind, path in parts.modules:
-        module = read_module(kind, parts.module_config(kind, path), dim)
+    for kind, _, config in parts.modules:
+        module = read_module(kind, config, dim)
         dim = output_dim(module, dim)
         modules.append(module)
-    module_dirs = [path for _, path in parts.modules]
+    module_dirs = [path for _, path, _ in parts.modules]
     if not parts.has_modules:
         modules = own_end or [_default_pooling(parts)]
         module_dirs = [parts.folder] * len(modules)
     module_tensors: dict[int, str | AnswerRows] = {}
     if projection is not None:
         check_commutes(modules[0], parts.config)
-        modules.insert(1, projection)
+        modules.insert(1, projection[0])
         module_dirs.insert(1, parts.transformer_dir)
-        module_tensors[1] = projection_tensor(parts.config)
+        module_tensors[1] = projection[1]
     spec = ModelSpec(
         modules=tuple(modules),
         embedding_dim=dim,
@@ -236,8 +220,7 @@ def _read_splade(parts: Parts) -> ModelFiles:
     if not parts.is_masked and "transformer_task" not in parts.settings:
         raise parts.settings.refuse("transformer_task", '"fill-mask"')
     check_own_code(parts.config, "AutoModelForMaskedLM")
-    [(kind, splade_dir)] = parts.modules
-    strategy = parts.module_config(kind, splade_dir)
+    [(_, splade_dir, strategy)] = parts.modules
     modules, tensors = masked_modules(parts.config, parts.encoder, strategy)
     dim = parts.encoder.vocab_size
     spec = ModelSpec(

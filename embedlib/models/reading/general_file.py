@@ -17,6 +17,14 @@ SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
     {name: name for name in SIMILARITIES}
 )
 
+GENERAL_KEYS: Final = frozenset(
+    {
+        "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
+        "similarity_fn_name",
+    }
+)  # fmt: skip
+"""Of models that make vectors, with one or with one per token."""
+
 
 def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> dict[str, Any]:
     """Return the fields of `ModelSpec` that config_sentence_transformers.json sets.
@@ -26,31 +34,37 @@ def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> d
         dim: width of the model's vectors.
         is_sparse: whether it is a sparse model.
     """
-    general.check_keys(
-        {
-            "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
-            "similarity_fn_name", "max_active_dims" if is_sparse else "truncate_dim",
-        }
-    )  # fmt: skip
+    key = "max_active_dims" if is_sparse else "truncate_dim"
+    general.check_keys(GENERAL_KEYS | {key})
     general.check_fixed(
         "model_type", ("SparseEncoder" if is_sparse else "SentenceTransformer", None)
     )
-    if is_sparse:
-        return {
-            **read_prompts(general),
-            "similarity": general.optional_choice(
-                "similarity_fn_name", SIMILARITIES_BY_NAME, "dot"
-            ),
-            "max_active_dims": general.optional_integer("max_active_dims", None, minimum=1),
-        }
-    truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
-    if truncate_dim is not None and truncate_dim > dim:
-        truncate_dim = None  # as sentence-transformers, which then has nothing to cut
+    usual = "dot" if is_sparse else "cosine"
+    limit = general.optional_integer(key, None, minimum=1)
+    if limit is not None and limit > dim and not is_sparse:
+        limit = None  # as sentence-transformers, which then has nothing to cut
     return {
         **read_prompts(general),
-        "similarity": general.optional_choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
-        "truncate_dim": truncate_dim,
+        "similarity": general.optional_choice("similarity_fn_name", SIMILARITIES_BY_NAME, usual),
+        key: limit,
     }
+
+
+def is_late(general: JsonObject) -> bool:
+    """Return whether the file is that of a late-interaction model."""
+    return general.text("model_type") == "MultiVectorEncoder" or is_pylate(general)
+
+
+def is_pylate(general: JsonObject) -> bool:
+    """Return whether PyLate wrote the file; earlier releases gave no `model_type`."""
+    kind = general.text("model_type")
+    is_open = kind in (None, "SentenceTransformer")
+    return kind == "ColBERT" or (is_open and "query_prefix" in general.values)
+
+
+def is_cross_encoder(general: JsonObject) -> bool:
+    """Return whether the file is that of a CrossEncoder."""
+    return general.text("model_type") == "CrossEncoder"
 
 
 def read_prompts(general: JsonObject) -> dict[str, Any]:

@@ -9,9 +9,8 @@ Source: the classes of transformers 5.5, and `LogitScore` of sentence-transforme
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -24,8 +23,14 @@ from embedlib.models.known_rerankers import KnownReranker
 from embedlib.models.reading.config_file import architecture_of, family_of
 from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.module_files import output_dim, read_module, read_splade
+from embedlib.models.reading.parts import Parts
 from embedlib.models.reading.tokenizer_json import TokenizerJson
-from embedlib.models.reading.traits import read_activation, read_boolean, read_number
+from embedlib.models.reading.traits import (
+    optional_integer,
+    read_activation,
+    read_boolean,
+    read_number,
+)
 from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
 
 POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType(
@@ -122,37 +127,28 @@ def _head_layer(config: JsonObject, layer: HeadLayer, norm_eps: float | Key, wid
     )
 
 
-def pooled_modules(
-    modules: Sequence[tuple[str, JsonObject]], hidden_size: int
-) -> tuple[Module, ...]:
-    """Return the modules of a head that sentence-transformers trained module by module.
-
-    Args:
-        modules: class and config.json of each, a Pooling first.
-        hidden_size: width of the transformer's vectors.
-    """
-    modules[0][1].check_fixed("include_prompt", (True, None))
-    kind, config = modules[-1]
+def pooled_modules(parts: Parts) -> tuple[Module, ...]:
+    """Return the modules of a head that sentence-transformers trained module by module."""
+    modules = parts.modules
+    modules[0][2].check_fixed("include_prompt", (True, None))
+    kind = modules[-1][0]
     if kind != "Dense":
         raise ModelUnsupportedError(
             f"modules.json: the last module is a {kind}; accepted: a Dense, which makes the scores"
         )
     found: list[Module] = []
-    dim = hidden_size
-    for index, (kind, config) in enumerate(modules, 1):
+    dim = parts.encoder.hidden_size
+    for index, (kind, _, config) in enumerate(modules, 1):
         found.append(read_module(kind, config, dim, makes_scores=index == len(modules)))
         dim = output_dim(found[-1], dim)
     return tuple(found)
 
 
 def answer_modules(
-    config: JsonObject,
-    encoder: Encoder,
-    transformer_dir: Path,
-    logit_score: JsonObject | None,
-    known: KnownReranker | None,
+    parts: Parts, logit_score: JsonObject | None, known: KnownReranker | None
 ) -> tuple[tuple[Module, ...], Tensors]:
     """Return the modules of a ...ForCausalLM that answers, and the matrix rows of its score."""
+    config, encoder = parts.config, parts.encoder
     family = family_of(config)
     if family.lm_head is None:
         with_lm_head = [name for name, row in FAMILIES.items() if row.lm_head is not None]
@@ -166,9 +162,8 @@ def answer_modules(
             if value is not None and value >= encoder.vocab_size:
                 raise logit_score.refuse(key, f"less than vocab_size = {encoder.vocab_size}")
     elif known is not None and known.true_token is not None:
-        tokenizer = TokenizerJson.load(
-            transformer_dir / "tokenizer.json", transformer_dir
-        ).tokenizer
+        path = parts.transformer_dir / "tokenizer.json"
+        tokenizer = TokenizerJson.load(path, parts.transformer_dir).tokenizer
         true_id = _token_id(tokenizer, known.true_token)
         false_id = None if known.false_token is None else _token_id(tokenizer, known.false_token)
     else:
@@ -193,10 +188,7 @@ def _pooling(config: JsonObject, row: SequenceHead) -> Pooling:
         if isinstance(pooling, Key)
         else pooling
     )
-    skipped = None
-    if row.skipped_token is not None:
-        key = row.skipped_token
-        skipped = config.optional_integer(key.name, key.default)
+    skipped = optional_integer(config, row.skipped_token, minimum=0)
     return Pooling(modes=(mode,), skipped_token_id=skipped)
 
 

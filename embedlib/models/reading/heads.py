@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -26,14 +25,8 @@ from embedlib.models.reading.head_modules import (
 )
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.spec import (
-    Dense,
-    Encoder,
-    Head,
-    Module,
-    PairTemplate,
-    ScoreActivation,
-)
+from embedlib.models.reading.parts import Parts
+from embedlib.models.spec import Dense, Head, Module, PairTemplate, ScoreActivation
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
 LM_CLASS: Final = "ForCausalLM"
@@ -54,14 +47,10 @@ RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
 CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
 """The file of the chat template in transformers 5; 4 wrote it into tokenizer_config.json."""
 
-TYPED_TOKENIZERS: Final = ("BertTokenizer", "BertTokenizerFast")
-UNTYPED_TOKENIZERS: Final = (
-    "RobertaTokenizer",
-    "RobertaTokenizerFast",
-    "XLMRobertaTokenizer",
-    "XLMRobertaTokenizerFast",
+PASSES_TYPES: Final = MappingProxyType(
+    {"BertTokenizer": True, "RobertaTokenizer": False, "XLMRobertaTokenizer": False}
 )
-"""Tokenizer classes that pass token types to the model, and those that do not."""
+"""Whether a tokenizer class, without "Fast", passes token types to the model."""
 
 PROBLEM_TYPES: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
     {
@@ -98,65 +87,43 @@ def is_scoring(config: JsonObject) -> bool:
     return architecture_of(config).endswith(SEQUENCE_CLASS)
 
 
-def read_head(
-    config: JsonObject,
-    encoder: Encoder,
-    transformer_dir: Path,
-    *,
-    tokenizer_config: JsonObject,
-    settings: JsonObject,
-    general: JsonObject,
-    modules: Sequence[tuple[str, JsonObject]],
-    template: str | None,
-) -> HeadFiles:
+def read_head(parts: Parts, template: str | None) -> HeadFiles:
     """Return the head of a reranker or classifier.
 
     Args:
-        config: config.json.
-        encoder: the transformer it describes.
-        transformer_dir: holds tokenizer.json.
-        tokenizer_config: tokenizer_config.json; may be empty.
-        settings: the settings of sentence-transformers' transformer module; may be empty.
-        general: config_sentence_transformers.json; may be empty.
-        modules: class and config.json of each module after the transformer: none, a LogitScore, or
-            a Pooling and others.
+        parts: its modules are none, a LogitScore, or a Pooling and others.
         template: the name of a known template, for a folder that leaves it out.
 
     Raises:
         ConfigError: if the template is unknown.
         ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
+    config, settings, general = parts.config, parts.settings, parts.general
     general.check_keys(GENERAL_KEYS)
     known = None if template is None else known_reranker(template)
     tensors: Tensors = {}
-    if is_modular([kind for kind, _ in modules]):
-        found = pooled_modules(modules, encoder.hidden_size)
+    if any(kind == "Pooling" for kind, *_ in parts.modules):
+        found = pooled_modules(parts)
         labels = _labels_of_modules(config, found)
     else:
-        logit_score = modules[0][1] if modules else None
+        logit_score = parts.modules[0][2] if parts.modules else None
         kind = _class_of_task(config, settings, logit_score)
         check_own_code(config, f"AutoModel{kind}")
         if kind == SEQUENCE_CLASS:
             labels = _labels(config)
-            found, tensors = sequence_modules(config, encoder, len(labels))
+            found, tensors = sequence_modules(config, parts.encoder, len(labels))
         else:
             labels = ("LABEL_0",)
-            found, tensors = answer_modules(config, encoder, transformer_dir, logit_score, known)
+            found, tensors = answer_modules(parts, logit_score, known)
     head = Head(
         labels=labels,
         activation=_classifier_activation(config, len(labels)),
         reranker_activation=_reranker_activation(config, general, len(labels)),
         template=_template(settings, general, known),
-        has_chat_template=not settings.values
-        and has_chat_template(transformer_dir, tokenizer_config),
-        has_token_types=_has_token_types(config, tokenizer_config, encoder),
+        has_chat_template=not settings.values and has_chat_template(parts),
+        has_token_types=_has_token_types(parts),
     )
     return HeadFiles(head=head, modules=found, tensors=tensors)
-
-
-def is_modular(kinds: Sequence[str]) -> bool:
-    """Return whether the modules after a transformer are a modular head."""
-    return "Pooling" in kinds
 
 
 def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonObject | None) -> str:
@@ -232,29 +199,31 @@ def _reranker_activation(
     return "sigmoid" if num_labels == 1 else "identity"
 
 
-def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: Encoder) -> bool:
+def _has_token_types(parts: Parts) -> bool:
     """Return whether transformers passes token types to the model.
 
     If neither the files nor the tokenizer's class list the model's inputs, transformers 4 passes
     token types and 5 does not.
     """
-    if encoder.num_token_types < 2:
+    config, tokenizer_config = parts.config, parts.tokenizer_config
+    if parts.encoder.num_token_types < 2:
         return False
     names = tokenizer_config.values.get("model_input_names")
     if isinstance(names, list):
         return "token_type_ids" in names
     kind = tokenizer_config.text("tokenizer_class") or config.text("tokenizer_class")
     kind = kind or family_of(config).tokenizer_class
-    if names is not None or kind not in TYPED_TOKENIZERS + UNTYPED_TOKENIZERS:
+    passes = None if kind is None else PASSES_TYPES.get(kind.removesuffix("Fast"))
+    if names is not None or passes is None:
         raise tokenizer_config.refuse(
             "model_input_names",
             "a list with or without token_type_ids, since releases of transformers differ on the "
             f"default for {quote(kind)}",
         )
-    return kind in TYPED_TOKENIZERS
+    return passes
 
 
-def has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bool:
+def has_chat_template(parts: Parts) -> bool:
     """Return whether the tokenizer has a chat template.
 
     CrossEncoder fills it with each pair, unless the model was saved with CrossEncoder's own files,
@@ -262,8 +231,10 @@ def has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bo
 
     Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
     """
-    is_inside = tokenizer_config.values.get("chat_template") is not None
-    return is_inside or has_file(transformer_dir / CHAT_TEMPLATE_NAME, transformer_dir)
+    directory = parts.transformer_dir
+    return "chat_template" in parts.tokenizer_config or has_file(
+        directory / CHAT_TEMPLATE_NAME, directory
+    )
 
 
 def _template(

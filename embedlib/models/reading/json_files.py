@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.reading.bounds import greatest_integer, number_bounds
+from embedlib.models.reading.bounds import (
+    GREATEST_COUNT,
+    GREATEST_INTEGERS,
+    NUMBERS,
+    NUMBERS_BY_KEY,
+)
 from embedlib.models.reading.model_file import has_file, load_json, name_in
 
 T = TypeVar("T")
@@ -112,38 +117,29 @@ class JsonObject:
         if key in self.values and self.values[key] not in accepted:
             raise self.refuse(key, ", ".join(quote(value) for value in accepted))
 
-    def optional_integer(
-        self, key: str, default: int | Required | None, minimum: int = 0
-    ) -> int | None:
-        """Return an integer or None: `default` if the key is missing, None if it is null.
+    def optional_integer(self, key: str, default: int | None, minimum: int = 0) -> int | None:
+        """Return an integer or None: `default` if the key is missing, None if it is null."""
+        if self.values.get(key, default) is None:
+            return None
+        return self.integer(key, REQUIRED if default is None else default, minimum)
 
-        `bounds.py` has its upper bound.
-        """
+    def integer(self, key: str, default: int | Required = REQUIRED, minimum: int = 1) -> int:
+        """Return an integer within the bounds of `bounds.py`; null is none."""
         if key not in self.values and not isinstance(default, Required):
             return default
         value: Any = self.values.get(key)
-        if value is None and key in self.values:
-            return None
-        greatest = greatest_integer(key)
+        greatest = GREATEST_INTEGERS.get(key, GREATEST_COUNT)
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if not is_integer or not minimum <= value <= greatest:
             raise self.refuse(key, f"an integer from {minimum} to {greatest}")
-        number: int | None = value
-        return number
-
-    def integer(self, key: str, default: int | Required = REQUIRED, minimum: int = 1) -> int:
-        """Return an integer; raise the error of `refuse` for null."""
-        value = self.optional_integer(key, default, minimum)
-        if value is None:
-            raise self.refuse(key, f"an integer from {minimum} to {greatest_integer(key)}")
-        return value
+        return int(value)
 
     def number(self, key: str, default: float | Required = REQUIRED) -> float:
         """Return a positive number within the bounds of `bounds.py`; null counts as missing."""
         value: Any = self.values.get(key)
         if value is None and not isinstance(default, Required):
             return default
-        lowest, greatest = number_bounds(key)
+        lowest, greatest = NUMBERS_BY_KEY.get(key, NUMBERS)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not lowest <= value <= greatest:
             raise self.refuse(key, f"a number from {lowest:g} to {greatest:g}")

@@ -11,6 +11,7 @@ from typing import Final
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.added_tokens import read_token
 from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.parts import Parts, max_seq_tokens
 from embedlib.models.reading.tokenizer_classes import CLASSES, class_name
 from embedlib.models.spec import Encoder, LateInteraction, Module
 
@@ -31,36 +32,33 @@ class LateFiles:
     """As `ModelFiles.module_tensors`."""
 
 
-def mask_token(tokenizer_config: JsonObject, config: JsonObject) -> str | None:
-    """Return the tokenizer's mask token; None if neither a file nor its class names one."""
-    named = read_token(tokenizer_config, "mask_token")
-    if named is not None:
-        return str(named)
-    row = CLASSES.get(class_name(tokenizer_config, config))
-    default = row.defaults.get("mask_token") if row else None
-    return None if default is None else str(default)
+def expansion_token(parts: Parts, file: JsonObject, named: str | None = None) -> str:
+    """Return the token that fills a short query: the one that is named, else the mask token.
 
-
-def expansion_token(named: str | None, mask: str | None, file: JsonObject) -> str:
-    """Return the token that fills a short query."""
-    token = named or mask
+    Raises:
+        ModelUnsupportedError: neither tokenizer_config.json nor the tokenizer's class has one.
+    """
+    token = named or read_token(parts.tokenizer_config, "mask_token")
+    if token is None:
+        row = CLASSES.get(class_name(parts.tokenizer_config, parts.config))
+        token = row.defaults.get("mask_token") if row else None
     if token is None:
         raise ModelUnsupportedError(
             f"{file.name}: queries are filled up with the mask token, and tokenizer_config.json "
             "has no mask_token"
         )
-    return token
+    return str(token)
 
 
-def length_limit(file: JsonObject, key: str, encoder: Encoder, default: int) -> int:
-    """Return a length limit, no more than the transformer has positions for."""
+def length_limit(parts: Parts, file: JsonObject, key: str) -> int:
+    """Return a length limit, by default that of all texts; no more than there are positions."""
     length = file.optional_integer(key, None, minimum=1)
-    return in_positions(default if length is None else length, encoder)
+    return in_positions(max_seq_tokens(parts)[0] if length is None else length, parts.encoder)
 
 
 def in_positions(num_tokens: int, encoder: Encoder) -> int:
     """Return a number of tokens, no more than the transformer has positions for."""
-    return min(num_tokens, encoder.num_positions - encoder.position_offset)
+    return min(num_tokens, encoder.max_tokens)
 
 
 def checked(late: LateInteraction, encoder: Encoder, file: JsonObject) -> LateInteraction:

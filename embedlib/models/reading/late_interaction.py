@@ -11,13 +11,13 @@ reads all three, and `QueryExpansionConfig` in its base/modules/transformer.py; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.config import LateSimilarity
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.general_file import GENERAL_KEYS, is_pylate, read_prompts
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.late_fields import (
     PUNCTUATION,
@@ -29,20 +29,9 @@ from embedlib.models.reading.late_fields import (
     length_limit,
 )
 from embedlib.models.reading.module_files import TOKEN_VECTORS, output_dim, read_module
-from embedlib.models.spec import (
-    Encoder,
-    LateInteraction,
-    Module,
-    Normalize,
-    QueryExpansion,
-)
+from embedlib.models.reading.parts import Parts, max_seq_tokens
+from embedlib.models.spec import LateInteraction, Module, Normalize, QueryExpansion
 
-GENERAL_KEYS: Final = frozenset(
-    {
-        "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
-        "similarity_fn_name",
-    }
-)  # fmt: skip
 PYLATE_KEYS: Final = frozenset(
     {
         "query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words",
@@ -60,47 +49,17 @@ PYLATE_SIMILARITIES: Final[Mapping[str, LateSimilarity]] = MappingProxyType(
 """The last two: what PyLate wrote while it took them from SentenceTransformer, without using it."""
 
 
-def is_late(general: JsonObject) -> bool:
-    """Return whether config_sentence_transformers.json is that of a late-interaction model."""
-    kind = general.text("model_type")
-    return kind in ("MultiVectorEncoder", "ColBERT") or _is_pylate(general)
-
-
-def _is_pylate(general: JsonObject) -> bool:
-    """Whether PyLate wrote the folder; earlier releases gave no `model_type`."""
-    kind = general.text("model_type")
-    is_open = kind in (None, "SentenceTransformer")
-    return kind == "ColBERT" or (is_open and "query_prefix" in general.values)
-
-
-def read_late(
-    folder: Path,
-    general: JsonObject,
-    settings: JsonObject,
-    entries: Sequence[tuple[str, Path, JsonObject]],
-    encoder: Encoder,
-    limit: int,
-    mask: str | None,
-) -> LateFiles:
+def read_late(parts: Parts) -> LateFiles:
     """Read a folder of sentence-transformers or PyLate.
-
-    Args:
-        folder: the model folder.
-        general: config_sentence_transformers.json.
-        settings: of the transformer.
-        entries: class, directory and config.json of the modules behind the transformer.
-        encoder: the transformer.
-        limit: maximum length of a text, if the files say no other.
-        mask: the tokenizer's mask token.
 
     Raises:
         ModelUnsupportedError: a key is unknown, or its value is not implemented.
     """
-    dim = encoder.hidden_size
+    dim = parts.encoder.hidden_size
     modules: list[Module] = []
     module_dirs = []
     masks = []
-    for kind, path, config in entries:
+    for kind, path, config in parts.modules:
         if kind == "MultiVectorMask":
             masks.append(config)
             continue
@@ -109,18 +68,18 @@ def read_late(
         modules.append(read_module(kind, config, dim, inputs=TOKEN_VECTORS))
         module_dirs.append(path)
         dim = output_dim(modules[-1], dim)
-    if _is_pylate(general):
+    if is_pylate(parts.general):
         if masks:
             raise ModelUnsupportedError(
-                f"{general.name}: is of PyLate, which has no MultiVectorMask in modules.json"
+                f"{parts.general.name}: is of PyLate, which has no MultiVectorMask in modules.json"
             )
         if not any(isinstance(module, Normalize) for module in modules):
             modules.append(Normalize())
-            module_dirs.append(folder)
-        late, prompts = _read_pylate(general, encoder, limit, mask)
+            module_dirs.append(parts.folder)
+        late, prompts = _read_pylate(parts)
     elif len(masks) == 1:
-        late = _read_native(general, settings, masks[0], encoder, limit, mask)
-        prompts = _prompts(general)
+        late = _read_native(parts, masks[0])
+        prompts = read_prompts(parts.general)["prompts"]
     else:
         raise ModelUnsupportedError(
             f"modules.json: has {len(masks)} modules MultiVectorMask; accepted: one"
@@ -130,18 +89,12 @@ def read_late(
     )
 
 
-def _read_native(
-    general: JsonObject,
-    settings: JsonObject,
-    rows: JsonObject,
-    encoder: Encoder,
-    limit: int,
-    mask: str | None,
-) -> LateInteraction:
+def _read_native(parts: Parts, mask: JsonObject) -> LateInteraction:
     """Return what the settings of sentence-transformers 6 say."""
-    general.check_keys(GENERAL_KEYS)
-    expansion = _expansion(settings.child("query_expansion"), mask)
-    query = length_limit(settings, "query_length", encoder, limit)
+    settings = parts.settings
+    parts.general.check_keys(GENERAL_KEYS)
+    expansion = _expansion(parts)
+    query = length_limit(parts, settings, "query_length")
     if expansion is not None:
         is_fixed = settings.child("query_expansion").text("strategy") == "fixed"
         if settings.values.get("query_length") is not None and query < expansion.min_tokens:
@@ -149,19 +102,18 @@ def _read_native(
         query = expansion.min_tokens if is_fixed else max(query, expansion.min_tokens)
     late = LateInteraction(
         query_tokens=query,
-        document_tokens=length_limit(settings, "document_length", encoder, limit),
+        document_tokens=length_limit(parts, settings, "document_length"),
         expansion=expansion,
-        similarity=general.optional_choice("similarity_fn_name", SIMILARITIES, "maxsim"),
-        **_read_mask(rows),
+        similarity=parts.general.optional_choice("similarity_fn_name", SIMILARITIES, "maxsim"),
+        **_read_mask(mask),
     )
-    return checked(late, encoder, settings)
+    return checked(late, parts.encoder, settings)
 
 
-def _read_pylate(
-    general: JsonObject, encoder: Encoder, limit: int, mask: str | None
-) -> tuple[LateInteraction, dict[str, str]]:
+def _read_pylate(parts: Parts) -> tuple[LateInteraction, dict[str, str]]:
     """Return what PyLate wrote, and the prompts: a prefix in front of that of its role."""
-    prompts = _prompts(general)
+    general = parts.general
+    prompts = read_prompts(general)["prompts"]
     general.check_keys(GENERAL_KEYS | PYLATE_KEYS)
     general.check_fixed("truncate_dim", (None,))
     markers = []
@@ -172,28 +124,26 @@ def _read_pylate(
             prompts[role] = prefix + prompts.get(role, "").removeprefix(prefix)
     does_expand = general.boolean("do_query_expansion", True)
     given = general.optional_integer("query_length", None, minimum=1)
-    query = given or (QUERY_TOKENS if does_expand else limit)
+    query = given or (QUERY_TOKENS if does_expand else max_seq_tokens(parts)[0])
     expansion = None
     if does_expand:
         attends = general.boolean("attend_to_expansion_tokens", False)
-        token = expansion_token(None, mask, general)
+        token = expansion_token(parts, general)
         expansion = QueryExpansion(min_tokens=query, token=token, is_attended=attends)
-    words = PUNCTUATION
-    if "skiplist_words" in general:
-        words = _skipped_words(general)
     late = LateInteraction(
-        query_tokens=in_positions(query, encoder),
-        document_tokens=length_limit(general, "document_length", encoder, limit),
+        query_tokens=in_positions(query, parts.encoder),
+        document_tokens=length_limit(parts, general, "document_length"),
         expansion=expansion,
-        skipped_words=words,
+        skipped_words=_skipped_words(general, PUNCTUATION),
         markers=tuple(marker for marker in markers if marker.split()),
         similarity=general.optional_choice("similarity_fn_name", PYLATE_SIMILARITIES, "maxsim"),
     )
-    return checked(late, encoder, general), prompts
+    return checked(late, parts.encoder, general), prompts
 
 
-def _expansion(values: JsonObject, mask: str | None) -> QueryExpansion | None:
+def _expansion(parts: Parts) -> QueryExpansion | None:
     """Return the `query_expansion` of the transformer's settings; None if it is null."""
+    values = parts.settings.child("query_expansion")
     if not values.values:
         return None
     values.check_keys({"strategy", "attend", "token", "length"})
@@ -202,7 +152,7 @@ def _expansion(values: JsonObject, mask: str | None) -> QueryExpansion | None:
         raise values.refuse("strategy", "fixed, min")
     return QueryExpansion(
         min_tokens=values.integer("length"),
-        token=expansion_token(values.text("token"), mask, values),
+        token=expansion_token(parts, values, values.text("token")),
         is_attended=values.boolean("attend", False),
     )
 
@@ -216,19 +166,16 @@ def _read_mask(mask: JsonObject) -> dict[str, Any]:
     if not isinstance(tasks, list) or not all(task in ("query", "document") for task in tasks):
         raise mask.refuse("skiplist_tasks", "a list of query and document")
     return {
-        "skipped_words": _skipped_words(mask) if "skiplist_words" in mask else (),
+        "skipped_words": _skipped_words(mask, ()),
         "skips_in_queries": "query" in tasks,
         "skips_in_documents": "document" in tasks,
     }
 
 
-def _skipped_words(file: JsonObject) -> tuple[str, ...]:
-    words = file.values["skiplist_words"]
+def _skipped_words(file: JsonObject, usual: tuple[str, ...]) -> tuple[str, ...]:
+    words = file.values.get("skiplist_words")
+    if words is None:
+        return usual
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise file.refuse("skiplist_words", "a list of words")
     return tuple(words)
-
-
-def _prompts(general: JsonObject) -> dict[str, str]:
-    table = general.child("prompts")
-    return {name: table.text(name) or "" for name in table.values}

@@ -192,11 +192,9 @@ def _named_modes(config: JsonObject) -> tuple[PoolingMode, ...]:
     """Return the modes of a newer file: one name or a list of them."""
     names = config.values["pooling_mode"]
     names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not names:
-        raise config.refuse("pooling_mode", ", ".join(POOLING_MODES_BY_NAME))
-    for name in names:
-        if not isinstance(name, str) or name not in POOLING_MODES_BY_NAME:
-            raise config.refuse("pooling_mode", ", ".join(POOLING_MODES_BY_NAME))
+    accepted = list(POOLING_MODES_BY_NAME)  # a list takes names that have no hash
+    if not isinstance(names, list) or not names or any(name not in accepted for name in names):
+        raise config.refuse("pooling_mode", ", ".join(accepted))
     return tuple(POOLING_MODES_BY_NAME[name] for name in names)
 
 

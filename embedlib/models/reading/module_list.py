@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading import refusals
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import is_file_name, load_json
-from embedlib.models.reading.refusals import explain_module
 
 STATIC: Final = "StaticEmbedding"
 """The only module of an embedding model that stands in place of Transformer and Pooling."""
@@ -117,7 +117,7 @@ def module_kind(
     is_own = kind == QUANTIZER.rpartition(".")[2]
     is_known = name in others or (first == "sentence_transformers" and not is_own)
     if not is_known or kind not in accepted:
-        reason = explain_module(kind, first)
+        reason = refusals.OF_TOKENS if first == "pylate" else refusals.MODULES.get(kind)
         if reason is not None:
             raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(kind)} {reason}")
         names = ", ".join(

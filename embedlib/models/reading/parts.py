@@ -11,17 +11,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embedlib.errors import ModelUnsupportedError
+from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.reading.adapted import check_not_adapted
 from embedlib.models.reading.config_file import positions_key, positions_source, read_encoder
-from embedlib.models.reading.heads import is_modular
+from embedlib.models.reading.general_file import is_cross_encoder, is_late
 from embedlib.models.reading.json_files import JsonObject, quote
-from embedlib.models.reading.late_interaction import is_late
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import load_config
 from embedlib.models.reading.module_list import MASKED, SPLADE, read_module_list
-from embedlib.models.reading.refusals import no_config
-from embedlib.models.reading.settings_file import read_settings
+from embedlib.models.reading.refusals import held_instead
+from embedlib.models.reading.settings_file import (
+    EMBEDDING_KEYS,
+    LATE_KEYS,
+    MASKED_KEYS,
+    SCORING_KEYS,
+    read_settings,
+)
 from embedlib.models.spec import Encoder
 
 
@@ -40,14 +45,10 @@ class Parts:
     tokenizer_config: JsonObject
     settings: JsonObject
     """Settings of the transformer module of sentence-transformers; may be empty."""
-    modules: list[tuple[str, Path]]
-    """Class name and directory of each module after the transformer."""
+    modules: list[tuple[str, Path, JsonObject]]
+    """Class name, directory and config.json of each module after the transformer."""
     is_masked: bool
     """Whether the class of the transformer has the head of a masked language model."""
-
-    def module_config(self, kind: str, directory: Path) -> JsonObject:
-        """Return the config.json of a module; see `module_files.load_config`."""
-        return load_config(kind, directory, self.folder)
 
 
 def read_parts(
@@ -68,6 +69,11 @@ def read_parts(
     if entries is None:
         entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
     kinds = [kind for kind, _ in entries]
+    # A modular head stands on the same transformer as an embedding.
+    if with_head and "Pooling" not in kinds:
+        keys = SCORING_KEYS
+    else:
+        keys = LATE_KEYS if is_late_model else MASKED_KEYS if SPLADE in kinds else EMBEDDING_KEYS
     transformer_dir = entries[0][1] if entries else folder
     config = _read_config(transformer_dir, folder, is_compiled)
     return Parts(
@@ -78,17 +84,10 @@ def read_parts(
         config=config,
         encoder=read_encoder(config),
         tokenizer_config=JsonObject.load(transformer_dir / "tokenizer_config.json", folder),
-        settings=read_settings(
-            transformer_dir,
-            folder,
-            # A modular head stands on the same transformer as an embedding.
-            with_head=with_head and not is_modular(kinds),
-            is_late=is_late_model,
-            is_masked=SPLADE in kinds,
-        )
+        settings=read_settings(transformer_dir, folder, keys)
         if has_modules
         else JsonObject("", {}),
-        modules=list(entries[1:]),
+        modules=[(kind, path, load_config(kind, path, folder)) for kind, path in entries[1:]],
         is_masked=MASKED in kinds,
     )
 
@@ -96,7 +95,8 @@ def read_parts(
 def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
     """Return config.json; that of an engine directory without its `quantization_config`."""
     if not has_file(transformer_dir / "config.json", folder):
-        raise no_config(transformer_dir, folder)
+        held = held_instead(transformer_dir, folder) or "there is no config.json"
+        raise ModelNotFoundError(f"{transformer_dir}: {held}")
     config = JsonObject.load(transformer_dir / "config.json", folder)
     if not is_compiled:
         return config
@@ -120,7 +120,7 @@ def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
     """Reject a sentence-transformers model of the wrong kind."""
     is_reranker = is_cross_encoder(general)
     if is_reranker and not with_head:
-        raise is_no_embedder(general, "model_type")
+        raise no_embedder(general, "model_type")
     if with_head and not is_reranker:
         said = "no model_type"
         if "model_type" in general:
@@ -140,7 +140,7 @@ def _way_of(general: JsonObject) -> str:
     return "Embedder, or embedlib encode"
 
 
-def is_no_embedder(file: JsonObject, key: str) -> ModelUnsupportedError:
+def no_embedder(file: JsonObject, key: str) -> ModelUnsupportedError:
     """Return the error for a reranker or classifier that is loaded as an embedding model."""
     return ModelUnsupportedError(
         f"{file.name}: {key} = {quote(file.values[key])} is a reranker or classifier; "
@@ -158,8 +158,8 @@ def max_seq_tokens(parts: Parts) -> tuple[int, str]:
     `max_seq_length` exceed the positions; if they are learned, it fails on the first such text.
     """
     config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
-    positions = parts.encoder.num_positions - parts.encoder.position_offset
-    limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_source(config)}")]
+    source = f"{config.name}: {positions_source(config)}"
+    limits: list[tuple[float, str]] = [(parts.encoder.max_tokens, source)]
     # Older releases of transformers called it max_len.
     key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
     if "max_seq_length" in settings:
@@ -172,8 +172,3 @@ def max_seq_tokens(parts: Parts) -> tuple[int, str]:
     if tokens < 1:
         raise config.refuse(positions_key(config), "room for at least one token")
     return int(tokens), source
-
-
-def is_cross_encoder(general: JsonObject) -> bool:
-    """Return whether config_sentence_transformers.json is that of a CrossEncoder."""
-    return general.text("model_type") == "CrossEncoder"

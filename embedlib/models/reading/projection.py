@@ -16,27 +16,24 @@ LINEAR_POOLINGS: Final[tuple[PoolingMode, ...]] = (
 """Those that give the same before a matrix without bias and behind it."""
 
 
-def read_projection(config: JsonObject, hidden_size: int) -> Dense | None:
+def read_projection(config: JsonObject, hidden_size: int) -> tuple[Dense, str] | None:
     """Return the matrix as a module behind the pooling; None if the family has none.
 
     Args:
         config: config.json.
         hidden_size: width of the vectors before it.
+
+    Returns:
+        the module, and the name of its tensor without `.weight` and the model's prefix.
     """
     row = family_of(config).projection
     if row is None:
         return None
     features = read_integer(flattened(config), row.features)
-    return Dense(
+    dense = Dense(
         in_features=hidden_size, out_features=features, has_bias=False, activation="identity"
     )
-
-
-def projection_tensor(config: JsonObject) -> str:
-    """Return the name of the matrix, without `.weight` and the model's prefix."""
-    row = family_of(config).projection
-    assert row is not None, "only where there is one; a bug in embedlib"
-    return row.tensor
+    return dense, row.tensor
 
 
 def check_commutes(pooling: Module, config: JsonObject) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.errors import ModelError, ModelNotFoundError
+from embedlib.errors import ModelError
 from embedlib.models.catalog import catalog
 from embedlib.models.reading.model_file import has_file, load_json
 
@@ -18,10 +18,11 @@ _SPARSE: Final = (
     "belongs to a sparse model of another kind than those that load: a Transformer with a "
     "SpladePooling, a SparseStaticEmbedding, or a Router of these"
 )
-_TOKENS: Final = (
+OF_TOKENS: Final = (
     "belongs to a ColBERT model, and config_sentence_transformers.json is not that of one: its "
     'model_type is "MultiVectorEncoder", or "ColBERT" of PyLate'
 )
+"""Of a module of a late-interaction model, and of every one of PyLate."""
 _POOLED_TOKENS: Final = (
     "averages vectors of tokens that are alike, which embedlib does not; LateOn and "
     "GTE-ModernColBERT load without it"
@@ -30,7 +31,7 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("SpladePooling", "MLMTransformer", "SparseStaticEmbedding"), _SPARSE),
         "SparseAutoEncoder": _SPARSE,
-        "MultiVectorMask": _TOKENS,
+        "MultiVectorMask": OF_TOKENS,
         "HierarchicalTokenPooling": _POOLED_TOKENS,
         **dict.fromkeys(
             ("Router", "Asym"),
@@ -45,22 +46,6 @@ QUANTIZED: Final = (
     "memory on a CPU"
 )
 """What `quantization_config` may be."""
-
-
-def explain_module(kind: str, package: str) -> str | None:
-    """Return what a model with such a module is; None if nothing is known of it.
-
-    Args:
-        kind: the module's class.
-        package: the package that its class is from.
-    """
-    return _TOKENS if package == "pylate" else MODULES.get(kind)
-
-
-def no_config(directory: Path, folder: Path) -> ModelNotFoundError:
-    """Return the error for a folder without config.json."""
-    held = held_instead(directory, folder) or "there is no config.json"
-    return ModelNotFoundError(f"{directory}: {held}")
 
 
 def held_instead(directory: Path, folder: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from embedlib.models.encoder_parts import Rope
@@ -113,30 +114,19 @@ def _read_rope(
     if kind == "ntk":
         return _ntk(scaling, theta, num_positions, head_dim)
     if kind in ("linear", "dynamic"):
-        return Rope(
-            kind=kind,
-            theta=theta,
-            factor=scaling.number("factor"),
-            original_max_positions=num_positions,
-        )
+        factor = scaling.number("factor")
+        return Rope(kind=kind, theta=theta, factor=factor, original_max_positions=num_positions)
     original = outer.integer("original_max_position_embeddings", num_positions)
+    rope = Rope(kind=kind, theta=theta, original_max_positions=original)
     if kind == "llama3":
-        low = scaling.number("low_freq_factor")
-        if scaling.number("high_freq_factor") <= low:  # their difference is a divisor
+        low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
+        if high <= low:  # their difference is a divisor
             raise scaling.refuse("high_freq_factor", f"more than low_freq_factor = {low:g}")
-        return Rope(
-            kind=kind,
-            theta=theta,
-            factor=scaling.number("factor"),
-            original_max_positions=original,
-            low_freq_factor=low,
-            high_freq_factor=scaling.number("high_freq_factor"),
-        )
-    return Rope(
-        kind=kind,
-        theta=theta,
+        factor = scaling.number("factor")
+        return replace(rope, factor=factor, low_freq_factor=low, high_freq_factor=high)
+    return replace(
+        rope,
         factor=scaling.number("factor", num_positions / original),
-        original_max_positions=original,
         beta_fast=scaling.number("beta_fast", 32.0),
         beta_slow=scaling.number("beta_slow", 1.0),
         attention_factor=scaling.optional_number("attention_factor"),

@@ -23,6 +23,9 @@ SETTINGS_NAMES: Final = (
 )
 """File names of the settings in all releases; the first file that exists is read."""
 
+SettingsKeys = Mapping[str, tuple[object, ...] | None]
+"""Keys of the settings. A tuple holds the only values implemented; None: any value."""
+
 
 def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
     """Return the `modality_config` of a model for text only, with or without chat messages."""
@@ -30,7 +33,7 @@ def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
     return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
 
 
-EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+EMBEDDING_KEYS: Final[SettingsKeys] = MappingProxyType(
     {
         "max_seq_length": None,
         "do_lower_case": None,
@@ -54,17 +57,17 @@ EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyTyp
         "tokenizer_name_or_path": (None,),
     }
 )
-"""Keys of the settings. A tuple holds the only values implemented; None: any value."""
+"""Of an embedding model."""
 
-LATE_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+LATE_KEYS: Final[SettingsKeys] = MappingProxyType(
     {
         **EMBEDDING_KEYS,
         **dict.fromkeys(("query_length", "document_length", "query_expansion")),
     }
 )
-"""The same for a late-interaction model; `late_interaction` checks the values of its own keys."""
+"""Of a late-interaction model; `late_interaction` checks the values of its own keys."""
 
-SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+SCORING_KEYS: Final[SettingsKeys] = MappingProxyType(
     {
         **EMBEDDING_KEYS,
         "transformer_task": None,
@@ -72,16 +75,16 @@ SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
         "module_output_name": ("scores", "causal_logits"),
     }
 )
-"""The same for a reranker or classifier."""
+"""Of a reranker or classifier."""
 
-MASKED_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+MASKED_KEYS: Final[SettingsKeys] = MappingProxyType(
     {
         **EMBEDDING_KEYS,
         "transformer_task": ("fill-mask",),
         "modality_config": (_modality("logits"),),
     }
 )
-"""The same for a sparse model."""
+"""Of a sparse model."""
 
 
 CHAT_TEMPLATE: Final = (
@@ -96,33 +99,23 @@ convert to the message format if it's supported". A folder without `modality_con
 """
 
 
-def read_settings(
-    transformer_dir: Path,
-    folder: Path,
-    *,
-    with_head: bool,
-    is_late: bool = False,
-    is_masked: bool = False,
-) -> JsonObject:
+def read_settings(transformer_dir: Path, folder: Path, keys: SettingsKeys) -> JsonObject:
     """Return the checked settings of the transformer module; empty if there is no settings file.
 
     Args:
         transformer_dir: the directory of the settings file.
         folder: the model folder.
-        with_head: whether the model is a reranker or classifier.
-        is_late: whether it is a late-interaction model.
-        is_masked: whether it is a sparse model.
+        keys: those of the kind of model.
 
     Raises:
         ModelUnsupportedError: if a key is unknown or its value is not implemented.
     """
-    keys = LATE_KEYS if is_late else MASKED_KEYS if is_masked else EMBEDDING_KEYS
-    keys = SCORING_KEYS if with_head else keys
     for name in SETTINGS_NAMES:
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:
             settings.check_keys(keys)
-            if not with_head and "message" in settings.child("modality_config").values:
+            has_messages = "message" in settings.child("modality_config").values
+            if has_messages and keys is not SCORING_KEYS:
                 raise settings.refuse("modality_config", CHAT_TEMPLATE)
             for key, accepted in keys.items():
                 if accepted is not None:

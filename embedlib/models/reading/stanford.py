@@ -6,7 +6,6 @@ Source: colbert/infra/config/settings.py of Stanford's ColBERT.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from embedlib.models.reading.json_files import JsonObject
@@ -19,7 +18,8 @@ from embedlib.models.reading.late_fields import (
     in_positions,
     length_limit,
 )
-from embedlib.models.spec import Dense, Encoder, LateInteraction, Normalize, QueryExpansion
+from embedlib.models.reading.parts import Parts
+from embedlib.models.spec import Dense, LateInteraction, Normalize, QueryExpansion
 
 STANFORD_CLASS: Final = "HF_ColBERT"
 STANFORD_NAME: Final = "artifact.metadata"
@@ -47,22 +47,14 @@ def is_stanford(config: JsonObject) -> bool:
     return config.values.get("architectures") == [STANFORD_CLASS]
 
 
-def read_stanford(
-    folder: Path, config: JsonObject, encoder: Encoder, limit: int, mask: str | None
-) -> LateFiles:
+def read_stanford(parts: Parts) -> LateFiles:
     """Read a folder of Stanford's ColBERT, whose prompts start with a marker.
-
-    Args:
-        folder: the model folder; it may have no `artifact.metadata`.
-        config: config.json.
-        encoder: the transformer.
-        limit: maximum length of a text.
-        mask: the tokenizer's mask token.
 
     Raises:
         ModelUnsupportedError: a key is unknown, or its value is not implemented.
     """
-    metadata = JsonObject.load(folder / STANFORD_NAME, folder)
+    folder, encoder = parts.folder, parts.encoder
+    metadata = JsonObject.load(folder / STANFORD_NAME, folder)  # may be empty
     metadata.check_keys(STANFORD_KEYS)
     metadata.check_fixed("similarity", ("cosine", None))
     metadata.check_fixed("interaction", ("colbert", None))
@@ -74,10 +66,10 @@ def read_stanford(
     query = metadata.optional_integer("query_maxlen", None, minimum=1) or QUERY_TOKENS
     late = LateInteraction(
         query_tokens=in_positions(query, encoder),
-        document_tokens=length_limit(metadata, "doc_maxlen", encoder, limit),
+        document_tokens=length_limit(parts, metadata, "doc_maxlen"),
         expansion=QueryExpansion(
             min_tokens=query,
-            token=expansion_token(None, mask, metadata),
+            token=expansion_token(parts, metadata),
             is_attended=metadata.boolean("attend_to_mask_tokens", False),
         ),
         # A key that is null is set, and to nothing: only one that is missing has the default.
@@ -93,7 +85,7 @@ def read_stanford(
         activation="identity",
     )
     return LateFiles(
-        late=checked(late, encoder, config),
+        late=checked(late, encoder, parts.config),
         prompts=prompts,
         modules=(projection, Normalize()),
         module_dirs=(folder, folder),

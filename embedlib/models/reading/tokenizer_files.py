@@ -7,7 +7,6 @@ transformers; and a folder whose tokenizer.json is not what transformers would b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from tokenizers import AddedToken, Tokenizer, normalizers, processors
@@ -26,11 +25,11 @@ from embedlib.models.reading.tokenizer_classes import (
 )
 from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, refusing
 
-BOS_EOS_CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {"LlamaTokenizer": ("<s>", "</s>"), "GemmaTokenizer": ("<bos>", "<eos>")}
-)
-"""Tokenizer classes that add a begin and an end token by add_bos_token and add_eos_token, and the
-two tokens to use if tokenizer_config.json does not name them."""
+END_FLAGS: Final = (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token"))
+"""Keys of tokenizer_config.json: the flags of a begin and an end token, and the tokens."""
+
+FLAGGED_CLASSES: Final = ("LlamaTokenizer", "GemmaTokenizer")
+"""Tokenizer classes that add a begin and an end token by these flags."""
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
@@ -58,17 +57,17 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     )
     num_tokens = read.tokenizer.get_vocab_size()
     with refusing(read.name):
-        tokens = _added_tokens(read, files, config, row)
         if row is None:
             _check_later_class(read, files, config, model_config)
             tokenizer = read.tokenizer
+            tokens = _added_tokens(read, files, config, row)
             # Files keep the truncation and padding that were set when they were saved:
             # all-MiniLM-L6-v2 truncates at 128.
             tokenizer.no_truncation()
             tokenizer.no_padding()
             tokens.add_to(tokenizer)
         else:
-            of_class = ClassTokenizer(read, name, row, config, tokens)
+            of_class = _of_class(read, files, config, name)
             tokenizer = of_class.build(lowercase=files.spec.lowercase)
         _apply_ends(tokenizer, config, model_config, num_tokens, read.name)
         if config.boolean("split_special_tokens", False):
@@ -115,9 +114,7 @@ def _check_table_class(read: TokenizerJson, files: ModelFiles) -> None:
         return
     if name not in CLASSES:
         raise config.refuse("tokenizer_class", ", ".join(["PreTrainedTokenizerFast", *CLASSES]))
-    row = CLASSES[name]
-    tokens = _added_tokens(read, files, config, row)
-    ClassTokenizer(read, name, row, config, tokens).check_same(lowercase=False)
+    _of_class(read, files, config, name).check_same(lowercase=False)
 
 
 def _check_later_class(
@@ -130,10 +127,16 @@ def _check_later_class(
     """
     name = later_class_name(config, model_config)
     if name is not None:
-        row = CLASSES[name]
-        tokens = _added_tokens(read, files, config, row)
-        later = ClassTokenizer(read, name, row, config, tokens, release=" 5.23")
+        later = _of_class(read, files, config, name, release=" 5.23")
         later.check_same(lowercase=files.spec.lowercase)
+
+
+def _of_class(
+    read: TokenizerJson, files: ModelFiles, config: JsonObject, name: str, release: str = ""
+) -> ClassTokenizer:
+    """Return what a class of transformers takes of tokenizer.json."""
+    row = CLASSES[name]
+    return ClassTokenizer(read, name, row, config, _added_tokens(read, files, config, row), release)
 
 
 def _added_tokens(
@@ -170,11 +173,10 @@ def _apply_ends(
     if family_of(model_config).ends_by_flags:
         if "add_eos_token" not in config:
             raise config.refuse("add_eos_token", "true or false, which the folder's class reads")
-        defaults = CLASSES["Qwen2Tokenizer"].defaults
-        _set_ends(tokenizer, config, (None, defaults["eos_token"]), num_tokens, file)
-    elif name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
+        _set_ends(tokenizer, config, CLASSES["Qwen2Tokenizer"].defaults, num_tokens, file)
+    elif name in FLAGGED_CLASSES and any(flag in config for flag, _ in END_FLAGS):
         _check_unflagged(tokenizer, config, file)
-        _set_ends(tokenizer, config, BOS_EOS_CLASSES[name], num_tokens, file)
+        _set_ends(tokenizer, config, CLASSES[name].defaults, num_tokens, file)
 
 
 def _check_unflagged(tokenizer: Tokenizer, config: JsonObject, file: str) -> None:
@@ -186,10 +188,8 @@ def _check_unflagged(tokenizer: Tokenizer, config: JsonObject, file: str) -> Non
     Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4;
     `PreTrainedTokenizerBase._from_pretrained` of 5.5, which drops the flags.
     """
-    for flag, default, tokens in zip(
-        ("add_bos_token", "add_eos_token"), (True, False), _ends_of_file(tokenizer), strict=True
-    ):
-        if tokens and not config.boolean(flag, default):
+    for (flag, key), tokens in zip(END_FLAGS, _ends_of_file(tokenizer), strict=True):
+        if tokens and not config.boolean(flag, key == "bos_token"):
             shown = quote(" ".join(str(tokenizer.id_to_token(id_)) for id_ in tokens))
             raise config.refuse(
                 flag,
@@ -211,7 +211,7 @@ def _ends_of_file(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def _set_ends(
     tokenizer: Tokenizer,
     config: JsonObject,
-    defaults: tuple[str | None, str],
+    defaults: Mapping[str, str],
     num_tokens: int,
     file: str,
 ) -> None:
@@ -226,23 +226,17 @@ def _set_ends(
     https://github.com/embeddings-benchmark/mteb/pull/5237.
     """
     ends: list[list[tuple[str, int]]] = []
-    for flag, key, default in (
-        ("add_bos_token", "bos_token", defaults[0]),
-        ("add_eos_token", "eos_token", defaults[1]),
-    ):
-        if not config.boolean(flag, flag == "add_bos_token" and default is not None):
+    for flag, key in END_FLAGS:
+        if not config.boolean(flag, key == "bos_token" and key in defaults):
             ends.append([])
             continue
-        content = str(read_token(config, key) or default or "")
+        content = str(read_token(config, key) or defaults.get(key, ""))
         token_id = tokenizer.token_to_id(content)
         if token_id is None or token_id >= num_tokens:  # or only just added
             raise config.refuse(key, "a token of tokenizer.json")
         ends.append([(content, token_id)])
-    before, after = ends
-    file_begin, file_last = _ends_of_file(tokenizer)
-    for key, flagged_end, file_end in (
-        ("bos_token", before, file_begin),
-        ("eos_token", after, file_last),
+    for (_, key), flagged_end, file_end in zip(
+        END_FLAGS, ends, _ends_of_file(tokenizer), strict=True
     ):
         if flagged_end and file_end and [id_ for _, id_ in flagged_end] != file_end:
             tokens = " ".join(str(tokenizer.id_to_token(id_)) for id_ in file_end)
@@ -252,7 +246,7 @@ def _set_ends(
     flagged = processors.TemplateProcessing(
         single=[*first, "$A", *last],
         pair=[*first, "$A", *last, *second],
-        special_tokens=list(dict([*before, *after]).items()),
+        special_tokens=list(dict([*ends[0], *ends[1]]).items()),
     )
     present = tokenizer.post_processor
     text = tokenizer.encode(PROBE, add_special_tokens=False)
