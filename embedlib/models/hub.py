@@ -101,9 +101,7 @@ def weights_of(files: Iterable[str]) -> list[str]:
     """Return the files of weights that a load would download, of the files of a repository."""
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
-    return [
-        *filter_repo_objects(files, allow_patterns=_WEIGHTS, ignore_patterns=list(_IGNORE)),
-    ]
+    return [*filter_repo_objects(files, allow_patterns=_WEIGHTS, ignore_patterns=list(_IGNORE))]
 
 
 def may_be_on_hub(name: str) -> bool:

@@ -113,7 +113,10 @@ def outline(
             yield made
         except EmbedlibError as error:
             if made is not None:
-                error.args = tuple(_renamed(each, made) for each in error.args)
+                error.args = tuple(
+                    each.replace(str(made.path), made.name) if isinstance(each, str) else each
+                    for each in error.args
+                )
             raise
 
 
@@ -132,13 +135,6 @@ def _copy(snapshot: Path, scratch: Path) -> Path:
 
 def _link(source: str, target: str) -> None:
     os.symlink(os.path.realpath(source), target)
-
-
-def _renamed(argument: object, made: ModelFolder) -> object:
-    """Return an argument of an error with the name of a model in place of its folder."""
-    if not isinstance(argument, str):
-        return argument
-    return argument.replace(str(made.path), made.name)
 
 
 def _read_header(found: ModelFolder, name: str, size: int, config: Config) -> bytes:

@@ -173,7 +173,7 @@ def _check_packages(precision: CompiledPrecision) -> None:
 def _fingerprint(files: ModelFiles, hashes: FileHashes, config: Config) -> str:
     """Return the fingerprint of a model; weights whose hash is not known are hashed in parallel."""
     paths = [path for paths in weight_folders(files).values() for path in paths]
-    run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
+    run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads)
     return model_fingerprint(files, hashes)
 
 
@@ -265,7 +265,7 @@ def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
     jobs: list[CompileJob] = []
     for path in paths:
         jobs += [_hash_job(path, hashes), partial(_sync, path)]
-    run_jobs(jobs, config.num_threads, _ignore)
+    run_jobs(jobs, config.num_threads)
     return _digests(part, paths, hashes)
 
 
@@ -277,10 +277,6 @@ def _hash_job(path: Path, hashes: FileHashes) -> CompileJob:
 def _sync(path: Path, report: Callable[[int], object]) -> None:
     del report  # nothing is read
     sync(path)
-
-
-def _ignore(num_bytes: int) -> None:
-    """Discard a progress report."""
 
 
 def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:

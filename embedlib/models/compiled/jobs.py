@@ -18,7 +18,9 @@ WAKE_SECONDS: Final = 0.2
 """Python handles a Ctrl-C that arrives just before a wait only after it, so each wait is short."""
 
 
-def run_jobs(jobs: Iterable[CompileJob], num_threads: int, report: ReportBytes) -> None:
+def run_jobs(
+    jobs: Iterable[CompileJob], num_threads: int, report: ReportBytes = lambda num_bytes: None
+) -> None:
     """Start jobs in order, several at a time, and return when all are done.
 
     On an error in a job or in the caller (Ctrl-C), all threads have ended before it is raised:
