@@ -146,7 +146,7 @@ def read_stacked(
         down, up = pair["A"], pair["B"]
         if down is None or up is None or not task < min(_tasks(down), _tasks(up)):
             raise ModelWeightsError(
-                f"{stored[name].file}: {found[1]} lacks lora_A or lora_B of the task"
+                f"{stored[name].file}: {show(found[1])} lacks lora_A or lora_B of the task"
             )
         # Of an embedding, A is the wide one.
         first, second = (down, up) if "embeddings" in found[1] else (up, down)
@@ -174,7 +174,7 @@ def _peft_change(
 ) -> Change:
     down, up = pair.get("A"), pair.get("B")
     if down is None or up is None or rank not in down.shape:
-        raise ModelWeightsError(f"{module} lacks lora_A or lora_B of rank {rank}")
+        raise ModelWeightsError(f"{show(module)} lacks lora_A or lora_B of rank {rank}")
     change = _change(module, up, down, data, factor)
     if not is_table:
         return change

@@ -26,7 +26,7 @@ from embedlib.models.converting.safetensors_writer import Writable, write_safete
 from embedlib.models.converting.torch_file import CheckpointTensor
 from embedlib.models.folders import read_folder
 from embedlib.models.reading.adapted import AdaptedModel, files_of, find_adapted
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.safetensors_files import (
@@ -180,16 +180,18 @@ def _tensors(
             (name for prefix in PREFIXES if (name := f"{prefix}{stem}.weight") in plain), None
         )
         if name is None:
-            raise ModelWeightsError(f"the adapter changes {stem}, which the model does not have")
+            raise ModelWeightsError(
+                f"the adapter changes {show(stem)}, which the model does not have"
+            )
         tensor = plain[name]
         for change in added:
             if (tensor.shape[0] // change.count, *tensor.shape[1:]) != change.shape:
                 raise ModelWeightsError(
-                    f"{tensor.file}: {name} has shape {list(tensor.shape)}; the adapter changes "
-                    f"{list(change.shape)}"
+                    f"{tensor.file}: {show(name)} has shape {list(tensor.shape)}; the adapter "
+                    f"changes {list(change.shape)}"
                 )
         if tensor.dtype not in STORED_DTYPES:
-            raise ModelWeightsError(f"{tensor.file}: {name} has type {tensor.dtype}")
+            raise ModelWeightsError(f"{tensor.file}: {show(name)} has type {tensor.dtype}")
         tensors[name] = ChangedTensor(tensor, data, added)
     return tensors
 

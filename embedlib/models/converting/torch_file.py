@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError, first_line
 from embedlib.models.converting.opcodes import PickledTensor, read_checkpoint
+from embedlib.models.reading.json_files import show
 from embedlib.models.reading.model_file import name_in, open_file
 from embedlib.models.reading.pack_file import LOCAL_HEADER, SIGNATURE
 from embedlib.models.weights.safetensors_files import NUMPY_TYPES, map_file
@@ -100,7 +101,7 @@ def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:
     starts: dict[str, int] = {}
     found = {}
     for name, tensor in tensors.items():
-        what, key = f"{file}: {name}", tensor.storage.key
+        what, key = f"{file}: {show(name)}", tensor.storage.key
         info = _checked_entry(tensor, entries, what)
         if key not in starts:  # tensors may share a storage, which is read once
             starts[key] = _start(info, data, what)

@@ -125,7 +125,7 @@ def _v3_stored(module: str) -> FusedSlice | None:
     if module.startswith("pooler."):
         return None
     parts = module.split(".", 2)
-    if parts[0] != "layers":
+    if parts[0] != "layers" or len(parts) < 3:
         return FusedSlice(module)
     place = _V3_MODULES.get(parts[2], FusedSlice(parts[2]))
     return FusedSlice(f"encoder.layers.{parts[1]}.{place.name}", place.index, place.count)

@@ -367,9 +367,10 @@ def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
 def test_sizes_are_those_of_the_file(
     tmp_path: Path, program: bytes, storage: int, message: str
 ) -> None:
-    path = write(tmp_path / "x.bin", checkpoint({"a": program}), {"0": bytes(storage)})
-    with pytest.raises(ModelWeightsError, match=message):
+    path = write(tmp_path / "x.bin", checkpoint({"a\nb": program}), {"0": bytes(storage)})
+    with pytest.raises(ModelWeightsError, match=message) as caught:
         read_torch_file(path, tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_stride_of_an_axis_with_one_place_says_nothing(tmp_path: Path) -> None:

@@ -106,6 +106,12 @@ def edit(path: Path, **values: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def change_another(arrays: dict[str, Any], module: str) -> None:
+    for letter in "AB":
+        name = f"base_model.model.{module}.lora_{letter}.weight"
+        arrays[name] = arrays[f"{FIRST}{letter}.weight"]
+
+
 def narrow(arrays: dict[str, Any], name: str) -> None:
     arrays[name] = arrays[name][:-1].copy()
 
@@ -141,15 +147,12 @@ def test_other_adapters_are_refused(
         (lambda arrays: narrow(arrays, f"{FIRST}A.weight"), "q_proj lacks lora_A or lora_B of"),
         (lambda arrays: arrays.update(odd=np.zeros(3, np.float32)), "odd is not one of LoRA's"),
         (
-            lambda arrays: arrays.update(
-                {
-                    f"base_model.model.layers.9.x.lora_{letter}.weight": arrays[
-                        f"{FIRST}{letter}.weight"
-                    ]
-                    for letter in "AB"
-                }
-            ),
-            "changes layers.9.x, which the model does not have",
+            lambda arrays: change_another(arrays, "layers.9.x"),
+            "changes layers.9.x, which the model",
+        ),
+        (
+            lambda arrays: change_another(arrays, "a\x1bb"),
+            r'changes "a\\u001bb", which the model does not',
         ),
     ],
 )
@@ -163,6 +166,18 @@ def test_damaged_adapters(
     save_file(arrays, path)
     with pytest.raises(ModelWeightsError, match=message):
         merge(folder, "retrieval", tmp_path / "out")
+
+
+def test_a_whole_layer_is_no_module(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v3-hf")
+    path = folder / "retrieval_query" / "adapter_model.safetensors"
+    arrays = load_file(path)
+    change_another(arrays, "layers.0")
+    save_file(arrays, path)
+    with pytest.raises(
+        ModelWeightsError, match=r"changes layers\.0, which the model does not have"
+    ):
+        merge(folder, "retrieval.query", tmp_path / "out")
 
 
 def test_an_adapter_without_weights(tmp_path: Path) -> None:
