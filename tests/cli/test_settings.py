@@ -230,3 +230,14 @@ def test_how_long_a_first_load_waits(
     run(command, *given[command])
     assert [config.prepare_seconds for _, config in found] == [seconds, 7]
     assert {each.name: each.default for each in serve.params}["prepare_seconds"] == 60
+
+
+def test_a_switch_that_is_on_can_be_turned_off(
+    folder: Path, found: list[tuple[str, Config]], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.txt").write_text("a text")
+    for setting in ("true", "false"):
+        monkeypatch.setenv("EMBEDLIB_PREPARE", setting)
+        for given in ((), ("--no-prepare",), ("--prepare",)):
+            run("encode", "a/model", "a.txt", *given)
+    assert [config.prepare for _, config in found] == [True, False, True, False, False, True]

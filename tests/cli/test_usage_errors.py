@@ -98,7 +98,6 @@ def test_what_is_missing_is_shown_by_an_example(
         (["serve", "m", "--tls-key", "nearby.txt"], "give both --tls-certificate and"),
         (["serve", "m", "--name", "n"], "--name 'n'; it must be NAME=MODEL"),
         (["serve", "m", "--name", "n=o"], "--name 'n=o': o is none of the models given"),
-        (["serve", "m", "--name", "n=m", "--name", "o=m"], "--name 'o=m': m is 'n' already"),
         (["serve", "m", "m"], "two models have the same name; give one another with --name"),
         (["tune", "m", "--texts", "."], "File '.' is a directory; give a file"),
         (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),

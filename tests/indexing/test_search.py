@@ -127,6 +127,7 @@ def test_a_reranker_reads_the_candidates(store: FakeStore, embedder: Embedder) -
         found = search.search(TEXTS[7], 3, num_candidates=20)
         nearest = search.search(TEXTS[7], 20, rerank=False)
         assert ranker.calls == [(TEXTS[7], 20)]
+        assert search.search(TEXTS[7], 3, num_candidates=20, rerank=True).hits == found.hits
         best = sorted(nearest, key=lambda hit: -hit.metadata["n"])[:3]
         assert [hit.id for hit in found] == [hit.id for hit in best]
         assert [hit.score for hit in found] == [hit.metadata["n"] / 10 for hit in best]

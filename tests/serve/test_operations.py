@@ -950,6 +950,18 @@ def test_a_model_that_does_not_answer_is_not_ready(
     assert client.send("GET", "/ready").status_code == 200
 
 
+def test_a_model_that_answered_lately_is_asked_nothing(
+    client: Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.post("/v1/embeddings", {"input": "a"})
+    for _ in range(2):
+        assert client.send("GET", "/ready").status_code == 200
+    assert len(engine.batches) == 1
+    monkeypatch.setattr("embedlib.serve.operations.CANARY_SECONDS", 0.0)
+    assert client.send("GET", "/ready").status_code == 200
+    assert len(engine.batches) == 2
+
+
 def test_ready_tells_why_a_model_does_not_answer(client: Client, engine: FakeEngine) -> None:
     engine.fail_next(EngineRunError("out of memory"))
     answer = client.send("GET", "/ready")
