@@ -17,24 +17,17 @@ Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
 """Makes the sequences of consecutive texts or pairs of a job; the int is the row of the first."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _MicroBatch:
-    """Consecutive texts of a job in the queue, which are tokenized together."""
+    """Consecutive texts of a job, which are tokenized together."""
 
     job: Job
     first_row: int
     texts: Sequence[Any]
     tokenize: Tokenize
-
-
-@dataclass
-class _Offer:
-    """A micro-batch that waits for room, behind those that were offered before."""
-
-    micro_batch: _MicroBatch
-    tell: Callable[[], object]
-    """Called when it was taken, or never will be."""
-    is_taken: bool = False
+    tell: Callable[[], object] = lambda: None
+    """Called when it was queued, or never will be, if it had to wait for room."""
+    is_queued: bool = False
 
 
 class TokenizerThread:
@@ -52,10 +45,10 @@ class TokenizerThread:
     ) -> None:
         self._send = send
         self._max_queued_texts = max_queued_texts
-        self._waiting: deque[_MicroBatch] = deque()
+        self._queued: deque[_MicroBatch] = deque()
         self._num_queued = 0
-        self._offers: deque[_Offer] = deque()
-        """There is none while there is room."""
+        self._offers: deque[_MicroBatch] = deque()
+        """Those that wait for room; there is none while there is room."""
         self._is_closed = False
         self._changed = SafeCondition()
         self.thread = WorkerThread(self._run, "embedlib-tokenizer")
@@ -79,13 +72,13 @@ class TokenizerThread:
         """
         with self._changed:
             self._check_open()
-            offer = _Offer(_MicroBatch(job, first_row, texts, tokenize), lambda: None)
+            offer = _MicroBatch(job, first_row, texts, tokenize)
             if not may_wait:
-                self._take(offer)
+                self._queue(offer)
                 return
             self._offer(offer)
-            self._changed.wait_for(lambda: offer.is_taken or self._is_closed or job.is_over)
-            if not offer.is_taken:
+            self._changed.wait_for(lambda: offer.is_queued or self._is_closed or job.is_over)
+            if not offer.is_queued:
                 self._check_open()
 
     def offer(
@@ -114,25 +107,25 @@ class TokenizerThread:
         """
         with self._changed:
             self._check_open()
-            offer = _Offer(_MicroBatch(job, first_row, texts, tokenize), tell)
+            offer = _MicroBatch(job, first_row, texts, tokenize, tell)
             self._offer(offer)
-            return offer.is_taken
+            return offer.is_queued
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise closed_error()
 
-    def _offer(self, offer: _Offer) -> None:
+    def _offer(self, offer: _MicroBatch) -> None:
         if self._offers or self._num_queued >= self._max_queued_texts:
             self._offers.append(offer)
         else:
-            self._take(offer)
+            self._queue(offer)
 
-    def _take(self, offer: _Offer) -> None:
-        offer.is_taken = True
-        if not offer.micro_batch.job.is_over:
-            self._waiting.append(offer.micro_batch)
-            self._num_queued += len(offer.micro_batch.texts)
+    def _queue(self, offer: _MicroBatch) -> None:
+        offer.is_queued = True
+        if not offer.job.is_over:
+            self._queued.append(offer)
+            self._num_queued += len(offer.texts)
         self._changed.notify_all()
 
     def release_when_over(self, job: Job) -> None:
@@ -145,11 +138,11 @@ class TokenizerThread:
         with self._changed:
             self._is_closed = True
             offers = list(self._offers)
-            waiting = [*self._waiting, *(offer.micro_batch for offer in offers)]
-            self._waiting.clear()
+            left = [*self._queued, *offers]
+            self._queued.clear()
             self._offers.clear()
             self._changed.notify_all()
-        for micro_batch in waiting:
+        for micro_batch in left:
             micro_batch.job.fail(closed_early_error())
         for offer in offers:
             offer.tell()
@@ -157,25 +150,24 @@ class TokenizerThread:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._waiting)
+                self._changed.wait_for(lambda: self._is_closed or self._queued)
                 if self._is_closed:
                     return
-                micro_batch = self._waiting.popleft()
+                micro_batch = self._queued.popleft()
                 self._num_queued -= len(micro_batch.texts)
-                taken = self._take_offers()
+                taken = self._queue_offers()
                 self._changed.notify_all()
-            for offer in taken:
-                offer.tell()
-            taken.clear()
+            while taken:  # a name for one of them would keep the last job, as the one below
+                taken.popleft().tell()
             self._handle(micro_batch)
             del micro_batch  # or the last job, and its vectors, would live until the next one
 
-    def _take_offers(self) -> list[_Offer]:
+    def _queue_offers(self) -> deque[_MicroBatch]:
         """Queue what waits, as far as there is room; return it, to be told without the lock."""
-        taken = []
+        taken: deque[_MicroBatch] = deque()
         while self._offers and self._num_queued < self._max_queued_texts:
             offer = self._offers.popleft()
-            self._take(offer)
+            self._queue(offer)
             taken.append(offer)
         return taken
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -406,4 +407,20 @@ def test_a_short_call_is_not_kept_out_by_a_long_one_that_came_before() -> None:
 
     asyncio.run(work())
     assert ended == ["short", "long"]
+    pipeline.close()
+
+
+def test_a_job_that_waited_for_room_does_not_outlive_its_call() -> None:
+    pipeline = start(FakeEngine(), max_queued_texts=1)
+    job = pipeline.open_job(8 * MICRO_BATCH_TEXTS, Lane.BULK)
+    pipeline.feed(job, ["a"] * job.num_texts, by_bytes())
+    job.future.result(WAIT_SECONDS)
+    left = weakref.ref(job)
+    del job
+    pause = threading.Event()
+    for _ in range(1000):  # the threads let go once they are back where they wait for more
+        if left() is None:
+            break
+        pause.wait(0.01)
+    assert left() is None
     pipeline.close()

@@ -291,7 +291,7 @@ def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
 
 INTERRUPTED = {
     "submit": ("pipeline._manager", "_accept"),
-    "submit_batch": ("pipeline._tokenizer_thread", "_waiting"),
+    "submit_batch": ("pipeline._tokenizer_thread", "_queued"),
     "stats": ("pipeline._meter", "_advance"),
 }
 
