@@ -144,8 +144,8 @@ class BatchManager:
             self._accept(Lane.QUERY, sequences)
 
     def _accept(self, lane: Lane, sequences: Sequence[TokenizedText]) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self._refusal is not None:  # a new one: its traceback keeps what the caller holds
+            raise ClosedError(str(self._refusal)) from self._refusal.__cause__
         self._num_inbox[lane] += len(sequences)
         self._inbox.put(list(sequences))
 
