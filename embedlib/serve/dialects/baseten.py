@@ -13,7 +13,7 @@ import msgspec
 
 from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import BASETEN, job_route
-from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
+from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.deliveries import as_time
@@ -123,7 +123,7 @@ def describe_request(row: RequestRow) -> dict[str, object]:
 
 async def status(exchange: Exchange) -> Response:
     """Answer `GET /async_request/{id}`."""
-    return await exchange.answer(describe_request(await exchange.jobs.request(exchange.rest)))
+    return await exchange.answer(describe_request(await exchange.jobs.requests.get(exchange.rest)))
 
 
 async def cancel(exchange: Exchange) -> Response:
@@ -148,14 +148,14 @@ async def result(exchange: Exchange) -> Response:
 
 async def requests(exchange: Exchange) -> Response:
     """Answer `GET /async_requests`: the newest first."""
-    after, limit = page_of(exchange, most=100, usual=20)
     wanted = exchange.request.parameters().get("status")
     if wanted is not None and wanted not in get_args(Status):
         raise HTTPError.wrong_value(
             "status", wanted, f"it must be one of {', '.join(get_args(Status))}"
         )
-    page = await exchange.jobs.requests(after=after, limit=limit, status=wanted)
-    return await exchange.answer(write_page(page, describe_request), len(page.rows))
+    return await answer_page(
+        exchange, exchange.jobs.requests, describe_request, most=100, usual=20, status=wanted
+    )
 
 
 async def queue(exchange: Exchange) -> Response:

@@ -15,7 +15,7 @@ import msgspec
 from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import OPENAI, job_route
 from embedlib.serve.dialects.files import check_seconds
-from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
+from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.batches import BatchRow
@@ -76,7 +76,8 @@ async def create(exchange: Exchange) -> Response:
         error_file_id=f"file-{uuid4().hex}",
         traceparent=exchange.traceparent,
     )
-    return await exchange.answer(describe_batch(await jobs.add_batch(row)))
+    await jobs.add_batch(row)
+    return await exchange.answer(describe_batch(row))
 
 
 def _window_seconds(text: str) -> int:
@@ -138,14 +139,12 @@ def describe_batch(row: BatchRow) -> dict[str, Any]:
 
 async def batches(exchange: Exchange) -> Response:
     """Answer `GET /v1/batches`: the newest first."""
-    after, limit = page_of(exchange, most=100, usual=20)
-    page = await exchange.jobs.batches(after=after, limit=limit)
-    return await exchange.answer(write_page(page, describe_batch), len(page.rows))
+    return await answer_page(exchange, exchange.jobs.batches, describe_batch, most=100, usual=20)
 
 
 async def batch(exchange: Exchange) -> Response:
     """Answer `GET /v1/batches/{id}`."""
-    return await exchange.answer(describe_batch(await exchange.jobs.batch(exchange.rest)))
+    return await exchange.answer(describe_batch(await exchange.jobs.batches.get(exchange.rest)))
 
 
 async def cancel(exchange: Exchange) -> Response:

@@ -12,7 +12,7 @@ import msgspec
 
 from embedlib.serve.asgi import PartsResponse, Response
 from embedlib.serve.dialects.dialect import OPENAI, job_route
-from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
+from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.files import FileRow
@@ -59,9 +59,7 @@ async def upload(exchange: Exchange) -> Response:
         _check_purpose(fields, is_needed=True)
         if filename is None:
             raise HTTPError(400, "file is missing; send it as a part with this name", param="file")
-        row = await upload.finish(
-            purpose="batch", filename=filename[:255], seconds=_seconds(exchange, fields)
-        )
+        row = await upload.finish(filename=filename[:255], seconds=_seconds(exchange, fields))
     return await exchange.answer(describe_file(row))
 
 
@@ -130,23 +128,24 @@ def describe_file(row: FileRow) -> dict[str, object]:
 
 async def files(exchange: Exchange) -> Response:
     """Answer `GET /v1/files`."""
-    after, limit = page_of(exchange, most=10_000, usual=10_000)
     parameters = exchange.request.parameters()
     order = parameters.get("order", "desc")
     if order not in ("asc", "desc"):
         raise HTTPError.wrong_value("order", order, "it must be asc or desc")
-    page = await exchange.jobs.files(
-        after=after,
-        limit=limit,
-        purpose=parameters.get("purpose"),
+    return await answer_page(
+        exchange,
+        exchange.jobs.files,
+        describe_file,
+        most=10_000,
+        usual=10_000,
         is_descending=order == "desc",
     )
-    return await exchange.answer(write_page(page, describe_file), len(page.rows))
+        purpose=parameters.get("purpose"),
 
 
 async def file(exchange: Exchange) -> Response:
     """Answer `GET /v1/files/{id}`."""
-    return await exchange.answer(describe_file(await exchange.jobs.file(exchange.rest)))
+    return await exchange.answer(describe_file(await exchange.jobs.files.get(exchange.rest)))
 
 
 async def content(exchange: Exchange) -> Response:

@@ -6,43 +6,53 @@ Source: openai-python 3.54, `pagination.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
 
+from embedlib.serve.asgi import Response
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
-from embedlib.serve.jobs.database import Page
+from embedlib.serve.jobs.database import R
+from embedlib.serve.jobs.own_jobs import OwnRows
 
 LIMITS = ("after", "limit")
 """The parameters of every list."""
 
 
-class _Row(Protocol):
-    @property
-    def id(self) -> str: ...
+async def answer_page(
+    exchange: Exchange,
+    rows: OwnRows[R],
+    describe: Callable[[R], object],
+    *,
+    most: int,
+    usual: int,
+    is_descending: bool = True,
+    **equal: str | None,
+) -> Response:
+    """Answer with the page of a list that the parameters `after` and `limit` name.
 
-
-R = TypeVar("R", bound=_Row)
-
-
-def page_of(exchange: Exchange, *, most: int, usual: int) -> tuple[str | None, int]:
-    """Return the parameters `after` and `limit` of a request.
+    Args:
+        exchange: the request.
+        rows: of the list.
+        describe: returns a row as its dialect describes it.
+        most: rows of a page.
+        usual: of one without a limit.
+        is_descending: the newest first.
+        **equal: values that columns must have; None or empty: any.
 
     Raises:
-        HTTPError: the limit is no number, or out of range.
+        HTTPError: the limit is no number, or out of range; or there is no row `after`.
     """
     parameters = exchange.request.parameters()
     text = parameters.get("limit", str(usual))
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
         raise HTTPError.wrong_value("limit", text, f"it must be 1 to {most}")
-    return parameters.get("after"), int(text)
-
-
-def write_page(page: Page[R], describe: Callable[[R], object]) -> dict[str, object]:
-    """Return a list as OpenAI writes it."""
-    return {
+    page = await rows.page(
+        after=parameters.get("after"), limit=int(text), is_descending=is_descending, **equal
+    )
+    content = {
         "object": "list",
         "data": [describe(row) for row in page.rows],
         "first_id": page.rows[0].id if page.rows else None,
         "last_id": page.rows[-1].id if page.rows else None,
         "has_more": page.has_more,
     }
+    return await exchange.answer(content, len(page.rows))

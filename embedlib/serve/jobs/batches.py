@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import Page, insert, seen_by, select_page, update
+from embedlib.serve.jobs.database import Store
 from embedlib.serve.jobs.files import FileRow, FileStore
 from embedlib.serve.jobs.folder import DataFolder
 
@@ -86,20 +86,14 @@ class Progress:
     model: str | None = None
 
 
-_COLUMNS = ", ".join(item.name for item in fields(BatchRow))
-
-
-class BatchStore:
-    """Batches by id; called on the store's thread, inside its transactions.
-
-    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner.
-    """
+class BatchStore(Store[BatchRow]):
+    """The batches; their outputs are in the folder until they end, and then files."""
 
     def __init__(
         self, connection: sqlite3.Connection, folder: DataFolder, files: FileStore
     ) -> None:
         """Keep rows in a database, and outputs in a folder."""
-        self._connection = connection
+        super().__init__(connection, "batches", BatchRow, "batch", "GET /v1/batches lists them")
         self._folder = folder
         self._files = files
 
@@ -117,26 +111,7 @@ class BatchStore:
                 "purpose=batch",
                 param="input_file_id",
             )
-        insert(self._connection, "batches", asdict(row))
-
-    def get(self, batch_id: str, owner: str = "") -> BatchRow:
-        """Return a batch that an owner sees."""
-        condition, values = seen_by(owner)
-        found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM batches WHERE id = ? AND {condition}", [batch_id, *values]
-        ).fetchone()
-        if found is None:
-            raise HTTPError(
-                404, f"no batch {batch_id!r:.80} here; GET /v1/batches lists them", "missing"
-            )
-        return BatchRow(**found)
-
-    def list(self, owner: str = "", *, after: str | None, limit: int) -> Page[BatchRow]:
-        """Return a page of the batches that an owner sees, the newest first."""
-        rows, has_more = select_page(
-            self._connection, "batches", _COLUMNS, owner=owner, after=after, limit=limit
-        )
-        return Page([BatchRow(**row) for row in rows], has_more)
+        self.insert(row)
 
     def open(self, *, limit: int, now: float, but: Collection[str] = ()) -> Sequence[BatchRow]:
         """Return batches that have not ended: first those that only have to be, then the oldest.
@@ -148,7 +123,7 @@ class BatchStore:
         """
         places = ", ".join("?" * len(but))
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM (SELECT *, status = 'cancelling' OR expires_at <= ? "
+            f"SELECT {self._columns} FROM (SELECT *, status = 'cancelling' OR expires_at <= ? "
             "AS is_over FROM batches WHERE ended_at IS NULL) "
             f"WHERE is_over OR id NOT IN ({places}) "
             "ORDER BY is_over DESC, seq LIMIT ?",
@@ -158,7 +133,7 @@ class BatchStore:
 
     def begin(self, batch_id: str, num_total: int, now: int) -> None:
         """Record that the input is right; a batch that was cancelled meanwhile stays so."""
-        update(self._connection, "batches", batch_id, num_total=num_total, in_progress_at=now)
+        self.update(batch_id, num_total=num_total, in_progress_at=now)
         self._connection.execute(
             "UPDATE batches SET status = 'in_progress' WHERE id = ? AND status = 'validating'",
             [batch_id],
@@ -167,9 +142,7 @@ class BatchStore:
     def fail(self, batch_id: str, errors: Sequence[dict[str, Any]], now: int) -> None:
         """Record that the input is wrong, or that the server cannot go on with it."""
         self._keep_outputs(self.get(batch_id), now)
-        update(
-            self._connection,
-            "batches",
+        self.update(
             batch_id,
             status="failed",
             errors=json.dumps(list(errors)),
@@ -187,9 +160,7 @@ class BatchStore:
             self._folder.append(row.output_file_id, row.output_bytes, progress.output)
         if progress.errors:
             self._folder.append(row.error_file_id, row.error_bytes, progress.errors)
-        update(
-            self._connection,
-            "batches",
+        self.update(
             batch_id,
             input_offset=progress.input_offset,
             num_lines=row.num_lines + progress.num_lines,
@@ -213,7 +184,7 @@ class BatchStore:
                 400, f"the batch {batch_id} is {row.status}; there is nothing to cancel"
             )
         if row.status != "cancelling":
-            update(self._connection, "batches", batch_id, status="cancelling", cancelling_at=now)
+            self.update(batch_id, status="cancelling", cancelling_at=now)
         return self.get(batch_id)
 
     def finish(self, batch_id: str, end: End, now: int) -> None:
@@ -221,7 +192,7 @@ class BatchStore:
         self._keep_outputs(self.get(batch_id), now)
         times = {"completed": "completed_at", "expired": "expired_at", "cancelled": "cancelled_at"}
         values = {"status": end, "finalizing_at": now, "ended_at": now, times[end]: now}
-        update(self._connection, "batches", batch_id, **values)
+        self.update(batch_id, **values)
 
     def _keep_outputs(self, row: BatchRow, now: int) -> None:
         """Make files of the outputs of a batch that ends."""
@@ -233,7 +204,7 @@ class BatchStore:
                 self._folder.remove(file_id)
             else:
                 self._folder.append(file_id, num_bytes, b"")  # a killed server may have left more
-                self._files.add(
+                self._files.insert(
                     FileRow(
                         id=file_id,
                         purpose="batch_output",

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from embedlib.errors import ConfigError, first_line
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.folder import is_full
 
-T = TypeVar("T")
+
+class Row(Protocol):
+    """A row of a table, which is a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def id(self) -> str:
+        """By which it is found."""
+
+
+R = TypeVar("R", bound=Row)
 
 MAX_LOG_BYTES = 64 << 20
 """Of the write-ahead log, once its content is in the database."""
@@ -120,82 +131,117 @@ def open_database(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def seen_by(owner: str) -> tuple[str, list[str]]:
-    """Return the condition, and its values, for rows that an owner sees.
-
-    They are its own and those that nobody owns: they were made without a key. "" sees all.
-    """
-    return ("owner IN ('', ?)", [owner]) if owner else ("1", [])
-
-
 def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
     """Insert a row; names of tables and columns are ours, values are bound."""
     names, marks = ", ".join(values), ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", [*values.values()])
 
 
-def update(connection: sqlite3.Connection, table: str, row_id: str, **values: Any) -> None:
-    """Set columns of a row."""
-    names = ", ".join(f"{name} = ?" for name in values)
-    connection.execute(f"UPDATE {table} SET {names} WHERE id = ?", [*values.values(), row_id])
-
-
 @dataclass(frozen=True)
-class Page(Generic[T]):
+class Page(Generic[R]):
     """Some rows of a list."""
 
-    rows: Sequence[T]
+    rows: Sequence[R]
     has_more: bool
 
 
-def select_page(
-    connection: sqlite3.Connection,
-    table: str,
-    columns: str,
-    *,
-    owner: str,
-    after: str | None,
-    limit: int,
-    is_descending: bool = True,
-    **equal: str | None,
-) -> tuple[list[sqlite3.Row], bool]:
-    """Return rows of a table that an owner sees, and whether there are more behind them.
+class Store(Generic[R]):
+    """The rows of a table by id; called on the store's thread, inside its transactions.
 
-    Args:
-        connection: of the database.
-        table: its name.
-        columns: their names.
-        owner: as in `seen_by`.
-        after: the id behind which the page begins; None: the first page.
-        limit: rows at most.
-        is_descending: the newest first.
-        **equal: values that columns must have; None or empty: any.
-
-    Raises:
-        HTTPError: there is no row `after`.
+    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner: it
+    sees its own rows and those that nobody owns, which were made without a key. "" sees all.
     """
-    order, sign = ("DESC", "<") if is_descending else ("ASC", ">")
-    condition, values = seen_by(owner)
-    conditions: list[str] = [condition]
-    bound: list[object] = [*values]
-    for name, value in equal.items():
-        if value:
-            conditions.append(f"{name} = ?")
-            bound.append(value)
-    if after is not None:
-        found = connection.execute(
-            f"SELECT seq FROM {table} WHERE id = ? AND {condition}", [after, *values]
+
+    def __init__(
+        self, connection: sqlite3.Connection, table: str, row: type[R], noun: str, remedy: str
+    ) -> None:
+        """Keep rows in a database.
+
+        Args:
+            connection: of the database.
+            table: whose columns are the fields of the rows.
+            row: the type of the rows.
+            noun: what a row is, for messages.
+            remedy: what to do about an id that is not there.
+        """
+        self._connection = connection
+        self._table = table
+        self._row: Callable[..., R] = row
+        self._columns = ", ".join(item.name for item in fields(row))
+        self._noun, self._remedy = noun, remedy
+
+    def insert(self, row: R, **others: Any) -> None:
+        """Insert a row, with columns that are no fields of it."""
+        insert(self._connection, self._table, {**asdict(row), **others})
+
+    def update(self, row_id: str, **values: Any) -> None:
+        """Set columns of a row."""
+        names = ", ".join(f"{name} = ?" for name in values)
+        self._connection.execute(
+            f"UPDATE {self._table} SET {names} WHERE id = ?", [*values.values(), row_id]
+        )
+
+    def get(self, row_id: str, owner: str = "") -> R:
+        """Return a row that an owner sees."""
+        condition, values = _seen_by(owner)
+        found = self._connection.execute(
+            f"SELECT {self._columns} FROM {self._table} WHERE id = ? AND {condition}",
+            [row_id, *values],
         ).fetchone()
         if found is None:
-            raise HTTPError.wrong_value("after", after, "it must be an id of the list")
-        conditions.append(f"seq {sign} ?")
-        bound.append(found["seq"])
-    # The inner query reads no more of a row than it must: bodies and results may be large.
-    chosen = (
-        f"SELECT seq FROM {table} WHERE {' AND '.join(conditions)} ORDER BY seq {order} LIMIT ?"
-    )
-    rows = connection.execute(
-        f"SELECT {columns} FROM {table} WHERE seq IN ({chosen}) ORDER BY seq {order}",
-        [*bound, limit + 1],
-    ).fetchall()
-    return rows[:limit], len(rows) > limit
+            raise HTTPError(404, f"no {self._noun} {row_id!r:.80} here; {self._remedy}", "missing")
+        return self._row(**found)
+
+    def page(
+        self,
+        owner: str = "",
+        *,
+        after: str | None,
+        limit: int,
+        is_descending: bool = True,
+        **equal: str | None,
+    ) -> Page[R]:
+        """Return a page of the rows that an owner sees.
+
+        Args:
+            owner: sees them.
+            after: the id behind which the page begins; None: the first page.
+            limit: rows at most.
+            is_descending: the newest first.
+            **equal: values that columns must have; None or empty: any.
+
+        Raises:
+            HTTPError: there is no row `after`.
+        """
+        order, sign = ("DESC", "<") if is_descending else ("ASC", ">")
+        condition, values = _seen_by(owner)
+        conditions: list[str] = [condition]
+        bound: list[object] = [*values]
+        for name, value in equal.items():
+            if value:
+                conditions.append(f"{name} = ?")
+                bound.append(value)
+        if after is not None:
+            found = self._connection.execute(
+                f"SELECT seq FROM {self._table} WHERE id = ? AND {condition}", [after, *values]
+            ).fetchone()
+            if found is None:
+                raise HTTPError.wrong_value("after", after, "it must be an id of the list")
+            conditions.append(f"seq {sign} ?")
+            bound.append(found["seq"])
+        # The inner query reads no more of a row than it must: bodies and results may be large.
+        chosen = (
+            f"SELECT seq FROM {self._table} WHERE {' AND '.join(conditions)} "
+            f"ORDER BY seq {order} LIMIT ?"
+        )
+        rows = self._connection.execute(
+            f"SELECT {self._columns} FROM {self._table} WHERE seq IN ({chosen}) "
+            f"ORDER BY seq {order}",
+            [*bound, limit + 1],
+        ).fetchall()
+        return Page([self._row(**row) for row in rows[:limit]], len(rows) > limit)
+
+
+def _seen_by(owner: str) -> tuple[str, list[str]]:
+    """Return the condition, and its values, for rows that an owner sees."""
+    return ("owner IN ('', ?)", [owner]) if owner else ("1", [])

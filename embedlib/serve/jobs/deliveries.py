@@ -31,7 +31,7 @@ async def deliver(row: RequestRow, tools: Tools, sender: Sender) -> None:
     result = b""
     is_large = row.num_bytes > MAX_RESULT_BYTES
     if row.status == "SUCCEEDED" and not is_large:
-        result = await tools.read(lambda: requests.result(row.id))
+        result = await tools.read(lambda: requests.blob(row.id, "result"))
     body = write_body(row, result, tools.clock.now(), is_large=is_large)
     headers = [("X-BASETEN-REQUEST-ID", row.id)]
     if tools.options.webhook_secrets:
@@ -52,11 +52,15 @@ async def deliver(row: RequestRow, tools: Tools, sender: Sender) -> None:
     tools.write_span(_span(row, started, now, state))
     if failure is None:
         counts["delivered"] += 1
-        await tools.write(lambda: requests.delivered(row.id))
+        await tools.write(
+            lambda: requests.update(row.id, webhook_status="SUCCEEDED", webhook_at=None)
+        )
     elif state == "PENDING":
         at = now + FIRST_SECONDS * 2 ** (num_attempts - 1)
         counts["retried"] += 1
-        await tools.write(lambda: requests.deliver_again(row.id, num_attempts=num_attempts, at=at))
+        await tools.write(
+            lambda: requests.update(row.id, webhook_attempts=num_attempts, webhook_at=at)
+        )
     else:
         message = f"the webhook was not delivered in {num_attempts} attempts: {failure}"
         log.warning("request %s: %s", row.id, message)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import Page, insert, seen_by, select_page
-
-_COLUMNS = "id, purpose, filename, num_bytes, created_at, expires_at, owner"
+from embedlib.serve.jobs.database import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,53 +25,12 @@ class FileRow:
     """Who made it; empty: a server without keys."""
 
 
-class FileStore:
-    """Files by id; called on the store's thread, inside its transactions.
-
-    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner.
-    """
+class FileStore(Store[FileRow]):
+    """The files; their contents are in the folder."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Keep rows in a database; contents are in the folder."""
-        self._connection = connection
-
-    def add(self, row: FileRow) -> None:
-        """Add a file whose content is there."""
-        insert(self._connection, "files", asdict(row))
-
-    def get(self, file_id: str, owner: str = "") -> FileRow:
-        """Return a file that an owner sees."""
-        condition, values = seen_by(owner)
-        found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE id = ? AND {condition}", [file_id, *values]
-        ).fetchone()
-        if found is None:
-            raise HTTPError(
-                404, f"no file {file_id!r:.80} here; GET /v1/files lists them", "missing"
-            )
-        return FileRow(**found)
-
-    def list(
-        self,
-        owner: str = "",
-        *,
-        after: str | None,
-        limit: int,
-        purpose: str | None,
-        is_descending: bool,
-    ) -> Page[FileRow]:
-        """Return a page of the files that an owner sees."""
-        rows, has_more = select_page(
-            self._connection,
-            "files",
-            _COLUMNS,
-            owner=owner,
-            after=after,
-            limit=limit,
-            is_descending=is_descending,
-            purpose=purpose,
-        )
-        return Page([FileRow(**row) for row in rows], has_more)
+        """Keep rows in a database."""
+        super().__init__(connection, "files", FileRow, "file", "GET /v1/files lists them")
 
     def delete(self, file_id: str, owner: str = "") -> None:
         """Delete a file that an owner sees; its content is removed once this is on disk.
@@ -104,7 +60,7 @@ class FileStore:
             self._connection.execute("DELETE FROM files WHERE id = ?", [file_id])
         return ids
 
-    def ids(self) -> AbstractSet[str]:
+    def ids(self) -> set[str]:
         """Return the ids of all files, and of those that running batches write."""
         found = self._connection.execute(
             "SELECT id FROM files UNION SELECT output_file_id FROM batches WHERE ended_at IS NULL "

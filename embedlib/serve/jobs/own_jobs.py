@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from typing import Generic
 
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.batches import BatchRow
-from embedlib.serve.jobs.database import Page
+from embedlib.serve.jobs.database import Page, R, Store
 from embedlib.serve.jobs.files import FileRow
 from embedlib.serve.jobs.requests import RequestRow
+from embedlib.serve.jobs.thread import StoreThread
 from embedlib.serve.jobs.tools import Tools
 from embedlib.serve.jobs.uploads import Upload
 from embedlib.serve.jobs.worker import Worker
 
 READ_BYTES = 256 << 10
 """Of a file that is sent, at once in memory."""
+
+
+class OwnRows(Generic[R]):
+    """The rows of a store that one owner sees."""
+
+    def __init__(self, store: Store[R], thread: StoreThread, owner: str) -> None:
+        """Take the store, its thread, and the owner."""
+        self._store = store
+        self._thread = thread
+        self._owner = owner
+
+    async def get(self, row_id: str) -> R:
+        """Return a row."""
+        return await self._thread.run(lambda: self._store.get(row_id, self._owner))
+
+    async def page(
+        self, *, after: str | None, limit: int, is_descending: bool = True, **equal: str | None
+    ) -> Page[R]:
+        """Return a page of them, as `Store.page`."""
+        return await self._thread.run(
+            lambda: self._store.page(
+                self._owner, after=after, limit=limit, is_descending=is_descending, **equal
+            )
+        )
 
 
 class OwnJobs:
@@ -30,6 +56,9 @@ class OwnJobs:
         self._tools = tools
         self._worker = worker
         self._owner = owner
+        self.files = OwnRows(tools.files, tools.thread, owner)
+        self.batches = OwnRows(tools.batches, tools.thread, owner)
+        self.requests = OwnRows(tools.requests, tools.thread, owner)
 
     def now(self) -> float:
         """Return the Unix time."""
@@ -53,29 +82,9 @@ class OwnJobs:
         }
         return tools.metrics.now
 
-    # Files.
-
     def upload(self) -> Upload:
         """Return a file that is to be written."""
         return Upload(self._tools, self._owner)
-
-    async def file(self, file_id: str) -> FileRow:
-        """Return a file."""
-        return await self._tools.thread.run(lambda: self._tools.files.get(file_id, self._owner))
-
-    async def files(
-        self, *, after: str | None, limit: int, purpose: str | None, is_descending: bool
-    ) -> Page[FileRow]:
-        """Return a page of files."""
-        return await self._tools.thread.run(
-            lambda: self._tools.files.list(
-                self._owner,
-                after=after,
-                limit=limit,
-                purpose=purpose,
-                is_descending=is_descending,
-            )
-        )
 
     async def delete_file(self, file_id: str) -> None:
         """Delete a file, unless a batch reads it."""
@@ -84,7 +93,7 @@ class OwnJobs:
 
     async def read_file(self, file_id: str) -> tuple[FileRow, AsyncIterator[bytes]]:
         """Return a file and its content in parts; it may be deleted meanwhile."""
-        row = await self.file(file_id)
+        row = await self.files.get(file_id)
         path = self._tools.folder.file(row.id)
         if not await self._tools.thread.run(path.is_file):
             raise HTTPError(404, f"the content of {row.id} is gone from --data-dir", "missing")
@@ -104,30 +113,16 @@ class OwnJobs:
         finally:
             stream.close()
 
-    # Batches.
-
-    async def add_batch(self, row: BatchRow) -> BatchRow:
+    async def add_batch(self, row: BatchRow) -> None:
         """Accept a batch."""
 
-        def add() -> BatchRow:
+        def add() -> None:
             self._tools.folder.check_room()
             row.owner = self._owner
             self._tools.batches.add(row)
-            return row
 
         await self._tools.thread.write(add)
         self._worker.wake()
-        return row
-
-    async def batch(self, batch_id: str) -> BatchRow:
-        """Return a batch."""
-        return await self._tools.thread.run(lambda: self._tools.batches.get(batch_id, self._owner))
-
-    async def batches(self, *, after: str | None, limit: int) -> Page[BatchRow]:
-        """Return a page of batches, the newest first."""
-        return await self._tools.thread.run(
-            lambda: self._tools.batches.list(self._owner, after=after, limit=limit)
-        )
 
     async def cancel_batch(self, batch_id: str) -> BatchRow:
         """Cancel a batch that has not ended; it ends soon."""
@@ -138,8 +133,6 @@ class OwnJobs:
         self._worker.cancel(batch_id)
         return row
 
-    # Asynchronous requests.
-
     async def add_request(self, row: RequestRow, body: bytes) -> None:
         """Accept a request, if its webhook may go where it names."""
         if row.webhook is not None:
@@ -148,31 +141,17 @@ class OwnJobs:
         def add() -> None:
             self._tools.folder.check_room(len(body))
             row.owner = self._owner
-            self._tools.requests.add(row, body)
+            self._tools.requests.insert(row, body=body)
 
         await self._tools.thread.write(add)
         self._worker.wake()
-
-    async def request(self, request_id: str) -> RequestRow:
-        """Return a request."""
-        return await self._tools.thread.run(
-            lambda: self._tools.requests.get(request_id, self._owner)
-        )
-
-    async def requests(
-        self, *, after: str | None, limit: int, status: str | None
-    ) -> Page[RequestRow]:
-        """Return a page of requests, the newest first."""
-        return await self._tools.thread.run(
-            lambda: self._tools.requests.list(self._owner, after=after, limit=limit, status=status)
-        )
 
     async def result(self, request_id: str) -> tuple[RequestRow, bytes]:
         """Return a request, and its result; empty: it has none."""
 
         def read() -> tuple[RequestRow, bytes]:
             row = self._tools.requests.get(request_id, self._owner)
-            return row, self._tools.requests.result(request_id)
+            return row, self._tools.requests.blob(request_id, "result")
 
         return await self._tools.thread.run(read)
 

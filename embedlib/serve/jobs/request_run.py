@@ -32,7 +32,7 @@ _CODES: Final[Mapping[Kind, str]] = MappingProxyType(
 async def run_request(row: RequestRow, tools: Tools) -> None:
     """Answer a request that was taken. Cancelling the task leaves it to the next start."""
     requests, metrics = tools.requests, tools.metrics
-    body = await tools.read(lambda: requests.body(row.id))
+    body = await tools.read(lambda: requests.blob(row.id, "body"))
     started = tools.clock.now()
     answer = await tools.answer(row.path, body, row.id)
     now = tools.clock.now()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import HOST, Page, insert, seen_by, select_page, update
+from embedlib.serve.jobs.database import HOST, Store
 
 Status = Literal[
     "QUEUED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"
@@ -67,7 +66,6 @@ class Result:
     error_message: str | None = None
 
 
-_COLUMNS = ", ".join(item.name for item in fields(RequestRow))
 _DUE: Final = f"""
 WITH RECURSIVE hosts (host) AS (
     SELECT min({HOST}) FROM requests WHERE webhook_at IS NOT NULL
@@ -84,15 +82,18 @@ SELECT id FROM hosts JOIN requests ON seq IN (
 all that wait for one are read."""
 
 
-class RequestStore:
-    """Requests by id; called on the store's thread, inside its transactions.
-
-    A method with an owner raises `HTTPError` for an id that is not there, or not for this owner.
-    """
+class RequestStore(Store[RequestRow]):
+    """The asynchronous requests, with their bodies and then their results."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Keep rows in a database."""
-        self._connection = connection
+        super().__init__(
+            connection,
+            "requests",
+            RequestRow,
+            "request",
+            "it may have ended so long ago that it was deleted (--keep-jobs-hours)",
+        )
 
     def recover(self) -> None:
         """Queue again what ran when a server was killed."""
@@ -100,61 +101,21 @@ class RequestStore:
             "UPDATE requests SET status = 'QUEUED' WHERE status = 'IN_PROGRESS'"
         )
 
-    def add(self, row: RequestRow, body: bytes) -> None:
-        """Add a request."""
-        insert(self._connection, "requests", {**asdict(row), "body": body})
-
-    def get(self, request_id: str, owner: str = "") -> RequestRow:
-        """Return a request that an owner sees."""
-        condition, values = seen_by(owner)
-        found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM requests WHERE id = ? AND {condition}", [request_id, *values]
-        ).fetchone()
-        if found is None:
-            raise HTTPError(
-                404,
-                f"no request {request_id!r:.80} here; it may have ended so long ago that it was "
-                "deleted (--keep-jobs-hours)",
-                "missing",
-            )
-        return RequestRow(**found)
-
-    def body(self, request_id: str) -> bytes:
-        """Return the body of a request that has not ended."""
-        return self._blob("body", request_id)
-
-    def result(self, request_id: str) -> bytes:
-        """Return the result of a request; empty: it has none."""
-        return self._blob("result", request_id)
-
-    def _blob(self, column: Literal["body", "result"], request_id: str) -> bytes:
+    def blob(self, request_id: str, column: Literal["body", "result"]) -> bytes:
+        """Return the body of a request that has not ended, or its result; empty: it has none."""
         found = self._connection.execute(
             f"SELECT {column} FROM requests WHERE id = ?", [request_id]
         ).fetchone()
         blob: bytes | None = found[column] if found is not None else None
         return blob or b""
 
-    def list(
-        self, owner: str = "", *, after: str | None, limit: int, status: str | None = None
-    ) -> Page[RequestRow]:
-        """Return a page of the requests that an owner sees, the newest first."""
-        rows, has_more = select_page(
-            self._connection,
-            "requests",
-            _COLUMNS,
-            owner=owner,
-            after=after,
-            limit=limit,
-            status=status,
-        )
-        return Page([RequestRow(**row) for row in rows], has_more)
-
     def take(self, *, max_requests: int, max_bytes: int, now: float) -> Sequence[RequestRow]:
         """Mark the next requests as running and return them; at least one, if any is due."""
         # Left to itself SQLite takes the index of the status, and reads and sorts the whole queue.
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM requests INDEXED BY requests_queue WHERE status = 'QUEUED' "
-            "AND not_before <= ? AND queue_until > ? ORDER BY priority, seq LIMIT ?",
+            f"SELECT {self._columns} FROM requests INDEXED BY requests_queue "
+            "WHERE status = 'QUEUED' AND not_before <= ? AND queue_until > ? "
+            "ORDER BY priority, seq LIMIT ?",
             [now, now, max_requests],
         )
         taken: list[RequestRow] = []
@@ -162,7 +123,7 @@ class RequestStore:
             max_bytes -= row.num_bytes
             if taken and max_bytes < 0:
                 break
-            update(self._connection, "requests", row.id, status="IN_PROGRESS", status_at=now)
+            self.update(row.id, status="IN_PROGRESS", status_at=now)
             taken.append(row)
         return taken
 
@@ -249,21 +210,9 @@ class RequestStore:
                 break
         return chosen
 
-    def delivered(self, request_id: str) -> None:
-        """Record that a webhook was delivered."""
-        update(
-            self._connection, "requests", request_id, webhook_status="SUCCEEDED", webhook_at=None
-        )
-
-    def deliver_again(self, request_id: str, *, num_attempts: int, at: float) -> None:
-        """Record that a webhook is to be delivered once more."""
-        update(
-            self._connection, "requests", request_id, webhook_attempts=num_attempts, webhook_at=at
-        )
-
     def give_up_webhook(self, request_id: str, message: str) -> None:
         """Record that a webhook cannot be delivered; the result stays."""
-        update(self._connection, "requests", request_id, webhook_status="FAILED", webhook_at=None)
+        self.update(request_id, webhook_status="FAILED", webhook_at=None)
         self._connection.execute(
             "UPDATE requests SET status = 'WEBHOOK_FAILED', error_code = 'WEBHOOK_FAILED', "
             "error_message = ? WHERE id = ? AND status = 'SUCCEEDED'",

@@ -63,7 +63,7 @@ class Upload:
         if self._held_bytes >= PART_BYTES:
             await self._flush()
 
-    async def finish(self, *, purpose: str, filename: str, seconds: float) -> FileRow:
+    async def finish(self, *, filename: str, seconds: float) -> FileRow:
         """Make it a file, kept for some seconds; it is on disk when this returns.
 
         Raises:
@@ -74,7 +74,7 @@ class Upload:
         now = int(tools.clock.now())
         row = FileRow(
             id=self.id,
-            purpose=purpose,
+            purpose="batch",
             filename=filename,
             num_bytes=self.num_bytes,
             created_at=now,
@@ -84,7 +84,7 @@ class Upload:
 
         def add() -> None:
             tools.folder.sync()
-            tools.files.add(row)
+            tools.files.insert(row)
 
         # From here on it may be a file, even if nobody waits for the commit any more.
         self._is_kept = True

@@ -124,7 +124,7 @@ def request_row(request_id: str, now: float = 1_000_000.0, **fields: Any) -> Req
 async def add_file(jobs: Jobs, content: bytes) -> str:
     async with jobs.upload() as upload:
         await upload.write(content)
-        row = await upload.finish(purpose="batch", filename="in.jsonl", seconds=3600)
+        row = await upload.finish(filename="in.jsonl", seconds=3600)
     return row.id
 
 
@@ -139,18 +139,18 @@ async def lines_of(jobs: Jobs, file_id: str) -> list[Any]:
 
 async def ended_batch(jobs: Jobs, batch_id: str = "batch_1") -> BatchRow:
     async def has_ended() -> bool:
-        return (await jobs.batch(batch_id)).ended_at is not None
+        return (await jobs.batches.get(batch_id)).ended_at is not None
 
     await until(has_ended)
-    return await jobs.batch(batch_id)
+    return await jobs.batches.get(batch_id)
 
 
 async def request_that(jobs: Jobs, request_id: str, *states: str) -> RequestRow:
     async def is_there() -> bool:
-        return (await jobs.request(request_id)).status in states
+        return (await jobs.requests.get(request_id)).status in states
 
     await until(is_there)
-    return await jobs.request(request_id)
+    return await jobs.requests.get(request_id)
 
 
 def run(work: Awaitable[T]) -> T:

@@ -229,10 +229,10 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
 
         async def has_ended() -> bool:
             clock.advance(1.0)
-            return (await jobs.batch("batch_1")).ended_at is not None
+            return (await jobs.batches.get("batch_1")).ended_at is not None
 
         await until(has_ended)
-        row = await jobs.batch("batch_1")
+        row = await jobs.batches.get("batch_1")
         assert (row.num_completed, row.num_failed) == (3, 1)
         [line] = await lines_of(jobs, "file-err")
         assert (line["custom_id"], line["response"]["status_code"]) == ("r2", 500)
@@ -257,10 +257,10 @@ def test_what_was_not_tried_at_the_end_is_told(
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
 
         async def has_two() -> bool:
-            return (await jobs.batch("batch_1")).num_completed == 2
+            return (await jobs.batches.get("batch_1")).num_completed == 2
 
         await until(has_two)
-        assert (await jobs.batch("batch_1")).status == "in_progress"
+        assert (await jobs.batches.get("batch_1")).status == "in_progress"
         if end == "cancelled":
             assert (await jobs.cancel_batch("batch_1")).status == "cancelling"
         else:
@@ -358,10 +358,10 @@ def test_batches_whose_model_could_not_be_loaded_wait_for_a_new_start(
         assert (await ended_batch(jobs, "batch_found")).num_completed == 3
 
         async def has_one() -> bool:
-            return (await jobs.batch("batch_lost0")).num_completed == 1
+            return (await jobs.batches.get("batch_lost0")).num_completed == 1
 
         await until(has_one)
-        row = await jobs.batch("batch_lost0")
+        row = await jobs.batches.get("batch_lost0")
         assert (row.status, row.num_failed) == ("in_progress", 0)
         await jobs.cancel_batch("batch_lost1")
         assert (await ended_batch(jobs, "batch_lost1")).status == "cancelled"

@@ -180,10 +180,10 @@ def test_attempts_are_counted_and_a_busy_server_is_none(
 
         async def has_ended() -> bool:
             clock.advance(0.5)
-            return (await jobs.request("r")).ended_at is not None
+            return (await jobs.requests.get("r")).ended_at is not None
 
         await until(has_ended)
-        row = await jobs.request("r")
+        row = await jobs.requests.get("r")
         assert (row.status, row.num_attempts) == ("FAILED", 2)
         assert row.error_code == "MODEL_PREDICT_ERROR"
         waits = [times[place + 1] - times[place] for place in range(4)]
@@ -206,10 +206,10 @@ def test_a_request_that_waits_too_long_expires(make_jobs: MakeJobs, clock: FakeC
 
         async def has_ended() -> bool:
             clock.advance(10.0)
-            return (await jobs.request("r")).ended_at is not None
+            return (await jobs.requests.get("r")).ended_at is not None
 
         await until(has_ended)
-        row = await jobs.request("r")
+        row = await jobs.requests.get("r")
         assert (row.status, row.error_code) == ("EXPIRED", "REQUEST_EXPIRED")
         assert "max_time_in_queue_seconds = 100" in (row.error_message or "")
         assert row.ended_at is not None
@@ -227,20 +227,18 @@ def test_results_are_deleted_when_their_time_is_over(
         await jobs.add_request(request_row("r"), b"{}")
         async with jobs.upload() as upload:
             await upload.write(b"x")
-            row = await upload.finish(purpose="batch", filename="f", seconds=1000.0)
+            row = await upload.finish(filename="f", seconds=1000.0)
         jobs.start()
         await request_that(jobs, "r", "SUCCEEDED")
         assert (await jobs.result("r"))[1] == b"{}"
 
         async def is_gone() -> bool:
             clock.advance(20.0)
-            return not (
-                await jobs.files(after=None, limit=1, purpose=None, is_descending=True)
-            ).rows
+            return not (await jobs.files.page(after=None, limit=1)).rows
 
         await until(is_gone)
         with pytest.raises(Exception, match="--keep-jobs-hours"):
-            await jobs.request("r")
+            await jobs.requests.get("r")
         await until(lambda: not (tmp_path / "jobs" / "files" / row.id).exists())
         assert clock.time >= 1_001_000
         await jobs.close()
@@ -282,9 +280,9 @@ def test_a_look_at_the_queue_costs_the_same_however_long_it_is(tmp_path: Path) -
     with closing(open_database(tmp_path / "jobs.sqlite3")) as connection:
         store = RequestStore(connection)
         for number in range(2000):
-            store.add(request_row(f"r{number}"), b"{}")
-            store.add(request_row(f"w{number}", webhook="https://a/x", webhook_at=number), b"")
-        store.add(request_row("last", webhook="https://b:1?x/", webhook_at=9000), b"")
+            store.insert(request_row(f"r{number}"), body=b"{}")
+            store.insert(request_row(f"w{number}", webhook="https://a/x", webhook_at=number))
+        store.insert(request_row("last", webhook="https://b:1?x/", webhook_at=9000))
         num_steps = 0
 
         def count() -> None:

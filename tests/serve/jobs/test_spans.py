@@ -63,7 +63,7 @@ def test_each_run_and_each_delivery_is_told(make_jobs: MakeJobs, clock: FakeCloc
 
         async def is_delivered() -> bool:
             clock.advance(1.0)
-            return (await jobs.request("r")).webhook_status == "SUCCEEDED"
+            return (await jobs.requests.get("r")).webhook_status == "SUCCEEDED"
 
         await until(is_delivered)
         await jobs.close()

@@ -90,7 +90,7 @@ def test_a_batch_goes_on_after_a_crash_at_any_write(
         await request_that(jobs, "r", "SUCCEEDED", "FAILED")
         found = {"output": await lines_of(jobs, "file-out")}
         found["errors"] = await lines_of(jobs, "file-err")
-        row = await jobs.batch("batch_1")
+        row = await jobs.batches.get("batch_1")
         found["counts"] = [row.num_total, row.num_completed, row.num_failed, row.num_lines]
         found["result"] = [(await jobs.result("r"))[1]]
         await jobs.close()
@@ -173,8 +173,8 @@ def test_nothing_is_acknowledged_that_is_not_on_disk(tmp_path: Path) -> None:
         await jobs.cancel_batch("batch_1")
         shutil.copytree(tmp_path / "jobs", tmp_path / "copy")
         copy = open_jobs(tmp_path / "copy")
-        assert (await copy.file(file_id)).num_bytes == len(input_of(1))
-        assert (await copy.batch("batch_1")).status == "cancelling"
+        assert (await copy.files.get(file_id)).num_bytes == len(input_of(1))
+        assert (await copy.batches.get("batch_1")).status == "cancelling"
         await copy.count()
         assert copy.metrics.now["async", "queued"] == 50
         await copy.close()
@@ -217,7 +217,7 @@ def test_one_write_that_fails_leaves_the_others_of_its_commit(tmp_path: Path) ->
         assert found[0] is found[2] is None
 
         def add_and_fail() -> None:
-            jobs._tools.requests.add(request_row("c"), b"{}")
+            jobs._tools.requests.insert(request_row("c"), body=b"{}")
             raise KeyError("half of it was written")
 
         with pytest.raises(KeyError):
@@ -338,7 +338,7 @@ def test_sqlite_without_room_is_a_full_disk(tmp_path: Path) -> None:
         assert caught.value.status == 507
         connection.execute(f"PRAGMA max_page_count={1 << 30}")
         await jobs.add_request(request_row("r"), b"x" * 1_000_000)
-        assert (await jobs.request("r")).status == "QUEUED"
+        assert (await jobs.requests.get("r")).status == "QUEUED"
         await jobs.close()
 
     run(work())
@@ -354,11 +354,11 @@ def test_jobs_wait_for_a_full_disk_and_lose_nothing(
             patched.setattr(DataFolder, "append", full)
             jobs.start()
             await until(lambda: jobs.metrics.is_blocked)
-            assert (await jobs.batch("batch_1")).ended_at is None
+            assert (await jobs.batches.get("batch_1")).ended_at is None
 
         async def has_ended() -> bool:
             clock.advance(5.0)
-            return (await jobs.batch("batch_1")).ended_at is not None
+            return (await jobs.batches.get("batch_1")).ended_at is not None
 
         await until(has_ended)
         assert not jobs.metrics.is_blocked

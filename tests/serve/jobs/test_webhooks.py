@@ -75,10 +75,10 @@ def policy(*allowed: str) -> Policy:
 async def delivered(jobs: Jobs, clock: FakeClock, request_id: str, status: str) -> Any:
     async def is_there() -> bool:
         clock.advance(1.0)
-        return (await jobs.request(request_id)).webhook_status == status
+        return (await jobs.requests.get(request_id)).webhook_status == status
 
     await until(is_there)
-    return await jobs.request(request_id)
+    return await jobs.requests.get(request_id)
 
 
 def test_a_result_is_delivered_and_signed(make_jobs: MakeJobs, clock: FakeClock) -> None:
