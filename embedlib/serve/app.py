@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from functools import partial
-from time import perf_counter, time
+from time import perf_counter
 from types import MappingProxyType
 from typing import Final
 
@@ -19,21 +18,17 @@ from embedlib.serve.asgi import Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.background import Background
 from embedlib.serve.bodies import BodyReader
 from embedlib.serve.catalog import Catalog, ServedModel
-from embedlib.serve.deadline import seconds_left
 from embedlib.serve.destinations import Destinations
 from embedlib.serve.dialects.dialect import OPENAI, Route
-from embedlib.serve.endable import Endable
-from embedlib.serve.errors import ClientGoneError, HTTPError, describe
+from embedlib.serve.errors import ClientGoneError, HTTPError
 from embedlib.serve.exchange import Exchange, Shared
-from embedlib.serve.hosts import check_host, check_page
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.spans import write_nowhere
 from embedlib.serve.keys import Keys
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.routes import COMPUTING, find_route
+from embedlib.serve.routes import COMPUTING, check_entrance, find_route
 from embedlib.serve.tracing import Tracing
-from embedlib.serve.wire import check_encoding
 
 LOAD_SECONDS = 2.0
 """That the end of a server waits for a model which it is loading."""
@@ -77,11 +72,7 @@ class Application:
         self._keys = Keys(options.api_keys)
         self._log = log
         self._tracing = tracing
-        self._bodies = BodyReader(
-            max_bytes=options.max_body_bytes,
-            max_held_bytes=options.max_held_bytes,
-            seconds=options.body_seconds,
-        )
+        self._bodies = BodyReader(options)
         encoder = ThreadPoolExecutor(1, "embedlib-serve-encode")
         self._shared = Shared(self.catalog, options, encoder, self.metrics, self.destinations)
         if options.data_dir is not None:
@@ -180,7 +171,7 @@ class Application:
     async def answer(self, request: Request, receive: Receive, send: Send) -> None:
         """Answer a request; the same object may come again, with the same head."""
         started = perf_counter()
-        exchange = Exchange(request, b"", self._shared, request_id_of(request))
+        exchange = Exchange(request, b"", self._shared, request_id_of(request), OPENAI.respond)
         route: Route | None = None
         error: HTTPError | None = None
         self.metrics.num_inflight += 1
@@ -188,15 +179,11 @@ class Application:
             try:
                 if request.entrance is not None:
                     route, exchange.rest, exchange.owner = request.entrance
+                    exchange.refuse = route.dialect.respond
                 else:
                     route, exchange.rest = find_route(request)
-                    host = request.headers.get("host")
-                    check_host(request.method, host, self.options.allowed_hosts)
-                    check_page(request.method, request.headers)
-                    if route.needs_key:
-                        exchange.owner = self._keys.check(request.headers)
-                    if route.body is not None:
-                        check_encoding(request.headers)
+                    exchange.refuse = route.dialect.respond
+                    exchange.owner = check_entrance(route, request, self._keys, self.options)
                     request.entrance = route, exchange.rest, exchange.owner
                 if route.keeps_jobs:
                     _ = exchange.jobs  # told before the body is read
@@ -207,8 +194,7 @@ class Application:
                 return
             except (Exception, asyncio.CancelledError) as raised:
                 error = self._error_of(raised, exchange)
-                refuse = exchange.refuse or (route.dialect if route else OPENAI).respond
-                response = refuse(error)
+                response = exchange.refuse(error)
             headers = headers_of(exchange, response.status)
             if request.direct is None or not response.send_directly(request.direct, headers):
                 with suppress(OSError):  # the client has left meanwhile
@@ -227,38 +213,15 @@ class Application:
             return HTTPError(
                 503, "the server ended before this was computed; send it again", "unavailable"
             )
-        error = describe(raised, exchange.work.field)
-        if error.kind == "internal":
-            logging.getLogger(__name__).exception("request %s", exchange.request_id)
-        return error
+        return exchange.error_of(raised)
 
     async def _handle(self, route: Route, exchange: Exchange, receive: Receive) -> Response:
-        """Read the body and run the handler, until the client leaves or its deadline passes.
-
-        Raises:
-            ClientGoneError: the client has left.
-            HTTPError: what the handler raised, or the deadline has passed.
-        """
         if route.method == "GET":
             return await route.handle(exchange)
         if route.takes_parts:
             exchange.parts = exchange.counted(self._bodies.parts(exchange.request, receive))
             return await route.handle(exchange)
-        with Endable() as block:
-            body = self._bodies.take(exchange.request)
-            if body is None:
-                body = await self._bodies.read(exchange.request, receive, block)
-            exchange.body = body
-            exchange.num_body_bytes = len(body)
-            try:
-                # Whichever comes first ends the handler; it drops its texts before it ends.
-                block.end_without_client(exchange.request.direct, receive)
-                limit = seconds_left(exchange.request.headers, time())
-                if limit is not None:
-                    block.end_after(limit, partial(HTTPError.too_late, limit))
-                return await route.handle(exchange)
-            finally:
-                self._bodies.release(body)
+        return await self._bodies.answer(exchange, receive, route.handle)
 
     def _count(
         self, exchange: Exchange, response: Response, error: HTTPError | None, seconds: float

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from time import time
+from typing import TypeVar
 
 from embedlib.serve.asgi import Receive, Request
+from embedlib.serve.deadline import seconds_left
 from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError
+from embedlib.serve.exchange import Exchange
+from embedlib.serve.options import ServeOptions
+
+T = TypeVar("T")
 
 
 class BodyReader:
     """Reads bodies within bounds: of each one, of all that are held, and in time."""
 
-    def __init__(self, *, max_bytes: int, max_held_bytes: int, seconds: float) -> None:
-        """Set the bounds.
-
-        Args:
-            max_bytes: of one body.
-            max_held_bytes: of the bodies of all requests that are not answered yet.
-            seconds: in which a body must arrive.
-        """
-        self._max_bytes = max_bytes
-        self._max_held_bytes = max_held_bytes
-        self._seconds = seconds
+    def __init__(self, options: ServeOptions) -> None:
+        """Take the bounds."""
+        self._options = options
         self.held_bytes = 0
         """Of all requests; whoever read a body gives its bytes back with `release`."""
+
+    async def answer(
+        self, exchange: Exchange, receive: Receive, handle: Callable[[Exchange], Awaitable[T]]
+    ) -> T:
+        """Read the body and run a handler, until the client leaves or its deadline passes.
+
+        Raises:
+            ClientGoneError: the client has left.
+            HTTPError: what the handler raised, the body is refused, or the deadline has passed.
+        """
+        request = exchange.request
+        with Endable() as block:
+            body = self.take(request)
+            if body is None:
+                body = await self.read(request, receive, block)
+            exchange.body = body
+            exchange.num_body_bytes = len(body)
+            try:
+                # Whichever comes first ends the handler; it drops its texts before it ends.
+                block.end_without_client(request.direct, receive)
+                limit = seconds_left(request.headers, time())
+                if limit is not None:
+                    block.end_after(limit, partial(HTTPError.too_late, limit))
+                return await handle(exchange)
+            finally:
+                self.release(body)
 
     def take(self, request: Request) -> bytes | None:
         """Return a body of which all is there, held as by `read`; None: it must be read.
@@ -50,7 +76,7 @@ class BodyReader:
             ClientGoneError: the client has left.
         """
         declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
+        if declared.isdigit() and int(declared) > self._options.max_body_bytes:
             raise self._too_large(int(declared))
         parts: list[bytes] = []
         size = 0
@@ -72,12 +98,12 @@ class BodyReader:
         Raises:
             HTTPError: it is too large, or too much is held already.
         """
-        if size > self._max_bytes:
+        if size > self._options.max_body_bytes:
             raise self._too_large(size)
-        if self.held_bytes + num_bytes > self._max_held_bytes:
+        if self.held_bytes + num_bytes > self._options.max_held_bytes:
             raise HTTPError.overloaded(
                 f"{self.held_bytes + num_bytes:,} bytes of requests wait for an answer, the limit "
-                f"is {self._max_held_bytes:,}; send fewer at a time",
+                f"is {self._options.max_held_bytes:,}; send fewer at a time",
                 seconds=1,
             )
         self.held_bytes += num_bytes
@@ -100,7 +126,7 @@ class BodyReader:
         rest = None if request.direct is None else request.direct.take_body()
         if rest is not None:
             return rest, True
-        limit = block.end_after(self._seconds, self._late)
+        limit = block.end_after(self._options.body_seconds, self._late)
         message = await receive()
         limit.cancel()
         if message["type"] == "http.disconnect":
@@ -116,14 +142,15 @@ class BodyReader:
     def _late(self) -> HTTPError:
         return HTTPError(
             408,
-            f"the body did not arrive within {self._seconds:g} seconds; send it at once",
+            f"the body did not arrive within {self._options.body_seconds:g} seconds; send it at "
+            "once",
             "timeout",
         )
 
     def _too_large(self, size: int) -> HTTPError:
         return HTTPError(
             413,
-            f"the body has {size:,} bytes or more, the limit is {self._max_bytes:,}; send fewer "
-            "texts at a time, or start the server with a higher --max-body-mb",
+            f"the body has {size:,} bytes or more, the limit is {self._options.max_body_bytes:,}; "
+            "send fewer texts at a time, or start the server with a higher --max-body-mb",
             "too_large",
         )

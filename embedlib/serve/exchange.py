@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from embedlib.serve.asgi import JSON, Request, Response
 from embedlib.serve.catalog import Catalog, ServedModel, Task
 from embedlib.serve.compute import Work
 from embedlib.serve.destinations import Destinations
-from embedlib.serve.errors import HTTPError
+from embedlib.serve.errors import HTTPError, describe
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.metrics import Metrics
@@ -71,6 +72,8 @@ class Exchange(msgspec.Struct):
     body: bytes
     shared: Shared
     request_id: str
+    refuse: Callable[[HTTPError], Response]
+    """Returns the response of an error, as the dialect of the route words it."""
     rest: str = ""
     """The part of the path behind the route's own, of a route for many paths."""
     model: ServedModel | None = None
@@ -83,8 +86,6 @@ class Exchange(msgspec.Struct):
 
     owner: str = ""
     """Whose jobs it sees, as `Keys.check` returns it."""
-    refuse: Callable[[HTTPError], Response] | None = None
-    """Returns the response of an error; None: the dialect of the route does."""
 
     @property
     def jobs(self) -> OwnJobs:
@@ -111,6 +112,13 @@ class Exchange(msgspec.Struct):
         if self.model is not None and work.lane is not None:
             self.shared.metrics.answered(self.model, work.lane, work.usage, seconds)
 
+    def error_of(self, raised: BaseException) -> HTTPError:
+        """Return what is told of an exception that is being handled; a bug is told by the log."""
+        error = describe(raised, self.work.field)
+        if error.kind == "internal":
+            logging.getLogger(__name__).exception("request %s", self.request_id)
+        return error
+
     async def counted(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the parts of the body, and count their bytes."""
         async for part in parts:
@@ -123,8 +131,7 @@ class Exchange(msgspec.Struct):
         Raises:
             HTTPError: a field is wrong.
         """
-        small = len(self.body) <= MAX_BYTES_IN_LOOP
-        found = decode(self.body, kind) if small else await self.decode(kind)
+        found = await self.decode(kind)
         self.work.lane = self._lane(found.lane)
         return found
 
@@ -178,9 +185,7 @@ class Exchange(msgspec.Struct):
             content: what it says, or a function that makes it there.
             num_rows: of it.
         """
-        if num_rows <= MAX_ROWS_IN_LOOP:
-            return Response(_written(content))
-        return Response(await self.in_thread(partial(_written, content)))
+        return Response(await self.make(partial(_written, content), num_rows))
 
     async def make(self, make: Callable[[], T], num_rows: int) -> T:
         """Return what a function makes of rows; of many by a thread."""

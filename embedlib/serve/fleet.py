@@ -16,26 +16,20 @@ from embedlib.serve.app import Application, headers_of
 from embedlib.serve.asgi import Message, Receive, Request, Response, Scope, Send
 from embedlib.serve.bodies import BodyReader
 from embedlib.serve.catalog import Task
-from embedlib.serve.deadline import seconds_left
-from embedlib.serve.dialects.dialect import OPENAI, Handle, Route
-from embedlib.serve.endable import Endable
-from embedlib.serve.errors import ClientGoneError, HTTPError, describe
+from embedlib.serve.dialects.dialect import Handle, Route
+from embedlib.serve.errors import ClientGoneError, HTTPError
 from embedlib.serve.exchange import Exchange
-from embedlib.serve.hosts import check_host, check_page
 from embedlib.serve.keys import Keys
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.remote import ElsewhereError, RemoteModels
-from embedlib.serve.routes import find_route
+from embedlib.serve.routes import check_entrance, find_route
 from embedlib.serve.sessions import engine_of
-from embedlib.serve.wire import check_encoding
 
 __all__ = [
-    "OPENAI",
     "Application",
     "BodyReader",
     "ClientGoneError",
     "ElsewhereError",
-    "Endable",
     "Exchange",
     "HTTPError",
     "Handle",
@@ -51,15 +45,11 @@ __all__ = [
     "Send",
     "ServeFleet",
     "Task",
-    "check_encoding",
-    "check_host",
-    "check_page",
-    "describe",
+    "check_entrance",
     "engine_of",
     "find_fleet",
     "find_route",
     "headers_of",
-    "seconds_left",
 ]
 
 ENTRY_POINT_GROUP = "embedlib.fleets"

@@ -18,7 +18,7 @@ from embedlib.serve.app import request_id_of
 from embedlib.serve.asgi import Request, Response
 from embedlib.serve.catalog import Catalog, ServedModel, Task, Tasks, still_loading
 from embedlib.serve.destinations import Destinations
-from embedlib.serve.dialects.dialect import Handle
+from embedlib.serve.dialects.dialect import OPENAI, Handle
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.metrics import Metrics
@@ -152,7 +152,8 @@ class RemoteModels:
             answer_part: answers a part of the body, of a route that divides it.
         """
         request_id = request_id_of(request)
-        return _RemoteExchange(request, b"", self._shared, request_id, answer_part=answer_part)
+        given = (request, b"", self._shared, request_id, OPENAI.respond)
+        return _RemoteExchange(*given, answer_part=answer_part)
 
     async def choose(self, handle: Handle, exchange: Exchange) -> Response:
         """Run a handler, when the tasks are known that its choice of a model needs.

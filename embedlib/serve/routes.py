@@ -24,7 +24,11 @@ from embedlib.serve.dialects import (
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
+from embedlib.serve.hosts import check_host, check_page
+from embedlib.serve.keys import Keys
 from embedlib.serve.openapi import describe_routes
+from embedlib.serve.options import ServeOptions
+from embedlib.serve.wire import check_encoding
 
 COMPUTING: tuple[Route, ...] = (
     *openai.ROUTES,
@@ -70,6 +74,20 @@ _SYNC = re.compile(
 )
 """What stands in front of a model's own paths in Baseten's: the deployment, of which there is one
 here. Source: the reference of its inference API."""
+
+
+def check_entrance(route: Route, request: Request, keys: Keys, options: ServeOptions) -> str:
+    """Check who sends a request to a route, and how; return whose jobs it sees, as `Keys.check`.
+
+    Raises:
+        HTTPError: it may not enter.
+    """
+    check_host(request.method, request.headers.get("host"), options.allowed_hosts)
+    check_page(request.method, request.headers)
+    owner = keys.check(request.headers) if route.needs_key else ""
+    if route.body is not None:
+        check_encoding(request.headers)
+    return owner
 
 
 def find_route(request: Request) -> tuple[Route, str]:

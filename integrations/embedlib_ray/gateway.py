@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from time import time
 from typing import Any
 
 import msgspec
@@ -19,11 +18,9 @@ import msgspec
 from embedlib.errors import first_line
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import (
-    OPENAI,
     BodyReader,
     ClientGoneError,
     ElsewhereError,
-    Endable,
     Exchange,
     Handle,
     HTTPError,
@@ -36,13 +33,9 @@ from embedlib.serve.fleet import (
     Scope,
     Send,
     Task,
-    check_encoding,
-    check_host,
-    check_page,
-    describe,
+    check_entrance,
     find_route,
     headers_of,
-    seconds_left,
 )
 from embedlib_ray.replica import Answer, Call
 
@@ -87,11 +80,7 @@ class Gateway:
         self._options = options
         self._are_awake = are_awake
         self._keys = Keys(options.api_keys)
-        self._bodies = BodyReader(
-            max_bytes=options.max_body_bytes,
-            max_held_bytes=options.max_held_bytes,
-            seconds=options.body_seconds,
-        )
+        self._bodies = BodyReader(options)
         named = {name: sources.get(name, "") for name in lanes}
         self._models = RemoteModels(named, options, self._ask_tasks)
 
@@ -109,15 +98,13 @@ class Gateway:
             return
         request = Request.from_scope(scope)
         exchange = self._models.exchange(request, self._answer_part)
-        route: Route | None = None
         answer: Response | Answer
         try:
             route, exchange.rest = find_route(request)
-            host = request.headers.get("host")
-            check_host(request.method, host, self._options.allowed_hosts)
-            check_page(request.method, request.headers)
-            if route.needs_key:
-                self._keys.check(request.headers)
+            exchange.refuse = route.dialect.respond
+            check_entrance(route, request, self._keys, self._options)
+            if route.keeps_jobs:
+                _ = exchange.jobs  # refused: there are none
             call = Call(
                 method=request.method,
                 path=request.path,
@@ -126,16 +113,15 @@ class Gateway:
                 body=b"",
                 client=scope.get("client"),
             )
-            answer = await self._answer(route, exchange, call, receive)
+            answer = await self._bodies.answer(
+                exchange, receive, partial(self._answer, route, call)
+            )
         except ClientGoneError:
             return
         except _PartRefusedError as refused:
             answer = refused.answer
         except Exception as raised:
-            error = describe(raised, exchange.work.field)
-            if error.kind == "internal":
-                logging.getLogger(__name__).exception("request %s", exchange.request_id)
-            answer = (exchange.refuse or (route.dialect if route else OPENAI).respond)(error)
+            answer = exchange.refuse(exchange.error_of(raised))
         with suppress(OSError):  # the client has left meanwhile
             if isinstance(answer, Response):
                 await answer.send(send, _without_id(headers_of(exchange, answer.status)))
@@ -144,33 +130,15 @@ class Gateway:
             await send({"type": "http.response.start", **head})
             await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(
-        self, route: Route, exchange: Exchange, call: Call, receive: Receive
-    ) -> Response | Answer:
-        """Answer a request, until the client leaves or its deadline passes.
+    async def _answer(self, route: Route, call: Call, exchange: Exchange) -> Response | Answer:
+        """Answer a request whose body is there.
 
         Raises:
-            ClientGoneError: the client has left.
-            HTTPError: there is no such model, a field is wrong, or the deadline has passed.
+            HTTPError: there is no such model, or a field is wrong.
         """
-        if route.keeps_jobs:
-            _ = exchange.jobs  # refused: there are none
-        with Endable() as block:
-            if route.body is not None:
-                check_encoding(exchange.request.headers)
-            if route.method == "POST":
-                exchange.body = await self._bodies.read(exchange.request, receive, block)
-            body = exchange.body
-            try:
-                block.end_without_client(exchange.request.direct, receive)
-                limit = seconds_left(exchange.request.headers, time())
-                if limit is not None:
-                    block.end_after(limit, partial(HTTPError.too_late, limit))
-                if route.method == "GET":
-                    return await self._get(route, exchange, call)
-                return await self._post(route, exchange, replace(call, body=body))
-            finally:
-                self._bodies.release(body)
+        if route.method == "GET":
+            return await self._get(route, exchange, call)
+        return await self._post(route, exchange, replace(call, body=exchange.body))
 
     async def _get(self, route: Route, exchange: Exchange, call: Call) -> Response | Answer:
         """Answer what has no body: all replicas together, one, or none."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from embedlib.serve import ServeOptions
 from embedlib.serve.asgi import Request
 from embedlib.serve.bodies import BodyReader
 from embedlib.serve.endable import Endable
@@ -37,7 +38,7 @@ def read(reader: BodyReader, *messages: dict[str, Any]) -> bytes:
 
 
 def test_bodies_are_held_until_they_are_answered() -> None:
-    reader = BodyReader(max_bytes=8, max_held_bytes=10, seconds=30)
+    reader = BodyReader(ServeOptions(max_body_bytes=8, max_held_bytes=10))
     first = read(reader, part(3, more=True), part(5))
     assert first == b"x" * 8
     with pytest.raises(HTTPError, match="11 bytes of requests wait for an answer, the limit is 10"):
@@ -60,7 +61,8 @@ def test_bodies_are_held_until_they_are_answered() -> None:
 def test_nothing_is_held_of_a_body_that_is_given_up(
     messages: list[dict[str, Any]], error: type[Exception], status: int | None
 ) -> None:
-    reader = BodyReader(max_bytes=8, max_held_bytes=10, seconds=0 if status == 408 else 30)
+    seconds = 0 if status == 408 else 30
+    reader = BodyReader(ServeOptions(max_body_bytes=8, max_held_bytes=10, body_seconds=seconds))
     with pytest.raises(error) as caught:
         read(reader, *messages)
     assert getattr(caught.value, "status", None) == status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from embedlib.serve.errors import Kind
+from embedlib.serve.errors import HTTPError, Kind
 
 BUSY_SECONDS = 1.0
 """Before a request is tried again that the server was too busy for, unless the answer says."""
@@ -19,13 +19,15 @@ class Answer:
     """Of HTTP, as the request's route would answer."""
     body: bytes
     """JSON on one line."""
-    kind: Kind | None = None
-    """Of the error; None: there is none."""
-    message: str = ""
-    """Of the error."""
-    retry_seconds: float | None = None
+    error: HTTPError | None = None
+    """That the body tells of."""
     num_tokens: int = 0
     model: str = ""
+
+    @property
+    def kind(self) -> Kind | None:
+        """Of the error."""
+        return None if self.error is None else self.error.kind
 
     @property
     def is_busy(self) -> bool:
@@ -35,7 +37,8 @@ class Answer:
     @property
     def busy_seconds(self) -> float:
         """The time before the request is tried again if the server was too busy."""
-        return self.retry_seconds or BUSY_SECONDS
+        seconds = None if self.error is None else self.error.retry_seconds
+        return seconds or BUSY_SECONDS
 
     @property
     def is_not_loaded(self) -> bool:

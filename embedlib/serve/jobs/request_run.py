@@ -76,9 +76,9 @@ def _seconds_to_wait(row: RequestRow, answer: Answer) -> float:
 
 
 def _result(answer: Answer) -> Result:
-    if answer.kind is not None:
-        code = _CODES.get(answer.kind, "MODEL_INVALID_INPUT")
-        return Result("FAILED", answer.status, None, answer.model, code, answer.message)
+    if answer.error is not None:
+        code = _CODES.get(answer.error.kind, "MODEL_INVALID_INPUT")
+        return Result("FAILED", answer.status, None, answer.model, code, answer.error.message)
     if len(answer.body) > MAX_RESULT_BYTES:
         message = (
             f"the result has {len(answer.body):,} bytes, the limit is {MAX_RESULT_BYTES:,}; send "

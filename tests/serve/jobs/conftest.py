@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from embedlib.serve import ServeOptions
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchRow
 from embedlib.serve.jobs.jobs import Jobs
@@ -63,7 +64,7 @@ def ok(body: bytes, **facts: Any) -> Answer:
 def error(status: int, kind: Any, **facts: Any) -> Answer:
     """The answer of a request that is refused."""
     body = json.dumps({"error": {"message": kind}}).encode()
-    return Answer(status=status, body=body, kind=kind, message=str(kind), **facts)
+    return Answer(status=status, body=body, error=HTTPError(status, str(kind), kind, **facts))
 
 
 async def echo(path: str, body: bytes, request_id: str) -> Answer:

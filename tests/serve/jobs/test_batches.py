@@ -127,7 +127,16 @@ def test_every_endpoint_is_a_route() -> None:
 def test_a_route_that_is_gone_is_an_answer(keeper: Client) -> None:
     answer = keeper.run(Background((), keeper.application._shared).answer("/old", b"{}", "r"))
     assert (answer.status, answer.kind) == (404, "no_route")
-    assert "is not there any more" in answer.message
+    assert "is not there any more" in str(answer.error)
+
+
+@pytest.mark.parametrize("body", [{"texts": []}, {"texts": 1}, {"documents": []}])
+def test_a_line_is_refused_in_the_words_of_its_route(keeper: Client, body: Any) -> None:
+    """Those of `/rerank` depend on the field."""
+    body["query"] = "q"
+    answering = Background(COMPUTING, keeper.application._shared)
+    answer = keeper.run(answering.answer("/rerank", json.dumps(body).encode(), "r"))
+    assert (answer.status, json.loads(answer.body)) == keeper.refuse("/rerank", body)
 
 
 def test_a_query_overtakes_a_batch(

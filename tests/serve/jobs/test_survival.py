@@ -98,7 +98,7 @@ def test_a_batch_goes_on_after_a_crash_at_any_write(
 
     async def answer(path: str, body: bytes, request_id: str) -> Answer:
         if body.endswith(b'3"}'):
-            return Answer(status=400, body=b'{"error":{}}', kind="invalid")
+            return Answer(status=400, body=b'{"error":{}}', error=HTTPError(400, "?"))
         return ok(body)
 
     async def work() -> None:
