@@ -88,7 +88,7 @@ class Endable:
         if self._error is not None and isinstance(error, asyncio.CancelledError):
             if sys.version_info >= (3, 11):
                 self._task.uncancel()
-            raise self._error from None
+            raise vars(self).pop("_error") from None  # kept, it would be part of a cycle
 
 
 async def _until_gone(receive: Receive) -> None:

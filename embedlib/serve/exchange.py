@@ -117,6 +117,9 @@ class Exchange(msgspec.Struct):
         error = describe(raised, self.work.field)
         if error.kind == "internal":
             logging.getLogger(__name__).exception("request %s", self.request_id)
+        # They lead to the frames that hold this error and the body, which then wait for the garbage
+        # collector; it seldom comes (`server.GC_OBJECTS`).
+        raised.__traceback__ = raised.__context__ = raised.__cause__ = None
         return error
 
     async def counted(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import logging
@@ -11,7 +12,7 @@ import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,7 +34,7 @@ from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
 from embedlib.serve.dialects.dialect import OPENAI
 from embedlib.serve.endable import Endable
-from embedlib.serve.errors import HTTPError
+from embedlib.serve.errors import ClientGoneError, HTTPError
 from embedlib.serve.estimate import Rate, TokenEstimate
 from embedlib.serve.fault_log import fault_log
 from embedlib.serve.hosts import check_host
@@ -668,6 +669,25 @@ def test_a_body_in_many_parts_keeps_one_timer() -> None:
     asyncio.run(work())
 
 
+def test_a_block_that_was_ended_does_not_wait_for_the_garbage_collector() -> None:
+    async def end() -> None:
+        with Endable() as block:
+            block.end(ClientGoneError())
+            await asyncio.Event().wait()
+
+    async def work() -> list[Any]:
+        with suppress(ClientGoneError):
+            await end()
+        return [each for each in gc.get_objects() if isinstance(each, ClientGoneError)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(work()) == []
+    finally:
+        gc.enable()
+
+
 def test_a_model_that_cannot_be_closed_keeps_no_other_open() -> None:
     first, second = fake_embedder(), fake_embedder()
     stream = io.StringIO()
@@ -762,6 +782,25 @@ def test_a_model_whose_thread_has_met_a_bug_fails_the_probe_that_restarts_the_pr
         answer = client.send("GET", path)
         assert answer.status_code == code
         assert answer.json()["models"]["bug"] == why
+
+
+def test_what_is_refused_does_not_wait_for_the_garbage_collector(client: Client) -> None:
+    """A server seldom calls it, and an error leads to the frames that have the body."""
+    asked: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
+        ({"inputs": 1}, {}),
+        ({"inputs": ["b" * 40, "a"], "truncate": False}, {}),
+        ({"inputs": "a", "model": "rank"}, {}),
+        ({"inputs": "a"}, {"request-timeout-ms": "0"}),
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        for body, headers in asked:
+            client.refuse("/embed", body, headers=headers)
+            left = [each for each in gc.get_objects() if isinstance(each, HTTPError)]
+            assert left == [], body
+    finally:
+        gc.enable()
 
 
 def test_failures_are_counted_by_their_reason(client: Client, engine: FakeEngine) -> None:
