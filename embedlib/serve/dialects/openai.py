@@ -116,11 +116,11 @@ def _check_fields(body: EmbeddingsBody) -> None:
             "modality", body.modality, "there are no images or audio here, send texts"
         )
     if body.late_chunking:
-        raise HTTPError(
-            400,
-            "late_chunking = true; each text is embedded for itself here; leave it out, or let "
-            "embedlib index cut and embed documents (--late-chunking)",
-            param="late_chunking",
+        raise HTTPError.wrong_value(
+            "late_chunking",
+            True,
+            "each text is embedded for itself here; leave it out, or let embedlib index cut and "
+            "embed documents (--late-chunking)",
         )
     if body.output_dtype is not None and body.embedding_type is not None:
         raise HTTPError(
@@ -128,38 +128,27 @@ def _check_fields(body: EmbeddingsBody) -> None:
             "output_dtype and embedding_type both choose the type of the numbers; give one",
             param="output_dtype",
         )
-    if _is_quantized(body):
-        _check_no_bytes(body)
-    if body.use_activation is False:
-        raise HTTPError(
-            400,
-            "use_activation = false; vectors have the length that the model gives them, leave it "
-            "out",
-            param="use_activation",
-        )
-    if body.embed_dtype is not None and body.embed_dtype not in STORED_TYPES:
-        raise HTTPError.wrong_value(
-            "embed_dtype", body.embed_dtype, f"it must be {', '.join(STORED_TYPES)}"
-        )
-
-
-def _check_no_bytes(body: EmbeddingsBody) -> None:
-    """Check that numbers of one byte are not asked for in the form of others.
-
-    Raises:
-        HTTPError: they are.
-    """
-    if body.encoding_format in ("bytes", "bytes_only"):
+    if _is_quantized(body) and body.encoding_format in ("bytes", "bytes_only"):
         raise HTTPError.wrong_value(
             "encoding_format",
             body.encoding_format,
             "plain bytes are of embed_dtype, ask for float or base64",
         )
-    if body.embed_dtype is not None:
+    if _is_quantized(body) and body.embed_dtype is not None:
         raise HTTPError.wrong_value(
             "embed_dtype",
             body.embed_dtype,
             "output_dtype or embedding_type chooses another type, leave one out",
+        )
+    if body.use_activation is False:
+        raise HTTPError.wrong_value(
+            "use_activation",
+            False,
+            "vectors have the length that the model gives them, leave it out",
+        )
+    if body.embed_dtype is not None and body.embed_dtype not in STORED_TYPES:
+        raise HTTPError.wrong_value(
+            "embed_dtype", body.embed_dtype, f"it must be {', '.join(STORED_TYPES)}"
         )
 
 
