@@ -112,13 +112,7 @@ async def version(exchange: Exchange) -> Response:
 _open: Final = partial(Route, needs_key=False)
 
 ROUTES = (
-    _open(
-        "GET",
-        "/",
-        root,
-        OPENAI,
-        "Whether the process lives and no GPU is lost; to browsers the page.",
-    ),
+    _open("GET", "/", root, OPENAI, "To probes as /health, to browsers the page."),
     _open("GET", "/health", health, OPENAI, "Whether the process lives and no GPU is lost."),
     _open("GET", "/ping", health, OPENAI, "Whether the process lives and no GPU is lost."),
     _open("GET", "/ready", ready, OPENAI, "Whether requests are answered."),

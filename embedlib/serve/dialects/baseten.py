@@ -24,6 +24,7 @@ PATHS: Final = (
     *("/embed", "/embed_all", "/embed_sparse", "/rerank", "/predict", "/similarity", "/"),
 )
 """Routes that may answer a request."""
+_PARAMETERS = (*LIMITS, "status")
 
 
 class Retries(msgspec.Struct):
@@ -187,11 +188,7 @@ ROUTES = (
     ),
     job_route("GET", "/async_request/{id}", status, BASETEN, "The state of a request."),
     job_route("DELETE", "/async_request/{id}", cancel, BASETEN, "Cancel a request that is queued."),
-    job_route(
-        "GET", "/async_request/{id}/result", result, BASETEN, "What a request was answered with."
-    ),
-    job_route(
-        "GET", "/async_requests", requests, BASETEN, "The requests.", parameters=(*LIMITS, "status")
-    ),
+    job_route("GET", "/async_request/{id}/result", result, BASETEN, "The answer of a request."),
+    job_route("GET", "/async_requests", requests, BASETEN, "The requests.", parameters=_PARAMETERS),
     job_route("GET", "/async_queue_status", queue, BASETEN, "How many requests wait and run."),
 )

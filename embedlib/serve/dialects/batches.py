@@ -154,16 +154,7 @@ async def cancel(exchange: Exchange) -> Response:
 
 ROUTES = (
     job_route("POST", "/v1/batches", create, OPENAI, "Answer a file of requests.", BatchBody),
-    job_route(
-        "GET",
-        "/v1/batches",
-        batches,
-        OPENAI,
-        "The batches, with their progress.",
-        parameters=LIMITS,
-    ),
+    job_route("GET", "/v1/batches", batches, OPENAI, "The batches.", parameters=LIMITS),
     job_route("GET", "/v1/batches/{id}", batch, OPENAI, "One batch, with its progress."),
-    job_route(
-        "POST", "/v1/batches/{id}/cancel", cancel, OPENAI, "End a batch; what is answered is kept."
-    ),
+    job_route("POST", "/v1/batches/{id}/cancel", cancel, OPENAI, "End a batch."),
 )

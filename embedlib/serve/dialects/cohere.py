@@ -105,15 +105,8 @@ async def _cut(exchange: Exchange, session: Embedder, body: EmbedBody) -> list[s
     return cut
 
 
-_VERSIONS: tuple[Literal["1", "2"], ...] = ("2", "1")
-ROUTES = tuple(
-    Route(
-        "POST",
-        f"/v{version}/embed",
-        partial(embed_texts, version=version),
-        COHERE,
-        "The vectors of texts, in several types.",
-        EmbedBody,
-    )
-    for version in _VERSIONS
+_SUMMARY = "The vectors of texts, in several types."
+ROUTES = (
+    Route("POST", "/v2/embed", partial(embed_texts, version="2"), COHERE, _SUMMARY, EmbedBody),
+    Route("POST", "/v1/embed", partial(embed_texts, version="1"), COHERE, _SUMMARY, EmbedBody),
 )

@@ -21,6 +21,7 @@ from embedlib.serve.multipart import MultipartReader, Part
 
 MAX_FIELD_BYTES = 4096
 JSON_LINES = "application/jsonl"
+_PARAMETERS = (*LIMITS, "purpose", "order")
 MIN_SECONDS, MAX_SECONDS = 3600, 2_592_000
 """Of `expires_after`. Source: openai-python, `types/file_create_params.py`."""
 
@@ -139,8 +140,8 @@ async def files(exchange: Exchange) -> Response:
         most=10_000,
         usual=10_000,
         is_descending=order == "desc",
-    )
         purpose=parameters.get("purpose"),
+    )
 
 
 async def file(exchange: Exchange) -> Response:
@@ -161,12 +162,8 @@ async def delete(exchange: Exchange) -> Response:
 
 
 ROUTES = (
-    job_route(
-        "POST", "/v1/files", upload, OPENAI, "A file for a batch.", FileForm, takes_parts=True
-    ),
-    job_route(
-        "GET", "/v1/files", files, OPENAI, "The files.", parameters=(*LIMITS, "purpose", "order")
-    ),
+    job_route("POST", "/v1/files", upload, OPENAI, "Add a file.", FileForm, takes_parts=True),
+    job_route("GET", "/v1/files", files, OPENAI, "The files.", parameters=_PARAMETERS),
     job_route("GET", "/v1/files/{id}", file, OPENAI, "One file."),
     job_route("GET", "/v1/files/{id}/content", content, OPENAI, "The content of a file."),
     job_route("DELETE", "/v1/files/{id}", delete, OPENAI, "Delete a file."),

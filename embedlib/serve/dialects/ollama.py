@@ -61,14 +61,7 @@ async def tags(exchange: Exchange) -> Response:
 
 
 ROUTES = (
-    Route(
-        "POST",
-        "/api/embed",
-        embed_texts,
-        OLLAMA,
-        "The vectors of texts, of unit length.",
-        EmbedBody,
-    ),
+    Route("POST", "/api/embed", embed_texts, OLLAMA, "Vectors of unit length.", EmbedBody),
     Route("POST", "/api/embeddings", embed_prompt, OLLAMA, "The vector of a text.", EmbeddingsBody),
     Route("GET", "/api/tags", tags, OLLAMA, "The models of this server."),
 )

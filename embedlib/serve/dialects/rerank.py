@@ -221,24 +221,11 @@ def _first_of(body: ScoreBody, *names: str) -> tuple[str, list[str]]:
     raise HTTPError(422, f"{names[0]} is missing; the body must have it", param=names[0])
 
 
+_RANKED = "Documents in the order in which they answer a query."
 ROUTES = (
-    *(
-        Route(
-            "POST",
-            path,
-            rerank,
-            dialect,
-            "Documents in the order in which they answer a query.",
-            RerankBody,
-        )
-        for path, dialect in (
-            ("/rerank", OPENAI),
-            ("/v1/rerank", OPENAI_AND_VOYAGE),
-            ("/v2/rerank", COHERE),
-        )
-    ),
-    *(
-        Route("POST", path, score, OPENAI, "The scores of pairs of texts.", ScoreBody)
-        for path in ("/score", "/v1/score")
-    ),
+    Route("POST", "/rerank", rerank, OPENAI, _RANKED, RerankBody),
+    Route("POST", "/v1/rerank", rerank, OPENAI_AND_VOYAGE, _RANKED, RerankBody),
+    Route("POST", "/v2/rerank", rerank, COHERE, _RANKED, RerankBody),
+    Route("POST", "/score", score, OPENAI, "The scores of pairs of texts.", ScoreBody),
+    Route("POST", "/v1/score", score, OPENAI, "The scores of pairs of texts.", ScoreBody),
 )

@@ -238,12 +238,5 @@ def _written(hit: SearchHit, is_reranked: bool) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route(
-        "POST",
-        "/v1/search",
-        search,
-        OPENAI,
-        "The rows of a destination that answer a question.",
-        SearchBody,
-    ),
+    Route("POST", "/v1/search", search, OPENAI, "The rows that answer a question.", SearchBody),
 )

@@ -319,15 +319,9 @@ def _timed(exchange: Exchange, response: Response) -> Response:
 
 
 ROUTES = (
-    Route(
-        "POST", "/embed", embed_texts, TEI, "The vectors of texts, as a list of lists.", EmbedBody
-    ),
-    Route(
-        "POST", "/embed_all", embed_all, TEI, "The vectors of all tokens of texts.", EmbedAllBody
-    ),
-    Route(
-        "POST", "/embed_sparse", embed_sparse, TEI, "The lexical weights of texts.", EmbedAllBody
-    ),
+    Route("POST", "/embed", embed_texts, TEI, "The vectors of texts, as lists.", EmbedBody),
+    Route("POST", "/embed_all", embed_all, TEI, "The vectors of all tokens.", EmbedAllBody),
+    Route("POST", "/embed_sparse", embed_sparse, TEI, "The weights of tokens.", EmbedAllBody),
     Route("POST", "/predict", predict, TEI, "The labels of texts or pairs.", PredictBody),
     Route("POST", "/similarity", compare, TEI, "The cosine of a text to others.", SimilarityBody),
     Route("GET", "/info", info, TEI, "The first model."),
