@@ -16,7 +16,7 @@ from typing import Final
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
 from embedlib.serve.catalog import Catalog, ServedModel
-from embedlib.serve.sessions import engine_of, precision_of
+from embedlib.serve.sessions import engine_of
 from embedlib.version import __version__
 
 SECONDS: Final = tuple(0.0005 * 2**power for power in range(17))
@@ -176,7 +176,7 @@ class Metrics:
             labels = {"model": model.name, "engine": "", "precision": ""}
             if model.session is not None:
                 labels["engine"] = type(engine_of(model.session)).__name__
-                labels["precision"] = precision_of(model.session)
+                labels["precision"] = model.session.precision
             yield line("embedlib_model_ready", labels, int(model.state == "ready"))
 
     def _of_tei(self) -> Iterator[str]:

@@ -46,11 +46,6 @@ def engine_of(session: AnyModel) -> Engine:
     return session._model.engine
 
 
-def precision_of(session: AnyModel) -> str:
-    """Return the precision that is computed in, and the layers excluded from it."""
-    return session._model.precision
-
-
 def has_sparse_head(embedder: Embedder) -> bool:
     """Return whether a model with vectors has weights of tokens as well, as bge-m3."""
     files = embedder._model.files

@@ -17,7 +17,7 @@ from embedlib.serve.catalog import ServedModel
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
-from embedlib.serve.sessions import engine_of, precision_of
+from embedlib.serve.sessions import engine_of
 
 
 async def models(exchange: Exchange, *, owner: str) -> Response:
@@ -61,7 +61,7 @@ def _describe(model: ServedModel, owner: str) -> Mapping[str, object]:
         "task": model.task,
         "tasks": model.tasks,
         "max_input_length": session.max_seq_length,
-        "precision": precision_of(session),
+        "precision": session.precision,
         "engine": type(engine_of(session)).__name__,
     }
     if isinstance(session, Embedder):

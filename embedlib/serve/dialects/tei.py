@@ -24,7 +24,7 @@ from embedlib.serve.exchange import (
     labelled,
     ranked,
 )
-from embedlib.serve.sessions import engine_of, precision_of
+from embedlib.serve.sessions import engine_of
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
@@ -280,7 +280,7 @@ async def info(exchange: Exchange) -> Response:
             {
                 "model_id": model.source or model.name,
                 "model_sha": None,
-                "model_dtype": precision_of(session),
+                "model_dtype": session.precision,
                 "served_model_name": model.name,
                 "model_type": kind,
                 "max_concurrent_requests": options.max_bulk_texts,
