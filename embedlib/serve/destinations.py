@@ -81,22 +81,20 @@ class Destination:
 
     def find_model(self, models: list[ServedModel]) -> None:
         """Choose the model that made the rows; without one, `error` says why."""
-        able = [model for model in models if isinstance(model.session, Embedder)]
-        embedders = [model.session for model in able if isinstance(model.session, Embedder)]
+        able = [(each, each.session) for each in models if isinstance(each.session, Embedder)]
+        embedders = [embedder for _, embedder in able]
         self.state = self._thread.submit(held_state, self._sink, embedders).result()
-        for model, embedder in zip(able, embedders, strict=True):
+        for model, embedder in able:
             if self.state.sparse is not None and has_made(embedder, self.state.sparse):
                 self.sparse = model
-        for model, embedder in zip(able, embedders, strict=True):
+        for model, embedder in able:
             if stands_beside(embedder, self.state):
                 self.model = model
                 return
-        if len(able) == 1 and isinstance(able[0].session, Embedder):
-            self.error = describe_other_model(
-                self.state, self._sink.name, able[0].session, "search"
-            )
+        if len(able) == 1:
+            self.error = describe_other_model(self.state, self._sink.name, embedders[0], "search")
         else:
-            names = ", ".join(model.name for model in able) or "none"
+            names = ", ".join(model.name for model, _ in able) or "none"
             self.error = (
                 f"{self._sink.name} was made by {self.state.model!r} with fingerprint "
                 f"{self.state.fingerprint}, which is none of the embedders here ({names}); serve "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from embedlib.batching.outcome import Outcome
+from embedlib.batching.outcome import Outcome, end
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import TokenizedText
 
@@ -72,6 +72,4 @@ class Gathering:
     def _resolve(self) -> None:
         self._is_waking = False  # first: what is appended from now on calls the loop again
         while self._over:
-            over = self._over.popleft()
-            if not over.done():
-                over.set_result(None)
+            end(self._over.popleft())

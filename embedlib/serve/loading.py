@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 
 from embedlib.closing import WorkerThread
 
@@ -28,36 +28,26 @@ class Loader:
             EngineBuildError: no thread can be started.
             what `load` raises.
         """
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
+        over: Future[None] = Future()
 
         def run() -> None:
-            raised: BaseException | None = None
-            try:
-                load()
-            except BaseException as error:
-                raised = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, over, raised)
+            if over.set_running_or_notify_cancel():
+                try:
+                    load()
+                except BaseException as error:
+                    over.set_exception(error)
+                else:
+                    over.set_result(None)
 
         self._thread = WorkerThread(run, "embedlib-serve-load")
         self._thread.start()
         try:
-            await over
+            await asyncio.wrap_future(over)
         finally:
-            if not over.cancelled():  # it has nothing left to do, and no `join` would find it later
+            if over.done():  # it has nothing left to do, and no `join` would find it later
                 self._thread.join()
 
     def join(self, seconds: float | None) -> None:
         """Wait for a load that runs, for some seconds; None: until it ends."""
         if self._thread is not None:
             self._thread.join(seconds)
-
-
-def _settle(over: asyncio.Future[None], error: BaseException | None) -> None:
-    if over.done():  # cancelled
-        return
-    if error is None:
-        over.set_result(None)
-    else:
-        over.set_exception(error)

@@ -6,14 +6,14 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from embedlib.serve.jobs.folder import told
 
 T = TypeVar("T")
-_Work = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class StoreThread:
@@ -49,15 +49,15 @@ class StoreThread:
         Raises:
             what it raises; `HTTPError` 507 for an error of the disk.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # from now on cancelling it does nothing
         with self._lock:
             self._waiting.append((work, future))
             is_first = len(self._waiting) == 1
         if is_first:
-            self._executor.submit(self._commit, loop)
+            self._executor.submit(self._commit)
         try:
-            return await asyncio.shield(future)
+            return await asyncio.wrap_future(future)
         except (OSError, sqlite3.Error) as error:
             raise told(error) from error
 
@@ -66,7 +66,7 @@ class StoreThread:
         self._executor.submit(self._connection.close)
         self._executor.shutdown(wait=True)
 
-    def _commit(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _commit(self) -> None:
         with self._lock:
             works, self._waiting = self._waiting, []
         outcomes: list[Any]
@@ -77,8 +77,11 @@ class StoreThread:
                 with suppress(sqlite3.Error):  # all who wait are told the first error
                     self._connection.execute("ROLLBACK")
             outcomes = [error] * len(works)
-        futures = [future for _, future in works]
-        loop.call_soon_threadsafe(_settle, futures, outcomes)
+        for (_, future), outcome in zip(works, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
     def _apply(self, works: list[Callable[[], Any]]) -> list[Any]:
         """Run functions in one transaction; return what each returned or raised."""
@@ -97,14 +100,3 @@ class StoreThread:
             execute("RELEASE work")
         execute("COMMIT")
         return outcomes
-
-
-def _settle(futures: list[asyncio.Future[Any]], outcomes: list[Any]) -> None:
-    for future, outcome in zip(futures, outcomes, strict=True):
-        if future.done():
-            continue
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-            future.exception()  # it may be that nobody waits any more
-        else:
-            future.set_result(outcome)

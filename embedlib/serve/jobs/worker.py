@@ -10,6 +10,7 @@ from typing import Any
 from embedlib.serve.jobs.batch_run import BatchRun
 from embedlib.serve.jobs.batches import BatchRow
 from embedlib.serve.jobs.deliveries import deliver
+from embedlib.serve.jobs.metrics import ENDS
 from embedlib.serve.jobs.request_run import run_request
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools, log
@@ -113,8 +114,6 @@ class Worker:
             if state == "not_loaded":
                 self._not_loaded.add(row.id)
                 log.warning("batch %s waits: its model could not be loaded; see above", row.id)
-            else:
-                tools.metrics.ended["batch", state] += 1
         except Exception:
             log.exception("batch %s", row.id)
             error = {
@@ -126,9 +125,10 @@ class Worker:
             now = int(tools.clock.now())
             await tools.write(lambda: tools.batches.fail(row.id, [error], now))
             state = "failed"
-            tools.metrics.ended["batch", state] += 1
         finally:
             del self._batches[row.id]
+            if state in ENDS:
+                tools.metrics.ended["batch", state] += 1
             tools.write_span(
                 JobSpan(
                     kind="batch",
