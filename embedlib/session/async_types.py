@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, overload
+
+from embedlib.session.result_types import TextOptions, VectorOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Required, Unpack  # of typing from Python 3.11 on
@@ -16,19 +18,8 @@ if TYPE_CHECKING:
     from embedlib.vectors.tokens import Span
 
 
-class PromptOptions(TypedDict, total=False):
-    """Options of `Embedder.aencode` whatever it returns."""
-
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    role: Role | None
-    task: str | None
-    examples: Examples | None
-    usage: Usage | None
-
-
-class AsyncArrayOptions(PromptOptions, total=False):
-    """Options with which it returns an array."""
+class AsyncArrayOptions(VectorOptions, total=False):
+    """Options of `Embedder.aencode` with which it returns an array."""
 
     output_value: Literal["sentence_embedding"]
     chunks: Sequence[Span] | None
@@ -46,13 +37,13 @@ class AsyncCodedOptions(AsyncArrayOptions, total=False):
     precision: str
 
 
-class AsyncTokenOptions(PromptOptions, total=False):
+class AsyncTokenOptions(VectorOptions, total=False):
     """Those with which it returns the vectors of tokens."""
 
     output_value: Required[Literal["token_embeddings", "multi_vector"]]
 
 
-class AsyncSparseOptions(PromptOptions, total=False):
+class AsyncSparseOptions(VectorOptions, total=False):
     """Those with which it returns weights by token id."""
 
     output_value: Required[Literal["sparse"]]
@@ -141,29 +132,20 @@ def as_async_encode(method: Callable[..., Any]) -> AsyncEncode:
     return cast(AsyncEncode, method)
 
 
-class BatchOptions(TypedDict, total=False):
-    """Options of `Embedder.submit_batch` whatever it returns."""
-
-    role: Role | None
-    task: str | None
-    examples: Examples | None
-    usage: Usage | None
-
-
-class BatchTokenOptions(BatchOptions, total=False):
-    """Those with which the future is that of the vectors of tokens."""
+class BatchTokenOptions(TextOptions, total=False):
+    """Options of `Embedder.submit_batch` with which the future is that of the vectors of tokens."""
 
     output_value: Required[Literal["token_embeddings", "multi_vector"]]
 
 
-class BatchSparseOptions(BatchOptions, total=False):
+class BatchSparseOptions(TextOptions, total=False):
     """Those with which it is that of weights by token id."""
 
     output_value: Required[Literal["sparse"]]
     max_active_dims: int | None
 
 
-class BatchChunkOptions(BatchOptions, total=False):
+class BatchChunkOptions(TextOptions, total=False):
     """Those with which it is that of the vectors of chunks."""
 
     chunks: Required[Sequence[Sequence[Span]]]
@@ -178,7 +160,7 @@ class SubmitBatch(Protocol):
         texts: Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options: Unpack[BatchOptions],
+        **options: Unpack[TextOptions],
     ) -> Future[Vectors]: ...
 
     @overload

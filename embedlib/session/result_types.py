@@ -16,26 +16,36 @@ if TYPE_CHECKING:
     from embedlib.vectors.tokens import Span
 
 
-class _Options(TypedDict, total=False):
-    device: str | Sequence[str] | None
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    pool: None
-    chunk_size: None
+class TextOptions(TypedDict, total=False):
+    """Options that all methods for texts have."""
+
     role: Role | None
     task: str | None
     examples: Examples | None
     usage: Usage | None
+
+
+class VectorOptions(TextOptions, total=False):
+    """Those of `Embedder.encode` and `aencode`, whatever they return."""
+
+    normalize_embeddings: bool
+    truncate_dim: int | None
+
+
+class _Options(VectorOptions, total=False):
+    device: str | Sequence[str] | None
+    pool: None
+    chunk_size: None
     processing_kwargs: Mapping[str, NoReturn] | None
 
 
-class _VectorOptions(_Options, total=False):
+class _SentenceOptions(_Options, total=False):
     output_value: Literal["sentence_embedding"]
     chunks: Sequence[Span] | None
     sentences: str | Iterable[str] | None
 
 
-class ArrayOptions(_VectorOptions, total=False):
+class ArrayOptions(_SentenceOptions, total=False):
     """Options of `Embedder.encode` with which it returns an array."""
 
     convert_to_numpy: Literal[True]
@@ -54,7 +64,7 @@ class CodedOptions(ArrayOptions, total=False):
     precision: str
 
 
-class TensorOptions(_VectorOptions, total=False):
+class TensorOptions(_SentenceOptions, total=False):
     """Those with which it returns one tensor."""
 
     precision: str | None
@@ -62,7 +72,7 @@ class TensorOptions(_VectorOptions, total=False):
     convert_to_tensor: Required[Literal[True]]
 
 
-class TensorsOptions(_VectorOptions, total=False):
+class TensorsOptions(_SentenceOptions, total=False):
     """Those with which it returns a tensor of each text."""
 
     precision: str | None

@@ -34,15 +34,20 @@ Pair: TypeAlias = tuple[str, str] | list[str]
 """Query and document."""
 
 
-class _Options(TypedDict, total=False):
+class PairOptions(TypedDict, total=False):
+    """Options of `Reranker.predict` and `apredict`, whatever they return."""
+
     activation_fn: Activation | None
     apply_softmax: bool | None
-    device: str | None
-    pool: None
-    chunk_size: None
     instruction: str | None
     raw_scores: bool
     usage: Usage | None
+
+
+class _Options(PairOptions, total=False):
+    device: str | None
+    pool: None
+    chunk_size: None
     processing_kwargs: Mapping[str, NoReturn] | None
 
 
@@ -143,16 +148,6 @@ def as_predict(method: Callable[..., Any]) -> Predict:
     return cast(Predict, method)
 
 
-class AsyncScoreOptions(TypedDict, total=False):
-    """Options of `Reranker.apredict`."""
-
-    activation_fn: Activation | None
-    apply_softmax: bool | None
-    instruction: str | None
-    raw_scores: bool
-    usage: Usage | None
-
-
 class AsyncPredict(Protocol):
     """`Reranker.apredict`; `Reranker.predict` says what the arguments mean."""
 
@@ -162,7 +157,7 @@ class AsyncPredict(Protocol):
         inputs: Iterable[Pair],
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options: Unpack[AsyncScoreOptions],
+        **options: Unpack[PairOptions],
     ) -> Coroutine[Any, Any, Scores]: ...
 
     @overload
@@ -171,7 +166,7 @@ class AsyncPredict(Protocol):
         inputs: Pair,
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options: Unpack[AsyncScoreOptions],
+        **options: Unpack[PairOptions],
     ) -> Coroutine[Any, Any, PairScore]: ...
 
     @overload
@@ -180,7 +175,7 @@ class AsyncPredict(Protocol):
         inputs: Iterable[Sequence[str]] | Sequence[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options: Unpack[AsyncScoreOptions],
+        **options: Unpack[PairOptions],
     ) -> Coroutine[Any, Any, Any]: ...
 
 
