@@ -261,8 +261,7 @@ def _slices(texts: Sequence[str], session: Embedder) -> Iterator[list[str]]:
             part, num_tokens = [], 0
         part.append(text)
         num_tokens += here
-    if part:
-        yield part
+    yield part
 
 
 def _needs_thread(model: ServedModel, asked: Asked, num_chars: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import tokenizers
 
@@ -125,12 +125,8 @@ class ModelAroundEngine:
         Config(precision=precision)
         del settings
 
-    def open_weights(self) -> ArraysByRole:
-        """Return an empty mapping: there are no files."""
-        return {}
-
-    def lower_tokens(self) -> Engine:
-        """Raise, since there are no files to lower.
+    def lower_tokens(self) -> NoReturn:
+        """Raise, since there are no files to read.
 
         Raises:
             EngineUnsupportedError: always.
@@ -139,10 +135,4 @@ class ModelAroundEngine:
             "from_engine does not support per-token vectors; load the model by name or folder"
         )
 
-    def lower_queries(self) -> Engine:
-        """Raise: without files there is no table.
-
-        Raises:
-            EngineUnsupportedError: always.
-        """
-        return self.lower_tokens()
+    lower_queries = open_weights = lower_tokens
