@@ -49,7 +49,7 @@ class TeiContestant(Contestant):
         self._server = Server(BINARY, command, ready="/health", writes_errors_to_stdout=True)
         atexit.register(self._server.close)
         self._idle: LifoQueue[http.client.HTTPConnection] = LifoQueue()
-        for _ in range(_REQUESTS_AT_ONCE):
+        for _ in range(_REQUESTS_AT_ONCE + 1):  # one for a query beside a bulk pass
             self._idle.put(http.client.HTTPConnection("127.0.0.1", self._server.port))
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
@@ -70,15 +70,22 @@ class TeiContestant(Contestant):
         body = json.dumps({"inputs": texts, "truncate": True})
         connection = self._idle.get()
         try:
-            connection.request("POST", "/embed", body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            content = json.loads(response.read())
+            status, content = _post(connection, body)
+        except ConnectionError:  # it was idle for longer than the server waits
+            connection.close()  # and opened again by the next request
+            status, content = _post(connection, body)
         finally:
             self._idle.put(connection)
-        if response.status != http.HTTPStatus.OK:
-            raise RuntimeError(f"status {response.status}: {content}")
+        if status != http.HTTPStatus.OK:
+            raise RuntimeError(f"status {status}: {content}")
         return np.array(content, np.float32)
 
     def memory(self) -> Memory:
         """Return the memory of the server."""
         return memory_of(self._server.process_id)
+
+
+def _post(connection: http.client.HTTPConnection, body: str) -> tuple[int, Any]:
+    connection.request("POST", "/embed", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
