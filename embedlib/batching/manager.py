@@ -40,9 +40,10 @@ class _InFlight:
         self.finished_at = submitted_at
 
     def forget(self) -> None:
-        """Drop the sequences."""
+        """Drop the sequences, and the engine's batch, whose callback holds this one."""
         self.sequences = []
         self.distinct = Distinct((), ())
+        del self.pending
 
 
 class _Stop:

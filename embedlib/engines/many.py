@@ -201,6 +201,8 @@ class ManyEngines:
         except BaseException as error:  # nothing an engine raises may end this thread
             self._fail(device, job, error)
             return
+        finally:
+            del job.pending  # whose callback holds this batch
         for failed, cause in job.failures.items():
             self._give_up(failed, cause)
         self._end(job, None)

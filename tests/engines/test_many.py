@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib import Embedder
-from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pending, why_lost
+from embedlib.engines.base import (
+    Batch,
+    CancellablePending,
+    Engine,
+    InFlight,
+    Lane,
+    Pending,
+    why_lost,
+)
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -111,6 +121,31 @@ def test_an_engine_that_says_done_twice(embedder_of: Callable[..., Embedder]) ->
     embedder = embedder_of(Stutterer(), FakeEngine())
     for _ in range(2):
         np.testing.assert_array_equal(embedder.encode(TEXTS), expected())
+
+
+@pytest.mark.parametrize("is_one_of_many", [False, True])
+def test_a_batch_that_is_over_waits_for_no_garbage_collector(is_one_of_many: bool) -> None:
+    found: list[weakref.ref[Pending]] = []
+
+    class Keeping(FakeEngine):
+        """Its batches keep the callback, as those of our engines do."""
+
+        def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+            pending = InFlight(batch, on_done)
+            pending.vectors = self._compute(batch)
+            found.append(weakref.ref(pending))
+            on_done()
+            return pending
+
+    engine = many(Keeping()) if is_one_of_many else Keeping()
+    gc.disable()
+    try:
+        with Embedder.from_engine(engine, fake_spec(), byte_tokenizer()) as embedder:
+            np.testing.assert_array_equal(embedder.encode(TEXTS), expected())
+        assert found
+        assert not any(pending() for pending in found)
+    finally:
+        gc.enable()
 
 
 def test_limits_are_the_sum() -> None:
