@@ -23,7 +23,7 @@ def infer_batch(
     Args:
         request: computes no other batch at the same time.
         batch: is padded on the right.
-        prefix: the inputs of a prefix by name; empty for a graph that takes none.
+        prefix: the inputs of a prefix by name; a graph that takes none does not read them.
         min_rows: pad to so many tokens.
         between: called between two stages of the graph.
 
