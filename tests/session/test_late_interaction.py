@@ -17,6 +17,7 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.token_rows import TokenRows
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, ModelUnsupportedError, TruncationWarning
+from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.late import LATE
 from embedlib.testing.models.write import write_tiny_model
 
@@ -152,6 +153,29 @@ def test_there_are_no_ranges_to_calibrate(load: Callable[[str], Embedder]) -> No
 def test_options_without_effect(folder: Callable[[str], Path], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"late-interaction model|vector per token"):
         Embedder(folder("late-bert"), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "general", "prompts"),
+    [
+        (
+            "late-bert",
+            {"prompts": {"query": "query: "}, "default_prompt_name": "document"},
+            {"query": "query: "},
+        ),
+        (
+            "late-pylate",
+            {"prompts": {}, "default_prompt_name": "query"},
+            {"query": "[unused0]", "document": "[unused1]"},
+        ),
+    ],
+)
+def test_a_role_that_names_no_prompt_may_be_the_default(
+    name: str, general: dict[str, Any], prompts: dict[str, str], tmp_path: Path
+) -> None:
+    path = write_tiny_model(tmp_path, name) / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | general))
+    assert read_model_files(tmp_path).spec.prompts == prompts
 
 
 def test_lengths(folder: Callable[[str], Path]) -> None:

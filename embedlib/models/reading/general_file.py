@@ -69,11 +69,15 @@ def is_cross_encoder(general: JsonObject) -> bool:
 
 def read_prompts(general: JsonObject) -> dict[str, Any]:
     """Return the prompts of config_sentence_transformers.json, as fields of `ModelSpec`."""
-    table = general.child("prompts")
-    # A null prompt counts as an empty one.
-    prompts = {name: table.text(name) or "" for name in table.values}
+    prompts = prompts_by_name(general)
     default = general.text("default_prompt_name")
     if default is not None and default not in prompts:
         names = ", ".join(show(name) for name in list(prompts)[:10])
         raise general.refuse("default_prompt_name", f"a name in prompts ({names})")
     return {"prompts": prompts, "default_prompt_name": default}
+
+
+def prompts_by_name(general: JsonObject) -> dict[str, str]:
+    """Return the prompts alone; a null prompt counts as an empty one."""
+    table = general.child("prompts")
+    return {name: table.text(name) or "" for name in table.values}

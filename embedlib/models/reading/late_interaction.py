@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from embedlib.config import LateSimilarity
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.reading.general_file import GENERAL_KEYS, is_pylate, read_prompts
+from embedlib.models.reading.general_file import GENERAL_KEYS, is_pylate, prompts_by_name
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.late_fields import (
     PUNCTUATION,
@@ -52,6 +52,8 @@ PYLATE_SIMILARITIES: Final[Mapping[str, LateSimilarity]] = MappingProxyType(
 def read_late(parts: Parts) -> LateFiles:
     """Read a folder of sentence-transformers or PyLate.
 
+    The default prompt changes nothing: queries and documents have one each, were it empty.
+
     Raises:
         ModelUnsupportedError: a key is unknown, or its value is not implemented.
     """
@@ -79,7 +81,7 @@ def read_late(parts: Parts) -> LateFiles:
         late, prompts = _read_pylate(parts)
     elif len(masks) == 1:
         late = _read_native(parts, masks[0])
-        prompts = read_prompts(parts.general)["prompts"]
+        prompts = prompts_by_name(parts.general)
     else:
         raise ModelUnsupportedError(
             f"modules.json: has {len(masks)} modules MultiVectorMask; accepted: one"
@@ -113,7 +115,7 @@ def _read_native(parts: Parts, mask: JsonObject) -> LateInteraction:
 def _read_pylate(parts: Parts) -> tuple[LateInteraction, dict[str, str]]:
     """Return what PyLate wrote, and the prompts: a prefix in front of that of its role."""
     general = parts.general
-    prompts = read_prompts(general)["prompts"]
+    prompts = prompts_by_name(general)
     general.check_keys(GENERAL_KEYS | PYLATE_KEYS)
     general.check_fixed("truncate_dim", (None,))
     markers = []
