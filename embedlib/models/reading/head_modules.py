@@ -130,7 +130,7 @@ def _head_layer(config: JsonObject, layer: HeadLayer, norm_eps: float | Key, wid
 def pooled_modules(parts: Parts) -> tuple[Module, ...]:
     """Return the modules of a head that sentence-transformers trained module by module."""
     modules = parts.modules
-    modules[0][2].check_fixed("include_prompt", (True, None))
+    modules[0][2].check_fixed("include_prompt", (True,))
     kind = modules[-1][0]
     if kind != "Dense":
         raise ModelUnsupportedError(

@@ -114,8 +114,7 @@ def read_settings(transformer_dir: Path, folder: Path, keys: SettingsKeys) -> Js
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:
             settings.check_keys(keys)
-            has_messages = "message" in settings.child("modality_config").values
-            if has_messages and keys is not SCORING_KEYS:
+            if keys is not SCORING_KEYS and "message" in settings.child("modality_config").values:
                 raise settings.refuse("modality_config", CHAT_TEMPLATE)
             for key, accepted in keys.items():
                 if accepted is not None:

@@ -240,6 +240,18 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         },
         "modality_config = .*pass template=",
     ),
+    "modalities of another form": (
+        "bert-cross-encoder",
+        "sentence_bert_config.json",
+        {"modality_config": 1},
+        'modality_config = 1 .*; accepted: {"text": ',
+    ),
+    "a prompt that is left out": (
+        "modernbert-modules",
+        "1_Pooling/config.json",
+        {"include_prompt": False},
+        "include_prompt = false is not supported; accepted: true$",
+    ),
     "an unknown key": (
         "bert-cross-encoder", "config_sentence_transformers.json", {"other": 1}, "other = 1",
     ),
