@@ -190,6 +190,25 @@ def test_parts_of_killed_runs_are_removed(run: Run, fake: Fake, tmp_path: Path) 
     assert sorted(tmp_path.iterdir()) == sorted([held, *others, tmp_path / "out.npy"])
 
 
+def test_a_part_that_another_process_has_made_meanwhile_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look for parts and the lock, others may remove one and take its name."""
+    left, lock = tmp_path / ".out.jsonl.123.part", fcntl.flock
+    left.write_bytes(b"left")
+
+    def flock(file: Any, operation: int) -> None:
+        if operation & fcntl.LOCK_NB:
+            left.unlink()
+            left.write_bytes(b"theirs")
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", DIM) as writer:
+        writer.write({"text": "a"}, fake_vector("a"))
+    assert left.read_bytes() == b"theirs"
+
+
 def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> None:
     done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="")
     assert done.exit_code == 0, done.output

@@ -34,6 +34,21 @@ def test_blocks_give_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(pairs, expected[:, :5].diagonal(), rtol=1e-5)
 
 
+def test_a_block_has_no_more_rows_than_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    class Spy(module._Block):
+        def __init__(self, texts: module.MultiVectors) -> None:
+            super().__init__(texts)
+            sizes.append(len(self.rows))
+
+    monkeypatch.setattr(module, "_Block", Spy)
+    monkeypatch.setattr(module, "QUERY_ROWS", 10)
+    monkeypatch.setattr(module, "DOCUMENT_ROWS", 16)
+    maxsim(texts(1, [6, 4, 1, 12, 5]), texts(2, [9, 7, 40, 1, 15, 1]))
+    assert sizes == [10, 1, 12, 5, 16, 40, 16, 1]
+
+
 def test_one_text_and_none() -> None:
     [query], documents = texts(1, [4]), texts(2, [3, 6])
     np.testing.assert_allclose(maxsim(query, documents), naive([query], documents), rtol=1e-5)

@@ -32,6 +32,16 @@ def num_indexes(pg: Any, table: str) -> int:
     return pg.fetch("SELECT count(*) FROM pg_index WHERE indrelid = '{}'::regclass", table)[0]
 
 
+def vectors_index(pg: Any, table: str) -> list[str]:
+    """Return the name of the index of the vectors while there is none of the words."""
+    names: list[str] = pg.fetch(
+        "SELECT relname FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
+        " WHERE indrelid = '{}'::regclass AND NOT indisprimary",
+        table,
+    )
+    return names
+
+
 def find(sink: Any, question: str) -> set[int]:
     return {hit.metadata["page"] for hit in sink.search_text(question, 50, None)}
 
@@ -62,6 +72,22 @@ def test_words_are_added_to_a_table_with_rows(pg: Any) -> None:
     assert sink.inspect().full_text is None
     sink.close()
     pg.fetch("DROP TABLE {}", table)
+
+
+@pytest.mark.parametrize("owner", ["user", "embedlib"])
+def test_an_index_that_the_load_does_not_build_again_stays(
+    pg: Any, pg_table: str, owner: str
+) -> None:
+    load(pg, pg_table, TARGET, make_rows(9, text="the copied folders"))
+    options = {"index": None}
+    if owner == "user":
+        [name] = vectors_index(pg, pg_table)
+        pg.fetch("ALTER INDEX {} RENAME TO {}", name, f"mine_{pg_table}"[:63])
+        options = {}
+    before = vectors_index(pg, pg_table)
+    pg.begun(pg_table, ENGLISH, **options).close()
+    assert "adding the words of 9 rows" in pg.lines[-1]
+    assert vectors_index(pg, pg_table) == before
 
 
 def test_columns_of_the_user_may_have_any_name(pg: Any, pg_table: str) -> None:

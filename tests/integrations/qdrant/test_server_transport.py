@@ -10,6 +10,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import numpy as np
@@ -472,6 +473,20 @@ def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
     assert not vars(make_sink())["_connection"].is_encrypted
 
 
+def test_a_sink_closes_both_connections(
+    make_sink: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = begin(make_sink)
+    sink.write(make_rows(1), make_vectors(make_rows(1)))
+    connection = vars(vars(sink)["_connection"])
+    closings = []
+    for name in ("_client", "_channel"):
+        closings.append(Mock(wraps=connection[name].close))
+        monkeypatch.setattr(connection[name], "close", closings[-1])
+    sink.close()
+    assert [closing.call_count for closing in closings] == [1, 1]
+
+
 def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], stub: Any) -> None:
     options = "?m=8&ef_construct=32&on_disk=1&quantization=scalar&shards=3"
     sink = begin(make_sink, f"{options}&replicas=2&write_consistency=2")
@@ -483,7 +498,8 @@ def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], s
     assert (create.hnsw_config.m, create.hnsw_config.ef_construct) == (0, 32)
     assert create.vectors_config.params.on_disk
     assert create.hnsw_config.on_disk
-    assert create.quantization_config.HasField("scalar")
+    assert create.quantization_config.scalar.quantile == pytest.approx(0.99)
+    assert create.quantization_config.scalar.always_ram
     assert (create.shard_number, create.replication_factor) == (3, 2)
     assert create.write_consistency_factor == 2
     assert stub.indexed_fields == []

@@ -386,6 +386,33 @@ def test_batches_whose_model_could_not_be_loaded_wait_for_a_new_start(
     run(work())
 
 
+def test_a_batch_starts_beside_one_that_runs(make_jobs: MakeJobs) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if request_id.startswith("batch_first"):
+            has_begun.set()
+            await may_end.wait()
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        for name in ("first", "second"):
+            ids = {"output_file_id": f"file-out-{name}", "error_file_id": f"file-err-{name}"}
+            await jobs.add_batch(
+                batch_row(await add_file(jobs, input_of(1)), id=f"batch_{name}", **ids)
+            )
+            await has_begun.wait()
+        assert (await ended_batch(jobs, "batch_second")).num_completed == 1
+        assert (await jobs.batch("batch_first")).ended_at is None
+        may_end.set()
+        assert (await ended_batch(jobs, "batch_first")).num_completed == 1
+        await jobs.close()
+
+    run(work())
+
+
 def test_batches_leave_half_of_the_door_to_others(make_jobs: MakeJobs) -> None:
     running = 0
 
