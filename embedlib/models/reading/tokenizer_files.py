@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tokenizers import AddedToken, Tokenizer, normalizers, processors
+from tokenizers import Tokenizer, normalizers, processors
 
 from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
 from embedlib.models.reading.config_file import family_of
@@ -268,7 +268,7 @@ def _keep_whole(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
         if known is not None and tokenizer.encode(known, add_special_tokens=False).tokens != [
             known
         ]:
-            tokenizer.add_special_tokens([AddedToken(known, normalized=False, special=True)])
+            tokenizer.add_special_tokens([known])
 
 
 def _prepend_lowercase(tokenizer: Tokenizer) -> None:

@@ -284,3 +284,17 @@ def test_an_error_without_words_is_told_by_its_name() -> None:
     message = r"^tokenizer\.json: cannot be read: MemoryError$"
     with pytest.raises(ModelUnsupportedError, match=message), refusing("tokenizer.json"):
         raise MemoryError
+
+
+def test_an_interrupt_is_no_error_of_the_file() -> None:
+    with pytest.raises(KeyboardInterrupt), refusing("tokenizer.json"):
+        raise KeyboardInterrupt
+
+
+def test_a_marker_is_whole_as_it_is_written_alone(tmp_path: Path) -> None:
+    """What a text has in other letters stays text, though the model lower-cases."""
+    tokenizer = _load(write_tiny_model(tmp_path, "late-pylate"))
+    assert tokenizer.encode("[unused0]fox").tokens == ["[CLS]", "[unused0]", "fox", "[SEP]"]
+    assert "[unused0]" not in tokenizer.encode("[UNUSED0]fox").tokens
+    tokenizer.encode_special_tokens = True
+    assert "[unused0]" not in tokenizer.encode("[unused0]fox").tokens
