@@ -108,6 +108,26 @@ def test_a_number_that_is_added_on_reading_is_added_once(
     assert (copy["final_norm.weight"] == weights["final_norm.weight"]).all()
 
 
+def test_without_prepare_a_copy_that_is_there_is_used(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    weights = load_weights(files)
+    config = replace(CONFIG, engine_cache_dir=tmp_path / "cache")
+    found = [
+        float32_copy.copied_weights(files, weights, tmp_path / "copies", each)
+        for each in (config, replace(config, prepare=False))
+    ]
+    assert [copy is not None for copy in found] == [True, True]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read gigabytes to look for what is not there")
+
+    monkeypatch.setattr(float32_copy, "weights_digest", refuse)
+    none = tmp_path / "none"
+    assert float32_copy.copied_weights(files, weights, none, replace(config, prepare=False)) is None
+
+
 def test_a_copy_is_written_once_for_each_content(
     tiny_folder: Callable[[str], Path],
     stored: Callable[[ModelFiles], Mapping[str, Any]],
@@ -180,6 +200,27 @@ def test_a_damaged_copy_is_removed_and_written_again(
     assert any("damaged" in line for line in caplog.messages)
     assert copies(tmp_path) == []
     assert stored_bits(stored(files), "layers.0.q.weight") is None
+
+
+def test_a_damaged_copy_that_cannot_be_removed_costs_speed_alone(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    stored(files)
+    [path] = copies(tmp_path)
+    (path / float32_copy.NAME).write_bytes(b"")
+
+    def rmtree(folder: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert stored_bits(stored(files), "layers.0.q.weight") is not None
+    assert "more slowly: [Errno 13] Permission denied" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(

@@ -158,12 +158,13 @@ def _is_damaged(folder: Path) -> bool:
 
     Raises:
         ModelError: it cannot be read, which does not mean that it is damaged.
+        OSError: it cannot be removed.
     """
     try:
         list_tensors(folder / NAME, folder)
     except ModelWeightsError as error:
         _logger.warning("the copy in %s is removed, it is damaged: %s", folder, error)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder)
         return True
     return False
 
