@@ -88,5 +88,5 @@ def slopes(num_heads: int) -> list[float]:
     """
     power = 1 << (num_heads.bit_length() - 1)
     found = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]
-    between = [2.0 ** (-8 * head / (2 * power)) for head in range(1, 2 * power + 1, 2)]
-    return found + between[: num_heads - power]
+    rest = range(1, 2 * (num_heads - power), 2)
+    return found + [2.0 ** (-8 * head / (2 * power)) for head in rest]

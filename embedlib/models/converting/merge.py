@@ -38,8 +38,6 @@ from embedlib.models.weights.safetensors_files import (
 )
 from embedlib.models.weights.weight_files import WEIGHTS_NAME
 
-WRITTEN: Final = ("config.json", "modules.json", "config_sentence_transformers.json")
-"""Files that are made anew."""
 BLOCK_ROWS: Final = 1 << 14
 PREFIXES: Final = ("", "model.", "roberta.")
 """In front of the names that an adapter uses, by the class that wrote the model's file."""
@@ -216,16 +214,14 @@ def _write_files(
     stored: Mapping[str, StoredTensor],
 ) -> None:
     """Write everything but the weights."""
-    general = model.general(config, adapter)
-    for path in sorted(folder.glob("*.json")):
-        is_index = path.name.endswith(".index.json")
-        is_general = path.name == WRITTEN[-1] and general is None
-        if path.is_file() and not is_index and (path.name not in WRITTEN or is_general):
-            copy2(path, part / path.name)
     base = model.base(config, {name for name in map(unstacked_name, stored) if name is not None})
     written: dict[str, Any] = {"config.json": base, **files_of(model, config)}
+    general = model.general(config, adapter)
     if general is not None:
         written["config_sentence_transformers.json"] = general
+    for path in sorted(folder.glob("*.json")):
+        if path.is_file() and path.name not in written and not path.name.endswith(".index.json"):
+            copy2(path, part / path.name)
     for name, content in written.items():
         (part / name).parent.mkdir(exist_ok=True)
         write_json(part / name, content)
