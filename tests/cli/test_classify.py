@@ -10,6 +10,8 @@ from click.testing import Result
 from embedlib import Classifier
 from embedlib.cli import classify as classify_module
 from embedlib.errors import TruncationWarning
+from embedlib.progress import Progress
+from embedlib.screens import Reading
 
 Run = Callable[..., Result]
 TEXTS = ["a river runs", "the city is large", "hello world"]
@@ -53,6 +55,28 @@ def test_the_same_as_the_library(
         f"{labels[0]['label']} {labels[0]['score']:.4f}  {text}"
         for labels, text in zip(expected, TEXTS, strict=True)
     ]
+
+
+def test_texts_are_counted_while_they_are_classified(
+    classify: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "texts.txt", []
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+
+    class Spy(Progress):
+        def watch(
+            self, activity: str, unit: str = "", read: Callable[[], Reading] = Reading
+        ) -> None:
+            super().watch(activity, unit, read)
+            self.read = read
+
+        def __exit__(self, *error: object) -> None:
+            seen.append(self.read())
+            super().__exit__(*error)
+
+    monkeypatch.setattr("embedlib.cli.progress.Progress", Spy)
+    assert classify(path, "--json").exit_code == 0
+    assert seen == [Reading(done=3, total=3)]
 
 
 def test_a_missing_file_is_told(classify: Run) -> None:

@@ -14,6 +14,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.spec import LayerNorm
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
@@ -58,6 +59,14 @@ def test_every_kind_of_model(variant: str, run: Run, tmp_path: Path) -> None:
         assert f"{name}: {json.dumps(prompt, ensure_ascii=False)}" in rows["prompts"]
     assert ("rotary" in rows["positions"]) is (spec.encoder.rope is not None)
     assert ("only what is before it" in rows["a token sees"]) is spec.encoder.is_causal
+    windows = [window for window in spec.encoder.windows if window is not None]
+    assert ("within" in rows["a token sees"]) is bool(windows)
+    for window in windows:
+        assert f"within {window} tokens in {len(windows)} layers" in rows["a token sees"]
+    norms = [
+        f"layer norm: {module.dim}" for module in spec.modules if isinstance(module, LayerNorm)
+    ]
+    assert [line for line in rows["modules"].splitlines() if "layer norm" in line] == norms
 
 
 @pytest.mark.parametrize("variant", SCORING_VARIANTS)

@@ -914,11 +914,13 @@ def test_a_destination_is_not_loaded_from_itself(embedder: Embedder, tmp_path: P
     assert index(out, f"jsonl:{tmp_path / 'other.jsonl'}", embedder=embedder).num_rows == 1
 
 
-@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("\ud800", "'utf-8' codec can't encode"), ("a\0b", "embedded null")]
+)
 def test_a_name_that_no_errors_file_can_have_is_one_line(
-    name: str, store: FakeStore, embedder: Embedder
+    name: str, reason: str, store: FakeStore, embedder: Embedder
 ) -> None:
-    with pytest.raises(SourceError, match=r"cannot write errors_file '.*': ") as caught:
+    with pytest.raises(SourceError, match=rf"cannot write errors_file '.*': {reason}") as caught:
         run(documents({"a": "b"}), store, embedder, errors_file=name)
     assert str(caught.value).isprintable()
 

@@ -307,6 +307,12 @@ def test_what_cannot_be_watched_is_refused(
         check_watch(paths, IndexOptions(**options), SourceOptions(input_format="jsonl"))
 
 
+@pytest.mark.parametrize("name", ["docs/e.errors", "docs/.e.jsonl", "e.jsonl"])
+def test_errors_go_where_no_pass_reads_them(docs: Path, name: str) -> None:
+    options = IndexOptions(errors_file=name)
+    check_watch(["docs"], options, SourceOptions(input_format="jsonl"))
+
+
 def test_an_empty_folder_is_waited_for(docs: Path, embedder: Embedder) -> None:
     loads = Loads(embedder, delete_missing=True, max_delete=0.6)
     files = sorted(path for path in docs.rglob("*") if path.is_file())

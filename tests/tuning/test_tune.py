@@ -14,13 +14,16 @@ from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.kind import EnginePlan
+from embedlib.engines.profile import Profile
 from embedlib.errors import ConfigError, EngineBuildError
+from embedlib.measuring.spread import Spread
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
-from embedlib.tuning import TuneOptions, tune
+from embedlib.tuning import Tuned, TuneOptions, tune
+from embedlib.tuning.search import Row
 from tests.fidelity_reports import make_report
 
 
@@ -44,6 +47,33 @@ def test_a_profile_is_written_and_used(tiny_folder: Callable[[str], Path], tmp_p
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
     with Embedder(folder, config=config) as embedder:
         assert embedder.stats().profile.startswith("tuned: ")
+
+
+def test_what_was_tried_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = Profile(max_batch_tokens=1024, num_streams=2, shares_lanes=True, library="auto")
+    rows = (
+        Row(profile=profile, verdict="better", bulk=Spread.of([1.1, 1.2, 1.3]), query=0.5),
+        Row(profile=profile, verdict="not tried: no memory"),
+    )
+    found = Tuned(
+        default=profile,
+        profile=profile,
+        rows=rows,
+        num_texts=32,
+        num_tokens=900,
+        tokens_per_s=12345.6,
+        precision="float32",
+        path=Path("p.json"),
+    )
+    monkeypatch.setattr(import_module("embedlib.tuning"), "tune", lambda *_, **__: found)
+    result = CliRunner().invoke(main, ["tune", "m"])
+    cells = [
+        [cell.strip() for cell in line.split("|")[6:-1]] for line in result.output.splitlines()
+    ]
+    assert cells[2:4] == [
+        ["1.20x (1.10 to 1.30)", "0.50x", "", "better"],
+        ["", "", "", "not tried: no memory"],
+    ]
 
 
 def test_what_is_compiled_only_now_has_its_profile_at_the_next_load(

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 
 from embedlib import Embedder
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
-from embedlib.models.converting import convert, opcodes
+from embedlib.models.converting import convert, opcodes, torch_file
 from embedlib.models.converting.convert import START, convert_folder
 from embedlib.models.converting.opcodes import read_checkpoint
 from embedlib.models.converting.torch_file import read_torch_file
@@ -423,6 +423,24 @@ def test_a_directory_of_the_archive_that_lies(
     place = content.index(b"PK\x01\x02")  # of data.pkl
     path.write_bytes(content[:place] + change(content[place:]))
     with pytest.raises(ModelWeightsError, match=r"no archive of torch\.save \(.+\); download"):
+        read_torch_file(path, tmp_path)
+
+
+def test_a_storage_that_begins_behind_the_end_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    content = path.read_bytes()
+    place = content.rindex(b"PK\x01\x02") + 42  # of the storage, whose place is the last number
+    path.write_bytes(content[:place] + struct.pack("<I", 1 << 20) + content[place + 4 :])
+    with pytest.raises(ModelWeightsError, match="a: its storage begins behind the end of the file"):
+        read_torch_file(path, tmp_path)
+
+
+def test_a_program_too_large_for_the_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    monkeypatch.setattr(torch_file, "MAX_PICKLE_BYTES", 100)
+    with pytest.raises(ModelWeightsError, match=r"data\.pkl has \d+ bytes, more than 100"):
         read_torch_file(path, tmp_path)
 
 
