@@ -157,7 +157,6 @@ class CollectionSink(CollectionSearch):
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Upsert rows; each request is atomic, and repeating one changes nothing."""
         check_vectors(vectors, len(rows), self.require_begin().dim)
-        self.check_lease()
         self.store(rows, vectors, None)
 
     def write_both(
@@ -167,7 +166,6 @@ class CollectionSink(CollectionSearch):
         target = self.require_begin()
         check_vectors(vectors, len(rows), target.dim)
         check_weights(weights, len(rows), target.sparse)
-        self.check_lease()
         self.store(rows, vectors, weights)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:

@@ -37,7 +37,7 @@ _WATCH_S = 1.0
 _NUM_LOOKS = 5
 _LOOK_S = 0.2
 _TIMEOUT_S = 5
-"""Of the request that gives the lease back."""
+"""Of each step that gives the lease back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +160,19 @@ class Lease:
             self._last_beat_s = _now_s()
 
     def release(self) -> None:
-        """Stop beating, and give the lease back if the server answers; may be called twice."""
+        """Stop beating, and give the lease back if the server answers; may be called twice.
+
+        Also by two threads: after Ctrl-C the one that writes may still wait for the server.
+        """
         self._stop.set()
-        if self._thread is None:
+        thread, self._thread = self._thread, None
+        if thread is None:
             return
-        self._thread.join()
-        self._thread = None
+        thread.join(_TIMEOUT_S)
+        if thread.is_alive():
+            return  # a beat waits for the server: the lease expires
         try:
-            holder = self._read()
+            holder = self._read(_TIMEOUT_S)
             if holder is not None and holder.token == self._own.token:
                 ids = self._models.PointIdsList(points=[self._id])
                 self._client.delete(self._collection, ids, wait=True, timeout=_TIMEOUT_S)
@@ -222,9 +227,11 @@ class Lease:
             f"{EXPIRES_S:g} s after its last sign of life the lease is free"
         )
 
-    def _read(self) -> Holder | None:
+    def _read(self, timeout: int | None = None) -> Holder | None:
         # From one replica: with one of two nodes dead there is no majority.
-        found = self._client.retrieve(self._collection, [self._id], with_payload=[LEASE_KEY])
+        found = self._client.retrieve(
+            self._collection, [self._id], with_payload=[LEASE_KEY], timeout=timeout
+        )
         if not found or LEASE_KEY not in (found[0].payload or {}):
             return None
         return Holder(**found[0].payload[LEASE_KEY])

@@ -90,7 +90,7 @@ def retry(
         sleep: waits for a number of seconds.
 
     Raises:
-        SinkError: a permanent failure, or the last temporary one.
+        SinkError: a permanent failure, or the last temporary one, or that of `action`.
     """
     num_retries = _NUM_RETRIES if has_answered else _NUM_FIRST_RETRIES
     remedy = _RUN_AGAIN if has_answered else _CHECK_ADDRESS
@@ -98,6 +98,8 @@ def retry(
     while True:
         try:
             return action()
+        except SinkError:
+            raise  # says what to do
         except Exception as error:
             failure = classify(error)
             if failure.wrong_address and not has_answered:

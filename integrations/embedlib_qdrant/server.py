@@ -204,7 +204,7 @@ class ServerSink(CollectionSink):
         for request in self._encoder.requests(self.collection, rows, vectors, bad_rows, weights):
             if len(in_flight) == _IN_FLIGHT:
                 self._await(*in_flight.popleft(), waits)
-            in_flight.append((request, self._connection.start_upsert(request, waits=waits)))
+            in_flight.append((request, self._send(request, waits)))
             self._last_request, has_sent = request, True
         while in_flight:
             self._await(*in_flight.popleft(), waits)
@@ -307,10 +307,14 @@ class ServerSink(CollectionSink):
         attempts = iter([answer])
 
         def attempt() -> Any:
-            sent = next(attempts, None) or self._connection.start_upsert(request, waits=waits)
-            return sent.result()
+            return (next(attempts, None) or self._send(request, waits)).result()
 
         self.call(attempt)
+
+    def _send(self, request: bytes, waits: bool) -> Any:
+        """Start a write request, unless another load took over while this one could not write."""
+        self.check_lease()
+        return self._connection.start_upsert(request, waits=waits)
 
     def _read_version(self) -> str:
         return str(self.request("info").version)

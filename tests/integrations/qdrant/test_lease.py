@@ -158,6 +158,63 @@ def test_a_load_that_slept_until_another_one_had_ended_stops(
     assert stored_lease(stub) is None
 
 
+def test_a_load_that_lost_its_lease_while_it_waited_writes_nothing(
+    on_machine: Callable[..., Any],
+    aborting: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    stub: Any,
+) -> None:
+    first = on_machine("a")
+    kill(first)
+    taken: list[Any] = []
+
+    def be_cut_off(_seconds: float) -> None:
+        """Wait so long before the request is sent again that another machine takes over."""
+        taken.append(on_machine("b"))
+        monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)
+
+    first.sleep = be_cut_off
+    stub.fail("Upsert", aborting("UNAVAILABLE"))
+    rows = make_rows(4)
+    with pytest.raises(SinkError, match=r"this load stops, .* has taken over; written rows are"):
+        first.write(rows, make_vectors(rows))
+    assert taken[0].inspect().num_rows == 0
+
+
+@pytest.mark.parametrize("action", ["inspect", "delete"])
+def test_a_load_that_lost_its_lease_does_not_repeat_what_it_wrote_last(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    first = on_machine("a")
+    rows = make_rows(4)
+    first.write(rows, make_vectors(rows))
+    kill(first)
+    second = on_machine("b", recreate=True, fingerprint="folder:another-model")
+    monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)
+    with pytest.raises(SinkError, match="has taken over"):
+        getattr(first, action)(*[[rows[0].id]][: action == "delete"])
+    assert second.inspect().num_rows == 0
+
+
+def test_a_server_that_hangs_does_not_keep_a_load_from_ending(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    monkeypatch.setattr(lease_module, "BEAT_S", 0.0)
+    monkeypatch.setattr(lease_module, "_TIMEOUT_S", 0)
+    hangs, goes_on, answered = threading.Event(), threading.Event(), list[bool]()
+
+    def hang(_context: Any) -> None:
+        hangs.set()
+        answered.append(goes_on.wait(10))
+
+    sink = on_machine("a")
+    stub.fail("ReadLease", hang)
+    assert hangs.wait(10)
+    sink.close()
+    assert answered == []
+    goes_on.set()
+
+
 def test_a_lease_outlives_the_collection_that_its_holder_drops(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
