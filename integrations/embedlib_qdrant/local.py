@@ -152,7 +152,7 @@ class LocalSink(CollectionSink):
         if not storage.exists():
             return mark.to_state(0, "none, exact scan")
         try:
-            address = f"file:{quote(str(storage.absolute()))}?mode=ro"
+            address = f"file:{quote(os.fsencode(storage.absolute()))}?mode=ro"
             with closing(sqlite3.connect(address, uri=True)) as database:
                 (num_rows,) = database.execute("SELECT count(*) FROM points").fetchone()
         except sqlite3.Error as error:

@@ -10,6 +10,7 @@ Source: qdrant_client/local, qdrant_local.py and persistence.py.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import sqlite3
 from collections.abc import Iterable
@@ -87,7 +88,7 @@ def check_points(folder: Path, collections: Iterable[str], sink_name: str) -> No
 
 def _check_storage(storage: Path) -> None:
     # To be written, too: what a killed process left half done is undone first, as the client does.
-    address = f"file:{quote(str(storage.absolute()))}?mode=rw"
+    address = f"file:{quote(os.fsencode(storage.absolute()))}?mode=rw"
     with closing(sqlite3.connect(address, uri=True)) as database:
         made = database.execute(
             "SELECT sql FROM sqlite_master WHERE lower(name) = 'points'"

@@ -46,7 +46,7 @@ def open_database(file: Path) -> sqlite3.Connection:
     is_fixed = not os.access(folder, os.W_OK) and not os.path.exists(f"{path}-wal")
     # One thread at a time calls, but not always the same.
     return sqlite3.connect(
-        f"file:{quote(str(path))}{'?immutable=1' if is_fixed else ''}",
+        f"file:{quote(os.fsencode(path))}{'?immutable=1' if is_fixed else ''}",
         uri=True,
         check_same_thread=False,
         isolation_level=None,

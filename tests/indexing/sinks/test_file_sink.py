@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -233,6 +234,17 @@ def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
         with pytest.raises(SinkError, match=f": there is no folder '{tmp_path}/typo'; make it"):
             use(make(tmp_path / "typo" / "a.jsonl"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_current_folder_may_have_a_name_that_is_not_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    load(make(Path("rows.jsonl")), make_rows(3))
+    with closing(make(Path("rows.jsonl"))) as sink:
+        assert sink.inspect().num_rows == 3
 
 
 def test_looking_changes_nothing_where_nothing_can_be_written(

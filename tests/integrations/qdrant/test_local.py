@@ -276,6 +276,17 @@ def test_a_collection_of_others_is_left_alone(
     assert make("?collection=free").inspect() is None
 
 
+def test_the_current_folder_may_have_a_name_that_is_not_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for _ in range(2):  # the second one reads what is stored
+        load(lambda: open_sink("qdrant+local:db"), 3)
+    assert open_sink("qdrant+local:db").inspect().num_rows == 3  # type: ignore[union-attr]
+
+
 def test_a_folder_of_others_is_left_alone(make: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
     (tmp_path / "db" / "notes.txt").write_text("x")
