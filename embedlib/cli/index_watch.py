@@ -93,10 +93,6 @@ def run_passes(
 
 def _sum(one: IndexReport, other: IndexReport) -> IndexReport:
     """Add the counts; what only a load of everything says is left out."""
-    names = [field.name for field in fields(one) if field.name.startswith("num_")]
-    sums = {
-        field: getattr(one, field) + getattr(other, field)
-        for field in names
-        if field != "num_other"
-    }
+    names = {each.name for each in fields(one) if each.name.startswith("num_")} - {"num_other"}
+    sums = {name: getattr(one, name) + getattr(other, name) for name in names}
     return replace(one, **sums, seconds=one.seconds + other.seconds, num_other=None)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
-from embedlib.indexing.hybrid import check_full_text
+from embedlib.indexing.hybrid import text_sink
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.preparing import make_target
 from embedlib.indexing.replacing import Replacement, start_replacement
@@ -68,7 +68,8 @@ def open_destination(
     with ExitStack() as if_refused:
         if_refused.callback(opened.close)
         check_takes_multi_vectors(opened, target)
-        check_full_text(opened, target)
+        if target.full_text is not None:
+            text_sink(opened)
         replacement = None
         if settings.replace:
             stack.callback(opened.close)

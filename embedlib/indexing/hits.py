@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -60,9 +60,6 @@ class SearchResults(Sequence[SearchHit]):
 
     def __len__(self) -> int:
         return len(self.hits)
-
-    def __iter__(self) -> Iterator[SearchHit]:
-        return iter(self.hits)
 
     @overload
     def __getitem__(self, index: int) -> SearchHit: ...
@@ -171,13 +168,26 @@ def check_rerank(rerank: object, has_reranker: bool) -> bool:
     return reranks
 
 
-def times_of(
-    started: float, embedded: float, searched: float, ended: float, options: SearchOptions
-) -> SearchTimes:
-    """Return the times between instants of a search, which are in seconds."""
-    return SearchTimes(
+def make_answers(
+    found: Sequence[Sequence[Hit]],
+    scores: Sequence[Sequence[float] | None],
+    options: SearchOptions,
+    instants: tuple[float, float, float, float],
+) -> list[SearchResults]:
+    """Return the answers to several questions.
+
+    Args:
+        found: the candidates of each, as for `choose_hits`.
+        scores: of each, in the same way.
+        options: of the search.
+        instants: in seconds: of the call, and the ends of embedding, searching and ranking.
+    """
+    started, embedded, searched, ended = instants
+    times = SearchTimes(
         embed_ms=(embedded - started) * 1e3,
         search_ms=(searched - embedded) * 1e3,
         rerank_ms=0.0 if options.num_candidates is None else (ended - searched) * 1e3,
         total_ms=(ended - started) * 1e3,
     )
+    pairs = zip(found, scores, strict=True)
+    return [SearchResults(choose_hits(*pair, options), times) for pair in pairs]

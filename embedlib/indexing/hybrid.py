@@ -14,7 +14,7 @@ from embedlib.indexing.embedders import (
     check_embedder,
 )
 from embedlib.indexing.sinks.abilities import TextSink
-from embedlib.indexing.sinks.protocol import Sink, SinkState, Target
+from embedlib.indexing.sinks.protocol import Sink, SinkState
 from embedlib.indexing.sparse_rows import (
     can_hold,
     check_has_sparse,
@@ -55,16 +55,6 @@ def text_sink(sink: Sink) -> TextSink:
             "destination of Postgres, edge: or qdrant://"
         )
     return sink
-
-
-def check_full_text(sink: Sink, target: Target) -> None:
-    """Refuse a load with a full-text index into a destination that cannot have one.
-
-    Raises:
-        SinkError: it cannot.
-    """
-    if target.full_text is not None:
-        text_sink(sink)
 
 
 def check_hybrid(hybrid: object, sparse: object) -> None:

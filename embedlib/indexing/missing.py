@@ -10,7 +10,6 @@ Nothing is noted in the destination. If a run is killed, the next one compares a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 from uuid import UUID
@@ -96,13 +95,7 @@ def _delete(sink: Sink, ids: IO[bytes]) -> int:
     """Delete the rows whose ids are in a file, and return how many they are."""
     num_rows = ids.tell() // _ID_BYTES
     ids.seek(0)
-    for part in _slices(ids):
-        sink.delete(part)
+    while part := ids.read(_DELETE_ROWS * _ID_BYTES):
+        starts = range(0, len(part), _ID_BYTES)
+        sink.delete([UUID(bytes=part[start : start + _ID_BYTES]) for start in starts])
     return num_rows
-
-
-def _slices(ids: IO[bytes]) -> Iterator[list[UUID]]:
-    while data := ids.read(_DELETE_ROWS * _ID_BYTES):
-        yield [
-            UUID(bytes=data[start : start + _ID_BYTES]) for start in range(0, len(data), _ID_BYTES)
-        ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from embedlib.checks import COUNT, SWITCH, Kind, choice, is_number, optional, whole_number
+from embedlib.checks import COUNT, PATH, SWITCH, Kind, choice, is_number, optional, whole_number
 from embedlib.config import check_names
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.templates import Prefix, parse_template
@@ -33,8 +32,15 @@ _KINDS = {
     "max_delete": Kind(
         "a share, from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1, float
     ),
+    "on_error": choice("skip", "stop"),
+    "errors_file": optional(PATH),
+    "full_text": optional(
+        Kind(
+            "a language, such as 'english'",
+            lambda value: isinstance(value, str) and value != "" and value.isprintable(),
+        )
+    ),
 }
-"""Options that are switches and numbers, of Python or of numpy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +123,9 @@ class IndexOptions:
         """Check every field; values of numpy become those of Python."""
         for name, kind in _KINDS.items():
             object.__setattr__(self, name, kind.take(name, getattr(self, name)))
-        choice("skip", "stop").take("on_error", self.on_error)
         self._check_prefix()
         if self.shard is not None:
             parse_shard(self.shard)
-        if not isinstance(self.errors_file, str | os.PathLike | None):
-            raise ConfigError(f"errors_file = {shown(self.errors_file)}; it must be a path")
-        language = self.full_text
-        is_name = isinstance(language, str) and language != "" and language.isprintable()
-        if language is not None and not is_name:
-            raise ConfigError(
-                f"full_text = {shown(self.full_text)}; it must be a language, such as 'english'"
-            )
         if self.delete_missing and self.limit is not None:
             raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
         if self.recreate and self.shard is not None:

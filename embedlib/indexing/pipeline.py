@@ -103,22 +103,14 @@ def index(
     check_arguments(source_options, tell, on_progress)
     check_ray(ray, ray_workers, sparse)
     tell = logging.getLogger("embedlib").warning if tell is None else tell
-    if ray is not None:
-        workers = open_on_ray(embedder, ray, ray_workers, sink, settings, tell)
-        with closing(workers):
-            return index(
-                *(source, sink),
-                embedder=workers,
-                source_options=source_options,
-                tell=tell,
-                on_progress=on_progress,
-                **options,
-            )
-    check_embedder(embedder, TextEmbedder)
-    assert not isinstance(embedder, str), "check_embedder refuses a str"
-    documents = open_documents(source, source_options or SourceOptions(), tell)
-    chunker = prepare_chunker(embedder, settings, tell)
     with ExitStack() as stack:
+        if ray is not None:
+            workers = open_on_ray(embedder, ray, ray_workers, sink, settings, tell)
+            embedder = stack.enter_context(closing(workers))
+        check_embedder(embedder, TextEmbedder)
+        assert not isinstance(embedder, str), "check_embedder refuses a str"
+        documents = open_documents(source, source_options or SourceOptions(), tell)
+        chunker = prepare_chunker(embedder, settings, tell)
         to = open_destination(sink, embedder, sparse, settings, tell, stack)
         thread = stack.enter_context(running_thread(to.sink))
         check_files(documents, to.sink, to.settings.errors_file)

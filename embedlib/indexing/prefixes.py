@@ -85,7 +85,8 @@ class PrefixedChunks:
             _join(own, path) + chunk.text
             for own, path, chunk in zip(owns, paths, chunks, strict=True)
         ]
-        for number, num_tokens in enumerate(self._count(texts) if self._room is not None else ()):
+        counts = [] if self._room is None else count_tokens(self._tokenizer, texts)
+        for number, num_tokens in enumerate(counts):
             if num_tokens > (self._room or 0) and texts[number] != chunks[number].text:
                 self._tell_once(document)
                 texts[number] = self._shorten(owns[number], paths[number], chunks[number].text)
@@ -112,10 +113,7 @@ class PrefixedChunks:
         return own[starts[num_cut] :] + text
 
     def _excess(self, text: str) -> int:
-        return self._count([text])[0] - (self._room or 0)
-
-    def _count(self, texts: list[str]) -> list[int]:
-        return count_tokens(self._tokenizer, texts)
+        return count_tokens(self._tokenizer, [text])[0] - (self._room or 0)
 
     def _tell_once(self, document: Document) -> None:
         if not self._has_told:

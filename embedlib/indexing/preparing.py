@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import tokenizers
 
+from embedlib.checks import Kind, optional
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, shown
@@ -19,7 +20,7 @@ from embedlib.indexing.late_windows import WINDOW_CHUNKS, WindowedChunks, check_
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.rows import BadRow, CutDocuments, Document
-from embedlib.indexing.sinks.protocol import Sink, Target, Tell, tell_nobody
+from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sources.overwriting import check_not_input, is_same_file
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import name_to_store, precision_to_store
@@ -34,15 +35,12 @@ def check_arguments(source_options: object, tell: object, on_progress: object) -
     Raises:
         ConfigError: one has another type.
     """
-    if not isinstance(source_options, SourceOptions | None):
-        raise ConfigError(
-            f"source_options = {shown(source_options)}; it must be an "
-            "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
-        )
-    tell = tell_nobody if tell is None else tell
-    for name, value in (("tell", tell), ("on_progress", on_progress)):
-        if not callable(value):
-            raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")
+    what = "an embedlib.SourceOptions, such as SourceOptions(id_field='key')"
+    options = Kind(what, lambda value: isinstance(value, SourceOptions))
+    function = Kind("a function of one argument", callable)
+    optional(options).take("source_options", source_options)
+    optional(function).take("tell", tell)
+    function.take("on_progress", on_progress)
 
 
 def check_files(

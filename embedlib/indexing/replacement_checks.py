@@ -15,7 +15,7 @@ from embedlib.indexing.report import IndexReport
 from embedlib.indexing.row_jobs import RowJob
 from embedlib.indexing.rows import Row
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import Sink
+from embedlib.indexing.sinks.protocol import Sink, count_stored
 from embedlib.indexing.sinks.replaceable import ReplaceableSink, StoredRow
 from embedlib.models.compiled.fidelity_report import Gate
 from embedlib.vectors.arrays import Vectors
@@ -109,8 +109,7 @@ def _count(new: Sink, report: IndexReport) -> str | None:
         )
     if report.num_rows == 0:
         return "the source has no documents; check the source"
-    state = new.inspect()
-    num_rows = 0 if state is None else state.num_rows
+    num_rows = count_stored(new)
     if num_rows != report.num_rows:
         return (
             f"{num_rows:,} rows are stored and the source has {report.num_rows:,}; run again, or "

@@ -141,8 +141,7 @@ def built_state(sink: Sink) -> SinkState | None:
 
 def _is_made_by(state: SinkState, embedder: TextEmbedder, target: Target) -> bool:
     """Whether rows are of the models of a load, also if in another precision of the same gate."""
-    stored, wanted = (models_of(each.fingerprint, each.sparse) for each in (state, target))
-    return stands_beside(embedder, state) and stored[1] == wanted[1]
+    return stands_beside(embedder, state) and models_of(state)[1] == models_of(target)[1]
 
 
 def drop_old(destination: str | Sink) -> int:

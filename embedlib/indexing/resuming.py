@@ -18,7 +18,7 @@ from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.abilities import PositionSink
-from embedlib.indexing.sinks.protocol import Sink, Target, Tell
+from embedlib.indexing.sinks.protocol import Sink, Target, Tell, count_stored
 from embedlib.indexing.sources.protocol import ResumableSource
 from embedlib.version import __version__
 
@@ -83,7 +83,7 @@ class Resuming:
             return
         stored = json.loads(self._stored)
         if not self._settings.recreate and stored["scope"] == self._scope:
-            if self._num_rows() >= stored["num_rows"]:
+            if count_stored(self._sink) >= stored["num_rows"]:
                 assert self._source is not None, "without a source there is no scope"
                 self._source.resume(stored["position"])
                 self.is_partial = True
@@ -106,7 +106,7 @@ class Resuming:
         position = self._source.position()
         if position is None:
             return
-        kept = {"scope": self._scope, "position": position, "num_rows": self._num_rows()}
+        kept = {"scope": self._scope, "position": position, "num_rows": count_stored(self._sink)}
         line = json.dumps(kept)
         if line != self._stored:
             self._sink.save_position(line)
@@ -118,8 +118,3 @@ class Resuming:
         }
         parts = [__version__, source.scope, target.rows_fingerprint, options]
         return blake2b(json.dumps(parts, default=str).encode(), digest_size=16).hexdigest()
-
-    def _num_rows(self) -> int:
-        assert self._sink is not None, "only a destination with a position is counted"
-        state = self._sink.inspect()
-        return 0 if state is None else state.num_rows

@@ -20,13 +20,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ClosedError, ConfigError, SinkError, shown
 from embedlib.indexing.embedders import QueryEmbedder, SparseEmbedder, check_embedder
-from embedlib.indexing.hits import (
-    SearchOptions,
-    SearchResults,
-    check_rerank,
-    choose_hits,
-    times_of,
-)
+from embedlib.indexing.hits import SearchOptions, SearchResults, check_rerank, make_answers
 from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
 from embedlib.indexing.late_ranking import as_ranking, load_ranking, ranking_config
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
@@ -205,11 +199,8 @@ class Search:
         scores = [
             self._score(text, hits, options) for text, hits in zip(questions, rows, strict=True)
         ]
-        times = times_of(started, embedded, searched, perf_counter(), options)
-        results = [
-            SearchResults(choose_hits(hits, each, options), times)
-            for hits, each in zip(rows, scores, strict=True)
-        ]
+        instants = (started, embedded, searched, perf_counter())
+        results = make_answers(rows, scores, options, instants)
         return results[0] if isinstance(question, str) else results
 
     @overload
@@ -265,11 +256,8 @@ class Search:
         scores = await asyncio.gather(
             *(self._ascore(*pair, options) for pair in zip(questions, rows, strict=True))
         )
-        times = times_of(started, embedded, searched, perf_counter(), options)
-        results = [
-            SearchResults(choose_hits(hits, each, options), times)
-            for hits, each in zip(rows, scores, strict=True)
-        ]
+        instants = (started, embedded, searched, perf_counter())
+        results = make_answers(rows, scores, options, instants)
         return results[0] if isinstance(question, str) else results
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,14 @@ from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.rows import BadRow, CutDocuments, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.checks import check_target
-from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, identify
+from embedlib.indexing.sinks.protocol import (
+    OtherModelError,
+    Sink,
+    Target,
+    Tell,
+    count_stored,
+    identify,
+)
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sparse_rows import most_rows
 from embedlib.indexing.stored_model import describe_other_model, fingerprints_of
@@ -163,11 +170,9 @@ class Run:
         """Let the source name its documents as an earlier load of a destination did."""
         keep_ids = getattr(documents, "keep_ids", None)
         if keep_ids is not None:
-
-            def count_stored(source_ids: Sequence[str]) -> int:
-                return len(loaded.digests([row_id(id_, 0) for id_ in source_ids]))
-
-            self.thread.submit(keep_ids, count_stored).result()
+            self.thread.submit(
+                keep_ids, lambda ids: len(loaded.digests([row_id(id_, 0) for id_ in ids]))
+            ).result()
 
     def count(self, reader: Reader) -> IndexReport:
         """Report what a load would do."""
@@ -234,7 +239,7 @@ class Run:
                 "rows may be theirs; correct the source and run again"
             )
         leftover = Leftover()
-        num_rows = self._num_rows()
+        num_rows = count_stored(self.sink)
         # What workers have written may become visible a moment later.
         self.lacks_rows = self.cluster is None and num_rows < tally.num_stored
         if num_rows != tally.num_stored:  # to count is quicker than to compare every row
@@ -244,14 +249,10 @@ class Run:
         tally.num_other = None if is_partial else leftover.num_other
 
     def _check_complete(self) -> None:
-        num_rows, num_stored = self._num_rows(), self.tally.num_stored
+        num_rows, num_stored = count_stored(self.sink), self.tally.num_stored
         if num_rows < num_stored:
             raise SinkError(
                 f"{self.sink.name} holds {num_rows:,} rows, fewer than the {num_stored:,} that "
                 "this load has found there or written: another program removes rows; run the load "
                 "again"
             )
-
-    def _num_rows(self) -> int:
-        state = self.sink.inspect()
-        return 0 if state is None else state.num_rows

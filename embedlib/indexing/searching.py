@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.checks import is_count
+from embedlib.checks import COUNT, TEXT
 from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import ModelIdentity, QueryEmbedder, check_embedder
 from embedlib.indexing.filters.expression import Filter
@@ -79,13 +79,9 @@ def counted_state(sink: Sink, held: SinkState) -> SinkState:
     """
     now = sink.inspect()
     for state in (now, sink.old() if can_replace(sink) else None):
-        if state is not None and _models(state) == _models(held):
+        if state is not None and models_of(state) == models_of(held):
             return state
     raise ReplacedError(sink.name, held, None if now is None else now.model)
-
-
-def _models(state: SinkState) -> tuple[str, str | None]:
-    return models_of(state.fingerprint, state.sparse)
 
 
 def search(
@@ -180,8 +176,7 @@ def check_query(question: object, k: object) -> None:
         ConfigError: the question is no text or empty, or `k` is less than 1.
     """
     check_question(question)
-    if not is_count(k) or k < 1:
-        raise ConfigError(f"k = {shown(k)}; it must be a whole number of at least 1")
+    COUNT.take("k", k)
 
 
 def check_question(question: object) -> None:
@@ -190,7 +185,5 @@ def check_question(question: object) -> None:
     Raises:
         ConfigError: the question is no text or empty.
     """
-    if not isinstance(question, str):
-        raise ConfigError(f"question = {shown(question)}; it must be a str")
-    if not question.strip():
+    if not TEXT.take("question", question).strip():
         raise ConfigError(f"question = {shown(question)}; it is empty; ask something")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
+from embedlib.checks import COUNT, optional
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EngineRunError, shown
@@ -157,13 +158,8 @@ def check_ray(address: object, num_workers: object, sparse: object = None) -> No
         raise ConfigError(f"ray = {shown(address)}; it must be auto, local or HOST:PORT")
     if address is not None:
         refuse_sparse(sparse)
-    if num_workers is None:
-        return
-    if type(num_workers) is not int or num_workers < 1:
-        raise ConfigError(
-            f"ray_workers = {shown(num_workers)}; it must be a whole number of at least 1"
-        )
-    if address is None:
+    optional(COUNT).take("ray_workers", num_workers)
+    if num_workers is not None and address is None:
         raise ConfigError(f"ray_workers = {num_workers} needs ray='auto' or another address")
 
 

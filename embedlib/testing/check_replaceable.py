@@ -153,14 +153,9 @@ def vectors_of(rows: Sequence[Row], target: Target) -> Vectors:
 
 def _hold(sink: ReplaceableSink, target: Target) -> None:
     found = [sink.inspect(), sink.old()]
-    [state] = [each for each in found if each is not None and _is_of(each, target)]
+    wanted = models_of(target)
+    [state] = [each for each in found if each is not None and models_of(each) == wanted]
     sink.hold(state)
-
-
-def _is_of(state: SinkState, target: Target) -> bool:
-    return models_of(state.fingerprint, state.sparse) == models_of(
-        target.fingerprint, target.sparse
-    )
 
 
 def _search(sink: Sink, row: Row, target: Target) -> None:
@@ -184,7 +179,9 @@ def _expect_state(state: SinkState | None, target: Target, num_rows: int) -> Non
     found = (state.num_rows, state.dim, state.model)
     expected = (num_rows, target.dim, target.model)
     assert found == expected, f"{found} is found, not {expected}"
-    assert _is_of(state, target), f"{state.fingerprint} is found, not {target.fingerprint}"
+    assert models_of(state) == models_of(target), (
+        f"{state.fingerprint} is found, not {target.fingerprint}"
+    )
 
 
 def _expect_stored(sink: ReplaceableSink, rows: Sequence[Row], target: Target) -> None:

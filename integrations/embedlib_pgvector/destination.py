@@ -23,10 +23,6 @@ MAX_NAME_BYTES = 63
 Source: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
 """
 
-# Rows are sent as UTF-8 whatever the environment sets.
-CONNECTION_DEFAULTS = {"fallback_application_name": APPLICATION_NAME}
-CONNECTION_FIXED = {"client_encoding": "UTF8"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class HnswOptions:
@@ -131,8 +127,13 @@ def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str
     if not location.startswith("//") or is_odd:
         raise _url_error(scheme)
     try:
-        given = with_connect_timeout({**CONNECTION_DEFAULTS, **options, **CONNECTION_FIXED})
-        conninfo = make_conninfo(f"postgresql:{location}", **given)
+        # Rows are sent as UTF-8 whatever the environment sets.
+        named = {
+            "fallback_application_name": APPLICATION_NAME,
+            **options,
+            "client_encoding": "UTF8",
+        }
+        conninfo = make_conninfo(f"postgresql:{location}", **with_connect_timeout(named))
     except psycopg.ProgrammingError:
         # libpq's own message may quote the password.
         raise _url_error(scheme) from None

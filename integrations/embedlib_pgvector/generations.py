@@ -130,13 +130,9 @@ def _find_held(connection: Connection, destination: Destination, held: SinkState
             )
         return table
     for found in (table, find_table(connection, old_of(destination))):
-        if found is not None and _models(found) == models_of(held.fingerprint, held.sparse):
+        if found is not None and models_of(found) == models_of(held):
             return found
     raise ReplacedError(destination.name, held, None if table is None else table.model)
-
-
-def _models(table: Table) -> tuple[str, str | None]:
-    return models_of(table.fingerprint, table.sparse)
 
 
 def _has_moved(connection: Connection, table: Table) -> bool:
@@ -156,10 +152,9 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
     Raises:
         SinkError: says what.
     """
-    table = find_table(connection, _replaced(destination))
+    table, name = find_table(connection, _replaced(destination)), _replaced(destination).name
     if table is None:
         return
-    name = _replaced(destination).name
     found = connection.execute(
         "SELECT ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"
         " WHERE i.indrelid = c.oid AND NOT i.indisprimary), pg_has_role(relowner, 'USAGE'),"

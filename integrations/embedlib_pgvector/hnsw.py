@@ -22,18 +22,13 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 # Source of operators and classes: https://github.com/pgvector/pgvector#querying and #hnsw
-OPERATORS: dict[Similarity, str] = {
-    "cosine": "<=>",
-    "dot": "<#>",
-    "euclidean": "<->",
-    "manhattan": "<+>",
+OPERATORS: dict[Similarity, tuple[str, str]] = {
+    "cosine": ("<=>", "cosine_ops"),
+    "dot": ("<#>", "ip_ops"),
+    "euclidean": ("<->", "l2_ops"),
+    "manhattan": ("<+>", "l1_ops"),
 }
-CLASS_SUFFIXES: dict[Similarity, str] = {
-    "cosine": "cosine_ops",
-    "dot": "ip_ops",
-    "euclidean": "l2_ops",
-    "manhattan": "l1_ops",
-}
+"""The operator for each similarity, and its class for an index, behind the type of the vectors."""
 PROGRESS_SECONDS = 10.0
 
 BYTES_PER_NEIGHBOR = 32
@@ -68,7 +63,7 @@ class Index:
 
 def operator_class(table: Table) -> str:
     """Return the operator class for the similarity of the table."""
-    return f"{table.type_name}_{CLASS_SUFFIXES[table.similarity]}"
+    return f"{table.type_name}_{OPERATORS[table.similarity][1]}"
 
 
 def find_index(connection: Connection, table: Table) -> Index | None:

@@ -50,7 +50,7 @@ def search(
     vector: NDArray[np.float32],
     k: int,
     name: str,
-    where: Filter | None = None,
+    where: Filter | None,
 ) -> list[Hit]:
     """Return the nearest rows, best first; a row that LangChain added has its id as source id.
 
@@ -68,7 +68,7 @@ def search(
     text = "[" + ",".join(map(repr, vector.tolist())) + "]"
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     distance = sql.SQL("embedding {} %s::{}").format(
-        sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name)
+        sql.SQL(OPERATORS[table.similarity][0]), sql.SQL(table.type_name)
     )
     query = sql.SQL(
         f"SELECT {HIT_COLUMNS}, {NAMED_NOW}, {{}} AS distance FROM {{}} WHERE {{}} ORDER BY "

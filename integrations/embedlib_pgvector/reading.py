@@ -60,16 +60,12 @@ class TableReader:
         return self._local is not None and not self._local.exists
 
     def inspect(self) -> SinkState | None:
-        """Return what is stored; a local server without a database is not started."""
-        if self._is_missing:
-            return None
-        return self._session.run(lambda connection: _describe(connection, self._destination))
+        """Return what is stored."""
+        return self._look(_describe, self._destination)
 
     def identify(self) -> SinkState | None:
         """Return the same without the number of rows: to count them reads the whole table."""
-        if self._is_missing:
-            return None
-        table = self._session.run(lambda connection: find_table(connection, self._destination))
+        table = self._look(find_table, self._destination)
         return None if table is None else table.to_state(0, "")
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
@@ -114,11 +110,7 @@ class TableReader:
 
     def old(self) -> SinkState | None:
         """Return what is kept since the last switch."""
-        if self._is_missing:
-            return None
-        return self._session.run(
-            lambda connection: _describe(connection, old_of(self._destination))
-        )
+        return self._look(_describe, old_of(self._destination))
 
     def hold(self, state: SinkState) -> None:
         """Search only among rows of these models; a search finds out which table has them."""
@@ -127,11 +119,13 @@ class TableReader:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows; one that LangChain added has its id as its source."""
-        return self._search(vector, k, None)
+        return self.search_where(vector, k, None)
 
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         """Return the nearest of the rows that pass a filter."""
-        return self._search(vector, k, where)
+        return self._ask(
+            lambda connection, table: search(connection, table, vector, k, self.name, where)
+        )
 
     def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
         """Return the rows with the greatest sums of products, of all that pass; none of 0."""
@@ -154,11 +148,6 @@ class TableReader:
             return search_text(connection, table, question, k, where)
 
         return self._ask(ask)
-
-    def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
-        return self._ask(
-            lambda connection, table: search(connection, table, vector, k, self.name, where)
-        )
 
     def _ask(self, ask: Callable[[Connection, Table], Result]) -> Result:
         """Ask the table that is searched; starts no local server without a database."""
@@ -189,12 +178,18 @@ class TableReader:
         find_vector_types(connection)
 
     def _find(self) -> Table | None:
-        """Return the table for reading, or None; starts no local server without a database."""
-        if self._table is None and not self._is_missing:
-            self._table = self._session.run(
-                lambda connection: find_table(connection, self._destination)
-            )
+        """Return the table for reading, or None."""
+        if self._table is None:
+            self._table = self._look(find_table, self._destination)
         return self._table
+
+    def _look(
+        self, read: Callable[[Connection, Destination], Result | None], destination: Destination
+    ) -> Result | None:
+        """Read what there is, or None; starts no local server without a database."""
+        if self._is_missing:
+            return None
+        return self._session.run(lambda connection: read(connection, destination))
 
     def _fetch(self, query: sql.SQL | sql.Composed, *values: object) -> list[tuple[Any, ...]]:
         return self._session.run(

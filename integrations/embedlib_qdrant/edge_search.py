@@ -42,40 +42,37 @@ class EdgeSearch:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
-        return self._query(self.edge.Query.Nearest(vector.tolist()), k, None)
+        return self._search(self.edge.Query.Nearest(vector.tolist()), k, None)
 
     def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
         """Return the nearest of the rows that pass a filter."""
-        nearest = self.edge.Query.Nearest(vector.tolist())
-        return search_filtered(
-            lambda limit, wide: self._query(nearest, limit, wide), k, where, self.name
-        )
+        return self._search(self.edge.Query.Nearest(vector.tolist()), k, where)
 
     def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
         """Return the rows with the greatest sums of products; none of 0."""
         nearest = self.edge.Query.Nearest(self.sparse_of(weights), using=SPARSE_NAME)
-        return self._search_second(nearest, k, where)
+        return self._search(nearest, k, where, is_second=True)
 
     def search_text(self, question: str, k: int, where: Filter | None) -> list[Hit]:
         """Return the rows that fit the words of a question best, by BM25."""
         self.open_stored()
         require_language(self.stored_mark, self.name)
-        return self._search_second(self.edge.TextQuery(CONTENT_KEY, question), k, where)
+        query = self.edge.TextQuery(CONTENT_KEY, question)
+        return self._search(query, k, where, is_second=True)
 
     def sparse_of(self, weights: SparseVector) -> Any:
         """Return the engine's object of a sparse vector."""
         return self.edge.SparseVector(indices=list(weights), values=list(weights.values()))
 
-    def _search_second(self, query: Any, k: int, where: Filter | None) -> list[Hit]:
-        """Return the best rows by anything but their vectors."""
-        return search_filtered(
-            lambda limit, wide: self._query(query, limit, wide, is_second=True),
-            *(k, where, self.name),
-        )
-
-    def _query(
+    def _search(
         self, query: Any, k: int, where: Filter | None, *, is_second: bool = False
     ) -> list[Hit]:
+        """Return the best rows by their vectors, or by something else in a second ranking."""
+        return search_filtered(
+            lambda limit, wide: self._query(query, limit, wide, is_second), k, where, self.name
+        )
+
+    def _query(self, query: Any, k: int, where: Filter | None, is_second: bool) -> list[Hit]:
         shard, edge = self.open_stored(), self.edge
         mark, passes = self.stored_mark, None
         if where is not None:

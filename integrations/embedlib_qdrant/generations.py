@@ -106,7 +106,7 @@ class GenerationSink(ServerSink):
         for alias in (self._alias, f"{self._alias}{OLD}"):
             name = self._stands_for(alias)
             mark = None if name is None else self._mark_of(name)
-            if name is not None and mark is not None and _models(mark) == _models(held):
+            if name is not None and mark is not None and models_of(mark) == models_of(held):
                 self.collection = name
                 return mark
             now = now or mark
@@ -261,10 +261,6 @@ class GenerationSink(ServerSink):
 
     def _name(self, collection: str, alias: str) -> None:
         self.call(lambda: create_aliases(self.connect(), self.models, collection, [alias]))
-
-
-def _models(rows: Mark | SinkState) -> tuple[str, str | None]:
-    return models_of(rows.fingerprint, rows.sparse)
 
 
 def _as_array(vector: Any, name: str) -> NDArray[np.float32]:

@@ -96,7 +96,10 @@ def test_bad_rows_of_sqlite(database: str) -> None:
         ("SELECT * FROM absent", "no such table: absent"),
         ("SELECT 1; SELECT 2", "one statement at a time"),
         ("PRAGMA query_only = 1", "it must be a SELECT"),
-        ("SELECT id, body, body FROM docs", "more than one column 'body'; rename them with AS"),
+        (
+            "SELECT id, body, body FROM docs",
+            "more than one column named 'body'; rename all but one with AS",
+        ),
         ("SELECT body, n FROM docs", "choose a column with id_field (--id-field)"),
     ],
 )
@@ -315,7 +318,7 @@ def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
         ("SELECT nothing", "does not exist"),
         ("SELECT 1 AS id, nextval('pg_temp.s')::text AS text", "does not exist"),
         ("SELECT 1 AS id, lo_create(0)::text AS text", "read-only transaction"),
-        ("SELECT 'a' AS text, 'b' AS text", "more than one column 'text'"),
+        ("SELECT 'a' AS text, 'b' AS text", "more than one column named 'text'"),
         ("SELECT 'a' AS text", "choose a column with id_field (--id-field)"),
     ],
 )

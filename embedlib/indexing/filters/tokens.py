@@ -30,14 +30,7 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_ESCAPED = {
-    **dict(zip("\"'\\/", "\"'\\/", strict=True)),
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-}
+_ESCAPED = dict(zip("\"'\\/bfnrt", "\"'\\/\b\f\n\r\t", strict=True))
 _NO_NAME = re.compile(r"[\"\\\x00-\x1f\x7f\ud800-\udfff]")
 """Qdrant's paths cannot quote the first two; no UTF-8 has a lone half of a character."""
 

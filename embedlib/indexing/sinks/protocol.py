@@ -220,6 +220,12 @@ def identify(sink: Sink) -> SinkState | None:
     return state
 
 
+def count_stored(sink: Sink) -> int:
+    """Return how many rows a destination holds."""
+    state = sink.inspect()
+    return 0 if state is None else state.num_rows
+
+
 class OtherModelError(SinkError):
     """The stored rows were made by another model, or with other options.
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import model_digest
-from embedlib.indexing.sinks.protocol import Sink, SinkState, SparseModel
+from embedlib.indexing.sinks.protocol import Description, Sink, SinkState
 from embedlib.vectors.arrays import Vectors
 
 
@@ -84,9 +84,10 @@ class ReplacedError(SinkError):
         )
 
 
-def models_of(fingerprint: str, sparse: SparseModel | None) -> tuple[str, str | None]:
+def models_of(rows: Description) -> tuple[str, str | None]:
     """Return what differs if rows were made by other models."""
-    return model_digest(fingerprint), model_digest(sparse.fingerprint) if sparse else None
+    sparse = rows.sparse
+    return model_digest(rows.fingerprint), model_digest(sparse.fingerprint) if sparse else None
 
 
 def can_replace(sink: Sink) -> TypeGuard[ReplaceableSink]:

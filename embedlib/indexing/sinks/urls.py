@@ -20,11 +20,8 @@ ENTRY_POINT_GROUP = "embedlib.sinks"
 _HALF_A_LOGIN = re.compile(r"//[^/@\[]*:(?!\d+(?:[/,]|$))[^@]*")
 """A user with a password, or the first half of one, and no host, which a number would follow."""
 
-_BUILT_IN = {
-    "jsonl": "embedlib.indexing.sinks.file_sink:open_file_sink",
-    "npy": "embedlib.indexing.sinks.file_sink:open_file_sink",
-    "parquet": "embedlib.indexing.sinks.file_sink:open_file_sink",
-}
+_FILES = ("jsonl", "npy", "parquet")
+"""Schemes of files, which are no entry points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +129,13 @@ def open_sink(url: str) -> Sink:
 
 def _find_opener(scheme: str) -> Callable[[SinkUrl], Sink]:
     """Return the function that makes the sinks of a scheme."""
-    if scheme in _BUILT_IN:
-        module, _, name = _BUILT_IN[scheme].partition(":")
-        opener: Callable[[SinkUrl], Sink] = getattr(import_module(module), name)
+    opener: Callable[[SinkUrl], Sink]
+    if scheme in _FILES:
+        opener = import_module("embedlib.indexing.sinks.file_sink").open_file_sink
         return opener
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if scheme not in found:
-        known = sorted(f"{name}:" for name in {*_BUILT_IN, *found})
+        known = sorted(f"{name}:" for name in {*_FILES, *found})
         near = get_close_matches(f"{scheme}:", known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {' '.join(known)}"
         raise SinkError(f"no destination begins with '{scheme}:'; {hint}")

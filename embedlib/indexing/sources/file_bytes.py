@@ -52,15 +52,15 @@ def check_readable(path: str) -> None:
         pass
 
 
-def read_bytes(path: str, max_bytes: int = -1) -> bytes:
+def read_bytes(path: str, max_bytes: int) -> bytes:
     """Return the content of a file, decompressed.
 
     Raises:
         BrokenFileError: it cannot be read, or has more than `max_bytes`.
     """
     with explaining(), open_bytes(path) as stream:
-        data = stream.read(max_bytes + 1 if max_bytes >= 0 else -1)
-    if 0 <= max_bytes < len(data):
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
         raise BrokenFileError(f"has more than {max_bytes >> 20} MiB; divide it")
     return data
 

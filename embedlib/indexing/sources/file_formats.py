@@ -220,7 +220,10 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
         if not values and lines.problem is None:
             continue
         if not header:
-            header = _check_header(values, lines.problem)
+            if lines.problem is not None:
+                raise BrokenFileError(f"its header {lines.problem}")
+            _check_unique(values)
+            header = values
             continue
         number += 1
         problem = lines.problem
@@ -252,13 +255,6 @@ class _CsvLines:
                 self.problem = _describe(error)
                 text = raw.decode("utf-8", "replace")
             yield text
-
-
-def _check_header(names: list[str], problem: str | None) -> list[str]:
-    if problem is not None:
-        raise BrokenFileError(f"its header {problem}")
-    _check_unique(names)
-    return names
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -11,20 +11,10 @@ _HIDDEN = frozenset(("script", "style", "template", "noscript", "nav", "svg", "i
 """Elements whose content is no text of the page, or leads to other pages."""
 _BLOCKS = frozenset(
     (
-        *(
-            "address",
-            "article",
-            "aside",
-            "blockquote",
-            "body",
-            "caption",
-            "dd",
-            "details",
-            "dialog",
-        ),
-        *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr"),
-        *("html", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot"),
-        *("thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"),
+        *("address", "article", "aside", "blockquote", "body", "caption", "dd", "details"),
+        *("dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form"),
+        *("header", "hr", "html", "li", "main", "ol", "p", "pre", "section", "summary", "table"),
+        *("tbody", "tfoot", "thead", "tr", "ul", *_HEADINGS),
     )
 )
 _CELLS = frozenset(("td", "th"))

@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 from uuid import UUID
 
@@ -44,9 +37,9 @@ class DatabaseValue:
 
 _WRITTEN_OUT = (
     *(UUID, timedelta, DatabaseValue),
-    *(IPv4Address, IPv6Address, IPv4Interface, IPv6Interface, IPv4Network, IPv6Network),
+    *(IPv4Address, IPv6Address, IPv4Network, IPv6Network),
 )
-"""Types of database values that `str` writes in full."""
+"""Types of database values that `str` writes in full; an interface is an address."""
 
 
 class BadValueError(ValueError):

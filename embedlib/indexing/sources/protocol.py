@@ -6,10 +6,10 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast, get_args
+from typing import Literal, Protocol, get_args
 
-from embedlib.checks import Kind, choice, is_number, optional
-from embedlib.errors import ConfigError, shown
+from embedlib.checks import TEXT, Kind, choice, is_number, optional
+from embedlib.errors import ConfigError
 from embedlib.indexing.rows import BadRow, Document
 
 InputFormat = Literal[
@@ -25,6 +25,17 @@ InputFormat = Literal[
     "jsonl",
     "parquet",
 ]
+
+
+_FOLDER = Kind(
+    "a folder", lambda value: isinstance(value, str | os.PathLike) and os.path.isdir(value)
+)
+# A str is a sequence too, of patterns of one character.
+_NAMES = Kind(
+    "a tuple of str",
+    lambda value: isinstance(value, tuple | list) and all(isinstance(each, str) for each in value),
+)
+_OVERLAP = Kind("a number of at least 0", lambda value: is_number(value) and 0 <= value < math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +69,17 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         choice(*get_args(InputFormat)).take("input_format", self.input_format)
-        for name, field in (("id_field", self.id_field), ("since_field", self.since_field)):
-            if not isinstance(field, str | None):
-                raise ConfigError(f"{name} = {shown(field)}; it must be a str")
-        Kind("a number of at least 0", _is_overlap).take("since_overlap", self.since_overlap)
+        optional(TEXT).take("id_field", self.id_field)
+        optional(TEXT).take("since_field", self.since_field)
+        _OVERLAP.take("since_overlap", self.since_overlap)
         optional(choice("file"), "'file' or None").take("id_prefix", self.id_prefix)
-        if self.id_root is not None:
-            is_path = isinstance(self.id_root, str | os.PathLike)
-            if not is_path or not os.path.isdir(self.id_root):
-                raise ConfigError(f"id_root = {shown(self.id_root)}; it must be a folder")
-        stored = () if self.metadata_fields is None else self.metadata_fields
-        texts = () if isinstance(self.text_field, str | None) else self.text_field
-        if isinstance(self.text_field, tuple | list) and not self.text_field:
-            raise ConfigError("text_field = (); it must name a field")
-        named = (("glob", self.glob), ("metadata_fields", stored), ("text_field", texts))
-        for name, values in named:
-            # A str is a sequence too, of patterns of one character.
-            is_list = isinstance(values, tuple | list)
-            if not is_list or not all(isinstance(value, str) for value in values):
-                raise ConfigError(f"{name} = {shown(values)}; it must be a tuple of str")
+        optional(_FOLDER).take("id_root", self.id_root)
+        _NAMES.take("glob", self.glob)
+        optional(_NAMES).take("metadata_fields", self.metadata_fields)
+        if not isinstance(self.text_field, str | None):
+            _NAMES.take("text_field", self.text_field)
+            if not self.text_field:
+                raise ConfigError("text_field = (); it must name a field")
         if self.id_field is not None and self.id_field in (self.text_fields or ()):
             raise ConfigError(
                 f"id_field and text_field are both {self.id_field!r}; a row whose id is its text "
@@ -101,10 +104,6 @@ class SourceOptions:
                 f"since_field = {self.since_field!r} (--since-field) is for the rows of a query, "
                 f"and {name} is read as a whole; leave it out"
             )
-
-
-def _is_overlap(value: object) -> bool:
-    return is_number(value) and 0 <= cast(float, value) < math.inf
 
 
 class Source(Protocol):

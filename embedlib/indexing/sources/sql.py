@@ -16,6 +16,7 @@ from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
+from embedlib.indexing.sources.arrow_rows import repeated_columns
 from embedlib.indexing.sources.file_bytes import is_denied
 from embedlib.indexing.sources.postgres_values import load_as_written
 from embedlib.indexing.sources.protocol import Source, SourceOptions
@@ -73,30 +74,27 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
         path = os.path.expanduser(path)
         if not os.path.isfile(path) and not is_denied(path):
             raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
-        return _make_source(
-            _Database(
-                name=url,
-                place=os.path.abspath(path),
-                mark="?",
-                read=lambda query, values: _read_sqlite(path, query, values, url),
-                input_paths=(path,),
-            ),
-            *(query, options, tell),
+        database = _Database(
+            name=url,
+            place=os.path.abspath(path),
+            mark="?",
+            read=lambda query, values: _read_sqlite(path, query, values, url),
+            input_paths=(path,),
         )
-    # The part after "?" may contain a password too.
-    name = without_password(url).partition("?")[0]
-    if scheme.lower() in ("postgresql", "postgres"):
-        return _make_source(
-            _Database(
-                name=name,
-                place=_check_postgres_url(url, name),
-                mark="%s",
-                read=lambda query, values: _read_postgres(url, query, values, name),
-                open_seconds=lambda: _open_seconds(url, name),
-            ),
-            *(query, options, tell),
+    else:
+        # The part after "?" may contain a password too.
+        name = without_password(url).partition("?")[0]
+        if scheme.lower() not in ("postgresql", "postgres"):
+            raise SourceError(f"{name}: write postgresql://HOST/DATABASE or sqlite:PATH")
+        database = _Database(
+            name=name,
+            place=_check_postgres_url(url, name),
+            mark="%s",
+            read=lambda query, values: _read_postgres(url, query, values, name),
+            open_seconds=lambda: _open_seconds(url, name),
         )
-    raise SourceError(f"{name}: write postgresql://HOST/DATABASE or sqlite:PATH")
+    kind = _SqlSource if options.since_field is None else _GrowingSqlSource
+    return kind(database, query, options, tell)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +116,6 @@ class _Database:
     read: _Read
     input_paths: Sequence[str] = ()
     open_seconds: Callable[[], float] = lambda: 0.0
-
-
-def _make_source(database: _Database, query: str, options: SourceOptions, tell: Tell) -> Source:
-    if options.since_field is None:
-        return _SqlSource(database, query, options, tell)
-    return _GrowingSqlSource(database, query, options, tell)
 
 
 class _SqlSource:
@@ -291,12 +283,9 @@ def _column_names(description: Sequence[Sequence[Any]] | None, name: str) -> lis
     if description is None:
         raise SourceError(f"{name}: the query returns no rows; it must be a SELECT")
     names = [str(column[0]) for column in description]
-    twice = sorted({column for column in names if names.count(column) > 1})
-    if twice:
-        raise SourceError(
-            f"{name}: the query has more than one column {', '.join(map(repr, twice))}; rename "
-            "them with AS"
-        )
+    problem = repeated_columns(names)
+    if problem is not None:
+        raise SourceError(f"{name}: the query {problem} with AS")
     return names
 
 
