@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import cast
+from typing import Any, cast
 
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.options import IndexOptions
@@ -79,9 +79,9 @@ class Resuming:
         self._stored = self._sink.load_position()
         if self._source is not None:
             self._scope = self._scope_of(self._source, target)
-        if self._stored is None:
+        stored = _parse(self._stored)
+        if stored is None:
             return
-        stored = json.loads(self._stored)
         if not self._settings.recreate and stored["scope"] == self._scope:
             if count_stored(self._sink) >= stored["num_rows"]:
                 assert self._source is not None, "without a source there is no scope"
@@ -118,3 +118,12 @@ class Resuming:
         }
         parts = [__version__, source.scope, target.rows_fingerprint, options]
         return blake2b(json.dumps(parts, default=str).encode(), digest_size=16).hexdigest()
+
+
+def _parse(line: str | None) -> dict[str, Any] | None:
+    """Return what `keep` stored; None: nothing, or a user wrote this where a sink keeps it."""
+    try:
+        stored = json.loads(line or "")
+    except ValueError:
+        return None
+    return stored if isinstance(stored, dict) and "scope" in stored else None

@@ -184,6 +184,16 @@ def test_another_load_drops_the_position(table: Table, other: dict[str, Any]) ->
     assert table.stored() == table.rows()
 
 
+@pytest.mark.parametrize("line", ["the file, from the folder docs", "17", '{"by": "hand"}'])
+def test_what_is_no_position_is_left_alone(table: Table, line: str) -> None:
+    """Postgres keeps the position in the comment of a column, which is for everybody."""
+    table.store.position = line
+    table.load(since_field=None)
+    assert table.store.position == line
+    assert table.load().num_documents == 20
+    assert table.load().num_documents == 6
+
+
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
     table.load()
     assert table.load(batch_rows=7, on_error="stop", since_overlap=0).num_documents == 1
