@@ -154,6 +154,11 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
     """
     table, name = find_table(connection, _replaced(destination)), _replaced(destination).name
     if table is None:
+        if find_table(connection, destination) is not None:  # an earlier run has begun to load it
+            tell(
+                f"{name}: there is no table of this name now, whose rights the new one would get; "
+                "grant rights on it (GRANT) when the load has ended"
+            )
         return
     found = connection.execute(
         "SELECT ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"

@@ -127,6 +127,19 @@ def test_a_first_table_has_the_rights_that_every_new_one_gets(
     assert finds(pg, table, "new", role)
 
 
+def test_a_resumed_change_says_that_there_are_no_rights_to_take_over(pg: Any, table: str) -> None:
+    load(pg, table, "old")
+    told = []
+    for drop in (True, False):
+        beside = pg.sink(table).beside()
+        beside.begin(pg.target(), pg.lines.append)
+        beside.close()
+        told.append(any("no table of this name now, whose rights" in line for line in pg.lines))
+        if drop:
+            pg.fetch("DROP TABLE {}", table)
+    assert told == [False, True]
+
+
 def test_a_table_with_row_security_is_not_made_anew(pg: Any, table: str) -> None:
     """Everybody who may read some of its rows could read all of the new one."""
     load(pg, table, "old")
