@@ -25,8 +25,9 @@ from embedlib.indexing import import_extra, lock_folder
 from embedlib_pgvector.destination import APPLICATION_NAME
 from embedlib_pgvector.new_database import NewDatabase
 
-_SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
-"""Characters with a meaning in a shell, to which pg_ctl passes the folder without quotes."""
+_SPLITS = re.compile(r"""[\s"'$&();<>`|\\\ud800-\udfff]""")
+"""Characters with a meaning in a shell, to which pg_ctl passes the folder without quotes, and bytes
+that are not UTF-8, in which the package reads and writes it."""
 
 
 _DISK_FULL = "No space left on device"
@@ -317,7 +318,8 @@ def _find_plain_path(path: Path, name: str) -> Path:
     found = _SPLITS.findall(str(resolved))[0]
     raise SinkError(
         f"{name}: Postgres cannot start in the folder {str(resolved)!r}, because its path contains "
-        f"{found!r}; choose a path without white space and quotes, or a link to this one (ln -s)"
+        f"{found!r}; choose a path in UTF-8 without white space and quotes, or a link to this one "
+        "(ln -s)"
     )
 
 

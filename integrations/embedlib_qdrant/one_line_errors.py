@@ -13,6 +13,7 @@ REMEDIES = {
     errno.EROFS: "its file system is read-only and reading writes there too; copy the folder to "
     "another one",
     errno.ENOSPC: "its disk is full; make room and run again",
+    errno.EIO: "its disk or network folder fails; see what the system says (dmesg), and run again",
     errno.EMFILE: "too many files are open; allow more with ulimit -n",
     errno.ENOMEM: "the memory is full; run again when there is more",
     errno.EAGAIN: "no more threads can be started; raise the limit (ulimit -u, or the pids limit "

@@ -358,6 +358,20 @@ def test_a_path_that_pg_ctl_would_divide_is_refused_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_path_that_is_not_utf_8_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(
+        SinkError, match=r"path contains '\\udce9'; choose a path in UTF-8 "
+    ) as caught:
+        open_sink("pglocal:db?table=docs")
+    assert str(caught.value).isprintable()
+    assert list(folder.iterdir()) == []
+
+
 def test_a_link_to_a_folder_with_a_space_is_used(pg: Any, pg_folder: Path, url: str) -> None:
     (pg_folder / "my docs").mkdir()
     (pg_folder / "db").symlink_to("my docs")

@@ -363,6 +363,7 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
         ("mmap: Permission denied (os error 13)", "the right to write there"),
         ("Read-only file system (os error 30)", "copy the folder"),
         ("No space left on device (os error 28)", "make room"),
+        ("Input/output error (os error 5)", "its disk or network folder fails"),
         ("Too many open files (os error 24)", "ulimit -n"),
         ("Cannot allocate memory (os error 12)", "memory is full"),
         ("thread pool: Resource temporarily unavailable (os error 11)", "ulimit -u"),
