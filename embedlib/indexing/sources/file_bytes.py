@@ -97,7 +97,12 @@ def _open_packed(path: str) -> Iterator[BinaryIO]:
             raise BrokenFileError(
                 "it is a device, which may have no end; name a file, or pipe its bytes to -"
             )
+        before = os.fstat(file.fileno()).st_size  # 0 of a pipe, which has no position
         yield file
+        now = os.fstat(file.fileno()).st_size
+        if now < before and now < file.tell():
+            # Its end is none: rows behind it would be taken for removed ones.
+            raise BrokenFileError("was cut while it was read; load it again when it is complete")
 
 
 def _is_device(file: BinaryIO) -> bool:

@@ -839,6 +839,26 @@ def test_a_broken_gzip_file_ends_with_a_bad_row(damage: str) -> None:
     assert last.id == "last"
 
 
+@pytest.mark.parametrize("is_text", [False, True])
+def test_a_file_that_is_cut_while_it_is_read_has_no_end(is_text: bool) -> None:
+    """Somebody writes it anew: rows that are not there yet are not removed ones."""
+    path = write("a.txt" if is_text else "a.jsonl", '{"id": 1, "text": "words"}\n' * 5000)
+    rows = iter(read_rows(path, "lines" if is_text else "jsonl"))
+    next(rows)
+    os.truncate(path, 100)
+    with pytest.raises(BrokenFileError, match="was cut while it was read; load it again when"):
+        list(rows)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end() -> None:
+    path = write("a.jsonl", '{"id": 1, "text": "words"}\n' * 5000)
+    rows = iter(read_rows(path, "jsonl"))
+    next(rows)
+    with open(path, "a") as file:
+        file.write('{"id": 2, "text": "words"}\n')
+    assert [row.fields["id"] for row in rows][-1] == 2
+
+
 def test_a_gzip_file_that_breaks_early() -> None:
     data = gzip.compress(b'{"id": 1, "text": "a"}\n' * 5)[:-4]
     Path("a.jsonl.gz").write_bytes(data)
