@@ -297,6 +297,18 @@ def test_postgres_sends_rows_as_they_are_needed(postgres: str) -> None:
         list(source)  # only the last row fails, and it was not computed before
 
 
+def test_a_connection_that_is_lost_is_said_to_be_no_loss(pg: Any, postgres: str) -> None:
+    query = "SELECT n AS id, 'a' AS text FROM generate_series(1, 9000) n"
+    source = iter(open_sql_source(postgres, query, SourceOptions(), [].append))
+    next(source)
+    pg.fetch(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE query LIKE '%embedlib_' || 'source%'"
+    )
+    with pytest.raises(SourceError, match=r"postgresql://.*: .+; run the load again to continue$"):
+        list(source)
+
+
 def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
     query = "SELECT n AS id, 'embedlib-test' AS text FROM generate_series(1, 90000) n"
     source = iter(open_sql_source(postgres, query, SourceOptions(), [].append))

@@ -251,17 +251,22 @@ def _open_seconds(url: str, name: str) -> float:
 def _connected(url: str, name: str) -> Iterator[Any]:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
+    remedy = ""
     try:
         # Of a database in SQL_ASCII psycopg would return bytes.
         given = {"client_encoding": "UTF8", **conninfo.conninfo_to_dict(url)}
         with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
+            remedy = "; run the load again to continue"
             yield connection
     except psycopg.errors.ConnectionTimeout as error:
         raise SourceError(f"{name}: {POSTGRES_NO_ANSWER}") from error
     except psycopg.Error as error:
         first = str(error).strip().partition("\n")[0]
-        raise SourceError(f"{name}: {first or type(error).__name__}") from error
+        # Others are of the query.
+        is_lost = isinstance(error, psycopg.OperationalError)
+        said = first or type(error).__name__
+        raise SourceError(f"{name}: {said}{remedy if is_lost else ''}") from error
 
 
 def with_connect_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
