@@ -228,7 +228,8 @@ def test_a_folder_that_is_open_elsewhere_is_one_line_and_can_be_inspected(
         (errno.EROFS, "copy the folder"),
         (errno.ENOSPC, "make room"),
         (errno.EMFILE, "ulimit -n"),
-        (errno.EIO, "make sure that the folder can be written"),
+        (errno.EIO, "its disk or network folder fails"),
+        (errno.ENODEV, "make sure that the folder can be written"),
     ],
 )
 @pytest.mark.parametrize("mode", ["rb", "r+"])  # our look at the lock, and the client's own
