@@ -44,8 +44,10 @@ class ScoreEngine(FakeEngine):
         return np.stack(columns[: self.limits.embedding_dim], axis=1).astype(np.float32)
 
 
-def fake_reranker(engine: FakeEngine | None = None) -> Reranker:
-    head = Head(labels=("LABEL_0",), activation="sigmoid", reranker_activation="identity")
+RANKS = Head(labels=("LABEL_0",), activation="sigmoid", reranker_activation="identity")
+
+
+def fake_reranker(engine: FakeEngine | None = None, head: Head = RANKS) -> Reranker:
     return Reranker.from_engine(
         engine or ScoreEngine(1), fake_spec(64, head=head), byte_tokenizer(), Config()
     )

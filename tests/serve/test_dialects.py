@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
+from embedlib.models.spec import Head, PairTemplate
 from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
 from embedlib.serve.dialects import cohere
@@ -20,7 +21,7 @@ from embedlib.serve.dialects.embedding_fields import as_type
 from embedlib.serve.sessions import token_call
 from embedlib.session.running import ASYNC_ROWS
 from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector, write_tiny_model
-from tests.serve.conftest import LABELS, Client
+from tests.serve.conftest import LABELS, Client, MakeClient, fake_reranker
 
 TEXTS = ["a", "bc", "def"]
 
@@ -235,6 +236,21 @@ def test_predict_refuses_an_empty_list_as_embed_does(client: Client) -> None:
     refused = client.refuse("/predict", {"inputs": []})
     assert refused == client.refuse("/embed", {"inputs": []})
     assert "inputs is empty; send at least one text" in refused[1]["error"]
+
+
+def test_an_instruction_takes_the_place_of_the_models_own(make_client: MakeClient) -> None:
+    template = PairTemplate(
+        prefix="", body="{instruction}{query}{document}", suffix="", instruction="of the model"
+    )
+    head = Head(
+        labels=("yes",), activation="sigmoid", reranker_activation="identity", template=template
+    )
+    client = make_client({"rank": fake_reranker(head=head)})
+    body = {"query": "q", "documents": ["abc"]}
+    plain = client.post("/v1/rerank", body)["results"]
+    assert client.post("/v1/rerank", {**body, "instruction": "of the model"})["results"] == plain
+    [longer] = client.post("/v1/rerank", {**body, "instruction": "of the caller"})["results"]
+    assert longer["relevance_score"] > plain[0]["relevance_score"]
 
 
 def test_an_instruction_needs_a_place(client: Client) -> None:

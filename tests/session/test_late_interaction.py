@@ -219,6 +219,12 @@ GENERAL, SETTINGS = "config_sentence_transformers.json", "sentence_bert_config.j
         (
             "late-bert",
             SETTINGS,
+            {"query_expansion": {"strategy": "fixed", "length": 8, "new": 1}},
+            "query_expansion: new = 1 is not a known key",
+        ),
+        (
+            "late-bert",
+            SETTINGS,
             {"query_expansion": {"strategy": "fixed", "length": 99}},
             "expansion to 99 tokens is longer than the 48 positions$",
         ),
