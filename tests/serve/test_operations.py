@@ -23,7 +23,13 @@ from click.testing import CliRunner
 
 from embedlib.cli import main
 from embedlib.engines.base import Lane
-from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, EngineRunError
+from embedlib.errors import (
+    ClosedError,
+    CloseTimeoutError,
+    ConfigError,
+    EngineRunError,
+    QueueFullError,
+)
 from embedlib.serve import ServeOptions, app, catalog, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.admission import Admission, Load
@@ -34,7 +40,7 @@ from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
 from embedlib.serve.dialects.dialect import OPENAI
 from embedlib.serve.endable import Endable
-from embedlib.serve.errors import ClientGoneError, HTTPError
+from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.estimate import Rate, TokenEstimate
 from embedlib.serve.fault_log import fault_log
 from embedlib.serve.hosts import check_host
@@ -999,6 +1005,20 @@ def test_a_model_that_answered_lately_is_asked_nothing(
     monkeypatch.setattr("embedlib.serve.operations.CANARY_SECONDS", 0.0)
     assert client.send("GET", "/ready").status_code == 200
     assert len(engine.batches) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (QueueFullError("4,096 queries wait"), 429, "4,096 queries wait"),
+        (MemoryError(), 429, "the server is out of memory; send fewer texts"),
+        (ClosedError("the model was closed"), 503, "the model was closed"),
+    ],
+)
+def test_what_passes_says_when_to_come_again(error: Exception, status: int, words: str) -> None:
+    answer = describe(error, "input")
+    assert (answer.status, answer.message) == (status, words)
+    assert "retry-after" in dict(answer.headers())
 
 
 def test_ready_tells_why_a_model_does_not_answer(client: Client, engine: FakeEngine) -> None:

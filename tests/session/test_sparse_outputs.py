@@ -219,6 +219,16 @@ def _drop_tensor(folder: Path) -> None:
             lambda f: _change(f / "1_SpladePooling" / "config.json", embedding_dimension=7),
             "embedding_dimension = 7",
         ),
+        (
+            lambda f: _change(f / "1_SpladePooling" / "config.json", new=1),
+            "new = 1 is not a known key",
+        ),
+        (
+            lambda f: _change(
+                f / "config.json", auto_map={"AutoModelForMaskedLM": "modeling.MyMaskedLM"}
+            ),
+            "a model without custom code, which embedlib never runs",
+        ),
         (_no_task, 'transformer_task is missing; accepted: "fill-mask"'),
         (
             lambda f: _change(

@@ -405,7 +405,7 @@ def test_a_batch_starts_beside_one_that_runs(make_jobs: MakeJobs) -> None:
             )
             await has_begun.wait()
         assert (await ended_batch(jobs, "batch_second")).num_completed == 1
-        assert (await jobs.batch("batch_first")).ended_at is None
+        assert (await jobs.batches.get("batch_first")).ended_at is None
         may_end.set()
         assert (await ended_batch(jobs, "batch_first")).num_completed == 1
         await jobs.close()
