@@ -178,7 +178,7 @@ class CollectionSink(CollectionSearch):
         for part in _slices([row for row in rows if row.id in stored], BATCH):
             changes = self._metadata_changes(part, bad_rows)
             if changes:
-                self.request("batch_update_points", self.collection, changes, wait=True)
+                self.change("batch_update_points", self.collection, changes, wait=True)
         if bad_rows:
             raise UnstorableRowsError(self.name, bad_rows)
 
@@ -207,10 +207,19 @@ class CollectionSink(CollectionSearch):
         """Remove rows."""
         self.require_begin()
         self.settle()
-        self.check_lease()
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
             selector = self.models.PointIdsList(points=page)
-            self.request("delete", self.collection, selector, wait=True)
+            self.change("delete", self.collection, selector, wait=True)
+
+    def change(self, method: str, *arguments: Any, **named: Any) -> None:
+        """Change rows, unless another load took over, perhaps between two attempts."""
+
+        def attempt() -> None:
+            self.require_begin()  # it may be closed meanwhile
+            self.check_lease()
+            getattr(self.connect(), method)(*arguments, **named)
+
+        self.call(attempt)
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: there is no collection.

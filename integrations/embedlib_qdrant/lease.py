@@ -117,12 +117,12 @@ class Lease:
             seen = self._watch(seen, tell, sleep)
         token, beat = ("", None) if seen is None else (seen.token, seen.beat)
         with self._guard:  # against a beat that has found no lease before it was written again
+            self._last_beat_s = _now_s()
             self._request(lambda: self._put(token, beat))
             holder = self._read_changed(seen, sleep)
             if holder is None or holder.token != self._own.token:
                 raise self._refusal(holder or seen)
             self._is_lost = False
-            self._last_beat_s = _now_s()
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._keep_beating, name="embedlib-lease", daemon=True
@@ -149,6 +149,8 @@ class Lease:
     def beat(self) -> None:
         """Show that the holder lives, and find out whether it still is the holder."""
         with self._guard:
+            # Others count from when the server wrote the beat; the answer may come much later.
+            started_s = _now_s()
             # First, since a lease that is gone would be written again.
             holder = self._look()
             if holder is not None and holder.token == self._own.token:
@@ -157,7 +159,7 @@ class Lease:
                 holder = self._look()
             self._is_lost = holder is None or holder.token != self._own.token
             self._lost_to = holder
-            self._last_beat_s = _now_s()
+            self._last_beat_s = started_s
 
     def release(self) -> None:
         """Stop beating, and give the lease back if the server answers; may be called twice.

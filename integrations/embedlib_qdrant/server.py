@@ -281,10 +281,8 @@ class ServerSink(CollectionSink):
 
     def save_position(self, position: str | None) -> None:
         """Change the metadata of the collection, after all rows are applied."""
-        self.check_lease()
         self.settle()
-        metadata = {POSITION_KEY: position}
-        self.request("update_collection", self.collection, metadata=metadata)
+        self.change("update_collection", self.collection, metadata={POSITION_KEY: position})
 
     def disconnect(self) -> None:
         """Give the lease back, close the connection and release the lock."""
@@ -292,6 +290,7 @@ class ServerSink(CollectionSink):
             self._lease.release()
             self._lease = None
         self._connection.close()
+        self._unapplied.clear()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -313,6 +312,7 @@ class ServerSink(CollectionSink):
 
     def _send(self, request: bytes, waits: bool) -> Any:
         """Start a write request, unless another load took over while this one could not write."""
+        self.require_begin()  # it may be closed meanwhile, and would connect again
         self.check_lease()
         return self._connection.start_upsert(request, waits=waits)
 

@@ -181,6 +181,77 @@ def test_a_load_that_lost_its_lease_while_it_waited_writes_nothing(
     assert taken[0].inspect().num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "act"),
+    [
+        ("Delete", lambda sink, rows: sink.delete([rows[0].id])),
+        ("UpdateBatch", lambda sink, rows: sink.write_metadata(rows)),
+        ("Update", lambda sink, rows: sink.save_position("here")),
+    ],
+)
+def test_a_load_that_lost_its_lease_while_it_waited_changes_nothing(
+    on_machine: Callable[..., Any],
+    aborting: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    stub: Any,
+    method: str,
+    act: Callable[..., None],
+) -> None:
+    first, rows = on_machine("a"), make_rows(4)
+    first.write(rows, make_vectors(rows))
+    first.settle()
+    kill(first)
+
+    taken: list[Any] = []
+
+    def be_cut_off(_seconds: float) -> None:
+        taken.extend([on_machine("b"), stub.count(method)])
+        monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)
+
+    first.sleep = be_cut_off
+    stub.fail(method, aborting("UNAVAILABLE"))
+    with pytest.raises(SinkError, match=r"this load stops, .* has taken over; written rows are"):
+        act(first, rows)
+    assert stub.count(method) == taken[1]
+
+
+def test_an_answer_that_comes_late_does_not_prolong_the_lease(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    """The others have counted since the server wrote the beat."""
+    now = [0.0]
+    monkeypatch.setattr(lease_module, "_now_s", lambda: now[0])
+    first, rows = on_machine("a"), make_rows(4)
+    kill(first)
+
+    def be_late(_context: Any) -> None:
+        now[0] += EXPIRES_S + 1
+
+    stub.fail("ReadLease", be_late)
+    vars(first)["_lease"].beat()
+    on_machine("b")
+    with pytest.raises(SinkError, match="has taken over"):
+        first.write(rows, make_vectors(rows))
+
+
+def test_a_closed_load_sends_nothing_again(
+    on_machine: Callable[..., Any], aborting: Callable[..., Any], stub: Any
+) -> None:
+    """After Ctrl-C another thread closes what waits for the server."""
+    sink, rows = on_machine("a"), make_rows(4)
+    sink.sleep = lambda _seconds: sink.close()
+    stub.fail("Upsert", aborting("UNAVAILABLE"))
+    with pytest.raises(SinkError, match="begin was not called"):
+        sink.write(rows, make_vectors(rows))
+    assert stub.count("Upsert") == 1
+
+    sink = on_machine("a")
+    sink.write(rows, make_vectors(rows))
+    sink.close()
+    assert sink.inspect().num_rows == 4
+    assert stub.count("Upsert") == 2
+
+
 @pytest.mark.parametrize("action", ["inspect", "delete"])
 def test_a_load_that_lost_its_lease_does_not_repeat_what_it_wrote_last(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, action: str
