@@ -22,7 +22,7 @@ from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources import file_formats
-from embedlib.indexing.sources.file_bytes import BrokenFileError
+from embedlib.indexing.sources.file_bytes import BrokenFileError, open_bytes
 from embedlib.indexing.sources.file_formats import read_rows, read_text
 from embedlib.indexing.sources.file_ids import forms_of
 from embedlib.indexing.sources.opening import open_documents
@@ -848,6 +848,18 @@ def test_a_file_that_is_cut_while_it_is_read_has_no_end(is_text: bool) -> None:
     os.truncate(path, 100)
     with pytest.raises(BrokenFileError, match="was cut while it was read; load it again when"):
         list(rows)
+
+
+def test_a_file_that_is_emptied_before_it_is_read_is_not_empty() -> None:
+    path = write("a.txt", "words")
+
+    def read_emptied() -> bytes:
+        with open_bytes(path) as file:
+            os.truncate(path, 0)
+            return file.read()
+
+    with pytest.raises(BrokenFileError, match="was cut while it was read"):
+        read_emptied()
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_to_its_end() -> None:
