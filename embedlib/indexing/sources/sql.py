@@ -263,8 +263,9 @@ def _connected(url: str, name: str) -> Iterator[Any]:
         raise SourceError(f"{name}: {POSTGRES_NO_ANSWER}") from error
     except psycopg.Error as error:
         first = str(error).strip().partition("\n")[0]
-        # Others are of the query.
-        is_lost = isinstance(error, psycopg.OperationalError)
+        # Others are of the query, also of a limit that it exceeds (54) or what is not ready (55).
+        is_of_query = (error.sqlstate or "").startswith(("54", "55"))
+        is_lost = isinstance(error, psycopg.OperationalError) and not is_of_query
         said = first or type(error).__name__
         raise SourceError(f"{name}: {said}{remedy if is_lost else ''}") from error
 
