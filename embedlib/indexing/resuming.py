@@ -109,6 +109,11 @@ class Resuming:
         kept = {"scope": self._scope, "position": position, "num_rows": count_stored(self._sink)}
         line = json.dumps(kept)
         if line != self._stored:
+            if self._stored and _parse(self._stored) is None:
+                self._tell(
+                    f"{self._sink.name}: the position of the source takes the place of what "
+                    f"somebody wrote where it is kept: {self._stored!r}"
+                )
             self._sink.save_position(line)
 
     def _scope_of(self, source: ResumableSource, target: Target) -> str:

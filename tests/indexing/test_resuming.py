@@ -191,7 +191,9 @@ def test_what_is_no_position_is_left_alone(table: Table, line: str) -> None:
     table.load(since_field=None)
     assert table.store.position == line
     assert table.load().num_documents == 20
+    assert table.told[-1].endswith(f"what somebody wrote where it is kept: {line!r}")
     assert table.load().num_documents == 6
+    assert sum("takes the place" in said for said in table.told) == 1
 
 
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
