@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embedlib.errors import ConfigError, shown
+from embedlib.checks import COUNT, optional
+from embedlib.errors import ConfigError
 
 MEMORY_MARGIN = 1.25
 """What a process reserves, as a multiple of what it took to load: batches come on top."""
@@ -77,10 +78,7 @@ def plan_workers(machines: Sequence[Machine], num_workers: int | None, *, on_cpu
     Raises:
         ConfigError: the number is wrong, or no machine has a CPU for workers.
     """
-    if num_workers is not None and (type(num_workers) is not int or num_workers < 1):
-        raise ConfigError(
-            f"ray_workers = {shown(num_workers)}; it must be a whole number of at least 1"
-        )
+    num_workers = optional(COUNT).take("ray_workers", num_workers)
     num_gpus = 0 if on_cpu else int(sum(machine.num_gpus for machine in machines))
     if num_gpus:
         with_gpu = [machine for machine in machines if machine.num_gpus]

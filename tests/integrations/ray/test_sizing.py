@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from embedlib.errors import ConfigError
@@ -64,6 +65,12 @@ def test_a_worker_for_each_gpu_unless_the_model_runs_on_cpus() -> None:
     assert plan.room_bytes == 2 * GIB
     assert plan_workers(machines, 7, on_cpu=False).shares == (2, 1, 1, 1, 1, 1)
     assert plan_workers(machines, None, on_cpu=True).num_workers == 3
+
+
+def test_a_number_of_workers_may_be_one_of_numpy() -> None:
+    shares = plan_workers([machine(4)], np.int64(2), on_cpu=True).shares  # type: ignore[arg-type]
+    assert shares == (2,)
+    assert type(shares[0]) is int
 
 
 def test_a_worker_reserves_what_it_took_and_never_more_than_there_is() -> None:
