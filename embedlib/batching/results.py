@@ -77,13 +77,16 @@ def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter)
     """Count a failed batch and fail its jobs."""
     meter.batch_failed()
     num_tokens = sum(sequence.num_tokens for sequence in sequences)
-    described = EngineRunError(
+    message = (
         f"a batch of {len(sequences)} texts ({num_tokens} tokens) failed: "
         f"{str(error) or type(error).__name__}"
     )
-    described.__cause__ = error
     for job in {sequence.job for sequence in sequences}:
-        job.fail(error if isinstance(error, EngineOutOfMemoryError) else described)
+        told = error
+        if not isinstance(error, EngineOutOfMemoryError):
+            told = EngineRunError(message)  # of its own: a caller may clear its cause and traceback
+            told.__cause__ = error
+        job.fail(told)
 
 
 def _resolve_jobs(

@@ -151,6 +151,7 @@ def test_a_failing_batch_fails_its_own_jobs_only() -> None:
         assert isinstance(error, EngineRunError)
         assert str(error) == "a batch of 4 texts (4 tokens) failed: the chip is on fire"
         assert error.__cause__ is cause
+        error.__cause__ = None  # as a server does, whose model answers other callers as well
     assert manager._meter.read().num_failed_batches == 1
     end(manager)
 
