@@ -64,13 +64,13 @@ def index_words(
     """
     num_rows, _ = count_rows(connection, table)
     if num_rows:
-        tell(
-            f"{destination.name}: adding the words of {num_rows:,} rows; searches wait meanwhile, "
-            "and the search index is built again at the end"
-        )
+        told = f"{destination.name}: adding the words of {num_rows:,} rows; searches wait meanwhile"
         index = find_index(connection, table)
         if destination.index is not None and index is not None and is_own(table, index):
+            tell(f"{told}, and the search index is built again at the end")
             drop_index(connection, table, index.name)
+        else:
+            tell(told)
     alter = sql.SQL(
         "ALTER TABLE {} {drop} ADD COLUMN {words} tsvector GENERATED ALWAYS"
         " AS (to_tsvector({}::regconfig, left(content, {}))) STORED"
