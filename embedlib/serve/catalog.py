@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic, time
 from types import MappingProxyType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, get_args
 
 from embedlib.classifier import Classifier
 from embedlib.config import Config
@@ -35,17 +35,18 @@ from embedlib.serve.sessions import (
     has_sparse_head,
     pipeline_of,
 )
-from embedlib.session.late_interaction import check_one_vector
 
 M = TypeVar("M", Embedder, Reranker, Classifier)
 
-Task = Literal["embed", "embed_sparse", "rerank", "classify"]
+Task = Literal["embed", "embed_sparse", "embed_multi_vector", "rerank", "classify"]
 Tasks = tuple[Task, ...]
 """What one model computes; the first one is its own, and a head beside it adds another."""
+ALL_TASKS: Final[Tasks] = get_args(Task)
 ROUTE_OF: Final[Mapping[Task, str]] = MappingProxyType(
     {
         "embed": "/v1/embeddings",
         "embed_sparse": "/embed_sparse",
+        "embed_multi_vector": "/v1/multi-vector",
         "rerank": "/rerank",
         "classify": "/classify",
     }
@@ -307,6 +308,8 @@ def _tasks_of(session: AnyModel) -> Tasks:
 
 
 def _embedder_tasks(spec: ModelSpec, with_head: bool) -> Tasks:
+    if spec.late_interaction is not None:
+        return ("embed_multi_vector",)
     if spec.is_sparse:
         return ("embed_sparse",)
     return ("embed", "embed_sparse") if with_head else ("embed",)
@@ -340,7 +343,6 @@ def load_by_kind(name: str, config: Config, tell: Callable[[Tasks], None]) -> An
     head = files.spec.head
     if head is None:
         tell(_embedder_tasks(files.spec, is_sparse))
-        check_one_vector(files.spec, "embedlib serve")
         return Embedder(name, config=config)
     if head.template is not None or len(head.labels) == 1:
         tell(("rerank",))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from itertools import chain, islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,13 +31,16 @@ from embedlib.serve.estimate import check_lengths, count_chars
 from embedlib.serve.sessions import (
     AnyModel,
     Asked,
+    TokenOutput,
     ignore_truncated,
     pair_call,
     pipeline_of,
     text_call,
     token_call,
 )
-from embedlib.session.running import aconvert, arun
+from embedlib.session.call import PromptArguments
+from embedlib.session.running import aconvert, arun, rows_from
+from embedlib.vectors.maxsim import maxsim
 
 MAX_CHARS_IN_LOOP = 2000
 """Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
@@ -113,14 +118,15 @@ async def embed_tokens(
     model: ServedModel,
     texts: Sequence[str],
     work: Work,
-    output: Literal["token_embeddings", "sparse"],
+    output: TokenOutput,
     *,
     role: Role | None = None,
     prompt_name: str | None = None,
 ) -> list[Any]:
     """Return the per-token vectors float32[L, H] of each text, or its {token id: weight}.
 
-    A second engine computes them. Cancelling the task drops what is not being computed yet.
+    A second engine computes them, but of models that have no other output. Cancelling the task
+    drops what is not being computed yet.
 
     Raises:
         HTTPError: the model has no place for it, or they are more numbers than one answer has.
@@ -128,22 +134,25 @@ async def embed_tokens(
     """
     session = model.open_as(Embedder)
     given = Lane.BULK if work.is_always_bulk else work.lane
-    work.lane = lane = given or Lane.BULK
+    work.lane = lane = given or (Lane.QUERY if role == "query" else Lane.BULK)
     num_chars = count_chars(texts)
     check_lengths(texts, num_chars, work.field)
     load = model.estimate.load_of(texts, num_chars)
     await model.admission.take(lane, load)
     loop = asyncio.get_running_loop()
+    prompt = PromptArguments(prompt_name=prompt_name, role=role)
     outputs: list[Any] = []
     num_left = MAX_TOKEN_NUMBERS
     try:
         for part in _slices(texts, session):
             # The first one loads the second engine: asyncio's own threads are for all models.
             prepare = partial(
-                token_call, session, part, output, role, prompt_name, work.usage, given
+                token_call, session, part, output, prompt, work.on_truncate, work.side
             )
             call, finish, pipeline = await loop.run_in_executor(model.token_calls, prepare)
-            found = await aconvert(finish, await arun(pipeline, call, ignore_truncated))
+            call = replace(call, usage=work.usage, lane=given or call.lane)
+            with rows_from(len(outputs)):
+                found = await aconvert(finish, await arun(pipeline, call, ignore_truncated))
             outputs += found
             num_left -= sum(row.size if isinstance(row, np.ndarray) else len(row) for row in found)
             if num_left < 0:
@@ -157,6 +166,45 @@ async def embed_tokens(
         model.admission.give_back(lane, load)
     model.note_answer()
     return outputs
+
+
+async def score_by_tokens(
+    model: ServedModel,
+    queries: Sequence[str],
+    documents: Sequence[Sequence[str]],
+    work: Work,
+    fields: tuple[str, str],
+) -> list[NDArray[np.float32]]:
+    """Return how well its M documents answer each query, float32[M], by a late-interaction model.
+
+    Args:
+        model: the model.
+        queries: N queries.
+        documents: of each query.
+        work: takes the counts and times, and the lane.
+        fields: of the body, which have the queries and the documents.
+
+    Raises:
+        HTTPError: the model has no place for it, or they have too many tokens for one request.
+        what `Embedder.encode` raises.
+    """
+    lane = work.lane
+    work.field = fields[0]
+    asked = await embed_tokens(model, queries, work, "multi_vector", role="query")
+    work.field = fields[1]
+    work.lane = lane  # as asked for, not that of the queries
+    texts = list(chain.from_iterable(documents))
+    vectors = iter(await embed_tokens(model, texts, work, "multi_vector", role="document"))
+    is_mean = model.open_as(Embedder).similarity_fn_name == "meanmaxsim"
+
+    def scores() -> list[NDArray[np.float32]]:
+        answers = [list(islice(vectors, len(each))) for each in documents]
+        return [
+            maxsim(query, found, is_mean=is_mean)[0] if found else np.empty(0, np.float32)
+            for query, found in zip(asked, answers, strict=True)
+        ]
+
+    return await asyncio.to_thread(scores)
 
 
 async def score_pairs(

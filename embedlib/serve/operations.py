@@ -89,6 +89,8 @@ async def _compute_canary(model: ServedModel) -> None:
             await embed(model, ["a"], Work())
         case "embed_sparse":
             await embed_tokens(model, ["a"], Work(lane=Lane.QUERY), "sparse")
+        case "embed_multi_vector":
+            await embed_tokens(model, ["a"], Work(), "multi_vector", role="query")
         case "rerank":
             await score_pairs(model, [("a", "a")], Work())
         case "classify":

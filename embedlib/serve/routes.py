@@ -14,6 +14,7 @@ from embedlib.serve.dialects import (
     cohere,
     files,
     models,
+    multi_vector,
     ollama,
     openai,
     rerank,
@@ -32,6 +33,7 @@ from embedlib.serve.wire import check_encoding
 
 COMPUTING: tuple[Route, ...] = (
     *openai.ROUTES,
+    *multi_vector.ROUTES,
     *tei.ROUTES,
     *by_task.ROUTES,
     *tokens.ROUTES,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.tokenizer import Side
 from embedlib.batching.tokenizer_thread import Tokenize
-from embedlib.batching.usage import Usage
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
 from embedlib.embedder import Embedder
@@ -32,6 +31,8 @@ MakeScores = Callable[[Vectors], Scores]
 """Makes scores float32[N, labels] of the engine's rows."""
 Finish = Callable[[Vectors], NDArray[Any]]
 """Makes the vectors that `encode` returns of the engine's rows."""
+TokenOutput = Literal["token_embeddings", "sparse", "multi_vector"]
+"""Outputs of `encode` with something of each token."""
 MAX_FORMS = 256
 """Combinations of options that are kept for a model."""
 
@@ -134,23 +135,25 @@ class EmbeddingForms:
 def token_call(
     embedder: Embedder,
     texts: Sequence[str],
-    output: Literal["token_embeddings", "sparse"],
-    role: Role | None,
-    prompt_name: str | None,
-    usage: Usage,
-    lane: Lane | None,
+    output: TokenOutput,
+    prompt: PromptArguments,
+    on_truncate: OnTruncate,
+    side: Side,
 ) -> tuple[Call, Callable[[Vectors], list[Any]], Pipeline]:
     """Return the call of `encode` for this output, what makes it of the rows, and where to run it.
 
+    Long texts are treated as asked for multi-vectors, and as by the embedder for other outputs.
     Blocks while the engine of token vectors is loaded, the first time.
 
     Raises:
         what `Embedder.encode` raises.
     """
-    prompt = PromptArguments(prompt_name=prompt_name, role=role)
-    vectors = VectorArguments(output_value=output)
-    call = embedder._calls.make(texts, embedder._tokenizer_of(prompt), prompt, vectors, usage)
-    return embedder._outputs(call if lane is None else replace(call, lane=lane), output)
+    tokenizer = embedder._tokenizer_of(prompt)
+    call = embedder._calls.make(texts, tokenizer, prompt, VectorArguments(output_value=output))
+    if output == "multi_vector":
+        own = tokenizer.with_truncation(on_truncate, side)
+        call = replace(call, tokenize=partial(own, prompt=call.prompt))
+    return embedder._outputs(call, output)
 
 
 def ignore_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _OPERATIONS: Final[dict[Task, str]] = {
     "embed": "embeddings",
     "embed_sparse": "embeddings",
+    "embed_multi_vector": "embeddings",
     "rerank": "rerank",
     "classify": "classify",
 }

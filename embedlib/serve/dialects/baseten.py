@@ -21,7 +21,16 @@ from embedlib.serve.jobs.requests import RequestRow, Status
 
 PATHS: Final = (
     *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/classify", "/v2/embed"),
-    *("/embed", "/embed_all", "/embed_sparse", "/rerank", "/predict", "/similarity", "/"),
+    *(
+        "/v1/multi-vector",
+        "/embed",
+        "/embed_all",
+        "/embed_sparse",
+        "/rerank",
+        "/predict",
+        "/similarity",
+        "/",
+    ),
 )
 """Routes that may answer a request."""
 _PARAMETERS = (*LIMITS, "status")

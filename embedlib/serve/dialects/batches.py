@@ -22,7 +22,7 @@ from embedlib.serve.jobs.batches import BatchRow
 
 ENDPOINTS: Final = (
     *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/classify", "/v2/embed"),
-    *("/embed", "/embed_sparse", "/rerank", "/predict", "/similarity"),
+    *("/v1/multi-vector", "/embed", "/embed_sparse", "/rerank", "/predict", "/similarity"),
 )
 """Routes whose bodies the lines of a batch may have."""
 MAX_HOURS = 24 * 7

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.reranker import Reranker
-from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import embed, score_pairs
+from embedlib.serve.catalog import ServedModel, Tasks
+from embedlib.serve.compute import embed, score_by_tokens, score_pairs
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import check_lengths
 from embedlib.serve.exchange import Exchange
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
+
+RANKING: Final[Tasks] = ("rerank", "embed_multi_vector", "embed")
+"""What can tell how well a document answers a query, the best first."""
 
 
 async def rank_scores(
@@ -27,15 +32,19 @@ async def rank_scores(
 ) -> NDArray[np.float32]:
     """Return how well documents answer a query: float32[N], from 0 to 1 unless `raw_scores`.
 
-    By a reranker; by the cosine of vectors where a server has no reranker. `field` of the body has
-    the documents.
+    By a reranker; where a server has none, by MaxSim of a late-interaction model, which has no
+    bounds, or by the cosine of vectors. `field` of the body has the documents.
 
     Raises:
         HTTPError: there is no such model, or it has no place.
     """
-    model = exchange.find(name, "rerank", "embed")
+    model = exchange.find(name, *RANKING)
+    fields = "query", field
+    if model.task == "embed_multi_vector":
+        (scores,) = await score_by_tokens(model, [query], [documents], exchange.work, fields)
+        return scores
     if model.task == "embed":
-        vectors = await embed_both(exchange, model, [query], documents, ("query", field))
+        vectors = await embed_both(exchange, model, [query], documents, fields)
         return await exchange.make(lambda: similarity("cosine", *vectors)[0], len(documents))
     check_one_score(model)
     check_lengths([query], len(query), "query")

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import score_pairs
+from embedlib.serve.compute import score_by_tokens, score_pairs
 from embedlib.serve.dialects.cutting import cut_texts
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, OPENAI_AND_VOYAGE, TEI, Route
 from embedlib.serve.dialects.openai import usage_of
-from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_scores
+from embedlib.serve.dialects.ranking import RANKING, check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
@@ -80,7 +81,7 @@ async def rerank(exchange: Exchange) -> Response:
     take_pooling_fields(exchange, body)
     if body.instruction is not None:
         check_lengths([body.instruction], len(body.instruction), "instruction")
-        _check_takes_instruction(exchange.find(body.model, "rerank", "embed"), body.instruction)
+        _check_takes_instruction(exchange.find(body.model, *RANKING), body.instruction)
     scores = await rank_scores(
         exchange,
         body.model,
@@ -161,7 +162,7 @@ async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> li
         )
     if not limit:
         return documents
-    tokenizer = exchange.find(body.model, "rerank", "embed").open().tokenizer
+    tokenizer = exchange.find(body.model, *RANKING).open().tokenizer
     return await cut_texts(exchange, tokenizer, documents, limit, "documents")
 
 
@@ -179,9 +180,13 @@ async def score(exchange: Exchange) -> Response:
             "many",
             param=first_name,
         )
-    model = exchange.find(body.model, "rerank", "embed")
-    if model.task == "embed":
-        names = first_name, second_name
+    model = exchange.find(body.model, *RANKING)
+    names = first_name, second_name
+    if model.task == "embed_multi_vector":
+        documents = [second] if len(first) == 1 else [[text] for text in second]
+        found = await score_by_tokens(model, first, documents, exchange.work, names)
+        scores = np.concatenate(found)
+    elif model.task == "embed":
         vectors = await embed_both(exchange, model, first, second, names)
         scores = await exchange.make(lambda: similarity_pairwise("cosine", *vectors), len(second))
     else:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Lane
@@ -20,7 +21,7 @@ from embedlib.indexing.searching import check_question
 from embedlib.indexing.sinks.protocol import Hit
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import Work, embed, embed_tokens, score_pairs
+from embedlib.serve.compute import Work, embed, embed_tokens, score_by_tokens, score_pairs
 from embedlib.serve.destinations import Destination
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
@@ -82,7 +83,11 @@ async def search(exchange: Exchange) -> Response:
     exchange.work.lane = exchange.work.lane or Lane.QUERY
     exchange.work.field = "query"
     started = perf_counter()
-    vectors = await embed(model, questions, exchange.work, role="query")
+    vectors: Iterable[NDArray[np.float32]]
+    if model.task == "embed_multi_vector":
+        vectors = await embed_tokens(model, questions, exchange.work, "multi_vector", role="query")
+    else:
+        vectors = await embed(model, questions, exchange.work, role="query")
     asked = await _ask(exchange, destination, second, questions)
     embedded = perf_counter()
     found = await _gather(
@@ -154,7 +159,8 @@ def _options(body: SearchBody) -> SearchOptions:
 
 def _find_reranker(exchange: Exchange, named: bool | str) -> ServedModel:
     try:
-        found = exchange.shared.catalog.find(None if named is True else str(named), "rerank")
+        name = None if named is True else str(named)
+        found = exchange.shared.catalog.find(name, "rerank", "embed_multi_vector")
         session = found.open()
     except HTTPError as error:
         error.param = "rerank"
@@ -198,16 +204,21 @@ def _count(exchange: Exchange, model: ServedModel, work: Work, started: float) -
 async def _rerank(
     exchange: Exchange, reranker: ServedModel, questions: list[str], found: list[list[Hit]]
 ) -> list[list[float]]:
-    """Return the scores of the rows of each question, from 0 to 1 as `POST /rerank` gives them."""
+    """Return the scores of the rows of each question, as `POST /rerank` gives them."""
+    if not any(found):
+        return [[] for _ in questions]
+    work = Work(lane=exchange.work.lane)
+    started = perf_counter()
+    if reranker.task == "embed_multi_vector":
+        texts = [[hit.text for hit in hits] for hits in found]
+        late = await score_by_tokens(reranker, questions, texts, work, ("query", "query"))
+        _count(exchange, reranker, work, started)
+        return [each.tolist() for each in late]
     pairs = [
         (question, hit.text)
         for question, hits in zip(questions, found, strict=True)
         for hit in hits
     ]
-    if not pairs:
-        return [[] for _ in questions]
-    work = Work(lane=exchange.work.lane)
-    started = perf_counter()
     outputs: NDArray[Any] = await score_pairs(reranker, pairs, work, raw_scores=True)
     _count(exchange, reranker, work, started)
     scores = iter(activate(outputs, "sigmoid")[:, 0].tolist())

@@ -12,7 +12,7 @@ import msgspec
 from embedlib.classifier import Classifier
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import Task
+from embedlib.serve.catalog import ALL_TASKS, Task
 from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.dialects.ranking import rank_scores
@@ -264,12 +264,12 @@ async def compare(exchange: Exchange) -> Response:
 async def info(exchange: Exchange) -> Response:
     """Answer `GET /info` for the first model of the first task that has one."""
     options = exchange.shared.options
-    model = exchange.find(None, "embed", "embed_sparse", "rerank", "classify")
+    model = exchange.find(None, *ALL_TASKS)
     session = model.open()
     if isinstance(session, Embedder):
         # What clients of text-embeddings-inference choose /embed_sparse by.
-        pooling = "splade" if session.spec.is_sparse else session.spec.pooling.modes[0]
-        kind: dict[str, Any] = {"embedding": {"pooling": pooling}}
+        own = {"embed_sparse": "splade", "embed_multi_vector": "multi_vector"}.get(model.task or "")
+        kind: dict[str, Any] = {"embedding": {"pooling": own or session.spec.pooling.modes[0]}}
     else:
         labels = {str(index): label for index, label in enumerate(session.labels)}
         ids = {label: index for index, label in enumerate(session.labels)}

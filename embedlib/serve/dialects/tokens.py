@@ -11,6 +11,7 @@ from typing import Any
 from embedlib.batching.token_ids import encode_one
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
+from embedlib.serve.catalog import ALL_TASKS
 from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import MAX_TEXT_CHARACTERS, count_chars
@@ -38,7 +39,7 @@ class DecodeBody(Common, kw_only=True):
 async def tokenize(exchange: Exchange) -> Response:
     """Answer `POST /tokenize`, of text-embeddings-inference or, with `prompt`, of vLLM."""
     body = await exchange.read(TokenizeBody)
-    session = exchange.find(body.model, "embed", "embed_sparse", "rerank", "classify").open()
+    session = exchange.find(body.model, *ALL_TASKS).open()
     given = body.prompt if body.inputs is None else body.inputs
     if given is None:
         raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
@@ -99,7 +100,7 @@ def _tokens(session: AnyModel, text: str, adds_special: bool) -> list[dict[str, 
 async def decode_ids(exchange: Exchange) -> Response:
     """Answer `POST /decode`."""
     body = await exchange.read(DecodeBody)
-    session = exchange.find(body.model, "embed", "embed_sparse", "rerank", "classify").open()
+    session = exchange.find(body.model, *ALL_TASKS).open()
     groups = ids_of(body.ids, "ids")
     skips = body.skip_special_tokens is not False
 

@@ -97,7 +97,7 @@ async function loadModels() {
   offerModels();
 }
 
-const TASKS = { similarity: ["embed"], rerank: ["rerank", "embed"], classify: ["classify"], search: ["embed"] };
+const TASKS = { similarity: ["embed"], rerank: ["rerank", "embed_multi_vector", "embed"], classify: ["classify"], search: ["embed", "embed_multi_vector"] };
 
 function offerModels() {
   const task = byId("task").value;
@@ -112,7 +112,7 @@ function offerModels() {
   byId("role-field").hidden = task !== "similarity";
   byId("model-field").hidden = task === "search"; // the destination has its own
   byId("top-field").hidden = task !== "search";
-  byId("rerank-field").hidden = task !== "search" || !state.models.some((model) => model.task === "rerank");
+  byId("rerank-field").hidden = task !== "search" || !state.models.some((model) => ["rerank", "embed_multi_vector"].includes(model.task));
   byId("collection-field").hidden = task !== "search" || state.collections.length < 2;
 }
 
