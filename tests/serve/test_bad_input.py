@@ -74,14 +74,21 @@ def test_a_wrong_field_is_named(client: Client, body: bytes, status: int, words:
     assert set(error) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/v2/embed", "/api/embed"])
-def test_a_compressed_body_is_refused_as_that(client: Client, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("/v1/embeddings", b'"input": "a"'),
+        ("/embed", b'"inputs": "a"'),
+        ("/v2/embed", b'"texts": ["a"]'),
+        ("/api/embed", b'"input": "a"'),
+    ],
+)
+def test_a_compressed_body_is_refused_as_that(client: Client, path: str, texts: bytes) -> None:
     body = gzip.compress(b'{"input": "a"}')
     answer = client.send("POST", path, body, headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
     assert "Content-Encoding = 'gzip'; send the body uncompressed" in message_of(answer.json())
-    body = b'{"input": "a", "inputs": "a", "texts": ["a"], "input_type": "search_query"}'
-    plain = client.send("POST", path, body, headers={"content-encoding": "identity"})
+    plain = client.send("POST", path, b"{" + texts + b"}", headers={"content-encoding": "identity"})
     assert plain.status_code == 200
 
 

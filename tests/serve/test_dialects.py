@@ -339,6 +339,35 @@ def test_cohere_embed_of_the_older_client(client: Client) -> None:
     assert (status, list(error)) == (400, ["message"])
 
 
+def test_cohere_inputs_are_texts(client: Client) -> None:
+    def given(*contents: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"model": "embed", "inputs": [{"content": content} for content in contents]}
+
+    a, b = {"type": "text", "text": "a"}, {"type": "text", "text": "bb"}
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    answer = client.post("/v2/embed", given([a], [b]))
+    assert answer["embeddings"]["float"] == rows_of(["a", "bb"]).tolist()
+    for second, what in (
+        ([image], "image_url"),
+        ([a, image], "text, image_url"),
+        ([a, b], "text, text"),
+        ([], "nothing"),
+        ([{"type": "text"}], "text"),
+    ):
+        status, error = client.refuse("/v2/embed", given([a], second))
+        assert (status, error["message"]) == (
+            400,
+            f"inputs[1].content has {what}; send one text in each input, there are no images here",
+        )
+    status, error = client.refuse("/v2/embed", given([a]) | {"texts": TEXTS})
+    assert (status, error["message"]) == (
+        400,
+        "texts and inputs are both there; send one of them",
+    )
+    status, error = client.refuse("/v2/embed", {"model": "embed"})
+    assert error["message"] == "texts is missing; the body must have it"
+
+
 def test_cohere_cuts_texts_to_the_tokens_that_are_asked_for(client: Client) -> None:
     body = {"texts": ["abcdef", "ab"], "model": "embed"}
 
@@ -422,6 +451,10 @@ def test_tokenize_and_decode(client: Client) -> None:
     assert client.post("/decode", {"ids": [97], "model": "embed"}) == ["a"]
     status, error = client.refuse("/decode", {"ids": [256], "model": "embed"})
     assert (status, error["error"]) == (422, "ids has 256; the ids are 0 to 255")
+    vllm = client.post("/detokenize", {"tokens": [97, 98], "model": "embed"})
+    assert vllm == {"prompt": "ab"}
+    status, error = client.refuse("/detokenize", {"tokens": [-1], "model": "embed"})
+    assert error["error"]["message"] == "tokens has -1; the ids are 0 to 255"
 
 
 def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:

@@ -1,6 +1,7 @@
 """Cohere's `POST /v2/embed`, and `POST /v1/embed` of its older client.
 
-Source: cohere-python 7.3, `v2/raw_client.py`, `raw_base_client.py` and `types/embed_response.py`.
+Source: cohere-python 7.3, `v2/raw_client.py`, `raw_base_client.py`, `types/embed_input.py`
+and `types/embed_response.py`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
+
+import msgspec
 
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response, new_id
@@ -26,10 +29,25 @@ from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
 from embedlib.serve.wire import check_count
 
 
+class EmbedContent(msgspec.Struct):
+    """A part of an input."""
+
+    type: str
+    text: str | None = None
+
+
+class EmbedInput(msgspec.Struct):
+    """A text, as clients spell it that also send images."""
+
+    content: list[EmbedContent]
+
+
 class EmbedBody(Common, kw_only=True):
     """The body of `POST /v2/embed` and `/v1/embed`."""
 
-    texts: list[str]
+    texts: list[str] | None = None
+    inputs: list[EmbedInput] | None = None
+    """In the place of `texts`; only texts, one each."""
     input_type: str | None = None
     max_tokens: int | None = None
     """Of a text, which is truncated to them; special tokens and the prompt are not counted."""
@@ -42,14 +60,15 @@ class EmbedBody(Common, kw_only=True):
 async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Response:
     """Answer `POST /v2/embed` or, in version 1 of the interface, `/v1/embed`."""
     body = await exchange.read(EmbedBody)
-    check_count(body.texts, "texts", exchange.shared.options.max_texts)
+    given = _texts_of(body)
+    check_count(given, "texts", exchange.shared.options.max_texts)
     check_number(body.output_dimension, "output_dimension", least=1)
     check_number(body.max_tokens, "max_tokens", least=1)
     exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
     exchange.work.side = "left" if body.truncate == "START" else "right"
     model = exchange.find(body.model, "embed")
     session = model.open_as(Embedder)
-    texts = await _cut(exchange, session, body)
+    texts = await _cut(exchange, session, body, given)
     # Each once: a repetition would be encoded again, and gives the same key.
     kinds: Iterable[EmbeddingType] = dict.fromkeys(body.embedding_types or ("float",))
     for kind in kinds:
@@ -72,7 +91,7 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
     content = {
         "id": new_id(),
         "embeddings": embeddings["float"] if is_plain else embeddings,
-        "texts": body.texts,
+        "texts": given,
         "meta": {
             "api_version": {"version": version},
             "billed_units": {"input_tokens": num_tokens, "image_tokens": 0},
@@ -82,13 +101,44 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
     return await exchange.answer(content, len(rows))
 
 
-async def _cut(exchange: Exchange, session: Embedder, body: EmbedBody) -> list[str]:
+def _texts_of(body: EmbedBody) -> list[str]:
+    """Return the texts of a body.
+
+    Raises:
+        HTTPError: it has none, has them twice, or has something else.
+    """
+    if body.inputs is None:
+        if body.texts is None:
+            raise HTTPError(422, "texts is missing; the body must have it", param="texts")
+        return body.texts
+    if body.texts is not None:
+        raise HTTPError(400, "texts and inputs are both there; send one of them", param="inputs")
+    texts = []
+    for place, each in enumerate(body.inputs):
+        found = [
+            part.text for part in each.content if part.type == "text" and part.text is not None
+        ]
+        if len(found) != 1 or len(each.content) != 1:
+            kinds = ", ".join(part.type for part in each.content) or "nothing"
+            raise HTTPError(
+                400,
+                f"inputs[{place}].content has {kinds:.60}; send one text in each input, there are "
+                "no images here",
+                param="inputs",
+            )
+        texts += found
+    return texts
+
+
+async def _cut(
+    exchange: Exchange, session: Embedder, body: EmbedBody, texts: list[str]
+) -> list[str]:
     """Return the texts with `max_tokens` each.
 
     Raises:
         HTTPError: one has more, and may not be truncated.
     """
-    limit, texts = body.max_tokens, body.texts
+    limit = body.max_tokens
     if limit is None or limit >= session.max_seq_length:  # the model's own limit is lower
         return texts
     side = exchange.work.side

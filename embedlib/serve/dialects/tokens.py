@@ -12,7 +12,7 @@ from embedlib.batching.token_ids import encode_one
 from embedlib.embedder import Embedder
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ALL_TASKS
-from embedlib.serve.dialects.dialect import TEI, Route
+from embedlib.serve.dialects.dialect import OPENAI, TEI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import MAX_TEXT_CHARACTERS, count_chars
 from embedlib.serve.exchange import Common, Exchange
@@ -34,6 +34,12 @@ class DecodeBody(Common, kw_only=True):
 
     ids: list[int | list[int]]
     skip_special_tokens: bool | None = None
+
+
+class DetokenizeBody(Common, kw_only=True):
+    """The body of `POST /detokenize`."""
+
+    tokens: list[int]
 
 
 async def tokenize(exchange: Exchange) -> Response:
@@ -100,22 +106,48 @@ def _tokens(session: AnyModel, text: str, adds_special: bool) -> list[dict[str, 
 async def decode_ids(exchange: Exchange) -> Response:
     """Answer `POST /decode`."""
     body = await exchange.read(DecodeBody)
-    session = exchange.find(body.model, *ALL_TASKS).open()
     groups = ids_of(body.ids, "ids")
     skips = body.skip_special_tokens is not False
+    texts = await _texts(exchange, body.model, groups, "ids", skips_special=skips)
+    return await exchange.answer(texts, len(groups))
 
-    def texts() -> list[str]:
-        size = session.tokenizer.get_vocab_size(with_added_tokens=True)
+
+async def detokenize(exchange: Exchange) -> Response:
+    """Answer vLLM's `POST /detokenize`."""
+    body = await exchange.read(DetokenizeBody)
+    texts = await _texts(exchange, body.model, [body.tokens], "tokens", skips_special=False)
+    return await exchange.answer({"prompt": texts[0]})
+
+
+async def _texts(
+    exchange: Exchange,
+    model: str | None,
+    groups: list[list[int]],
+    field: str,
+    *,
+    skips_special: bool,
+) -> list[str]:
+    """Return the text of each list of token ids, which a field of the body has.
+
+    Raises:
+        HTTPError: there is no such model, or its tokenizer has no such token.
+    """
+    tokenizer = exchange.find(model, *ALL_TASKS).open().tokenizer
+
+    def decode() -> list[str]:
+        size = tokenizer.get_vocab_size(with_added_tokens=True)
         distinct = set(chain.from_iterable(groups))
         if wrong := [id for id in distinct if not 0 <= id < size]:
-            raise HTTPError(422, f"ids has {wrong[0]}; the ids are 0 to {size - 1}", param="ids")
-        found: list[str] = session.tokenizer.decode_batch(groups, skip_special_tokens=skips)
+            message = f"{field} has {wrong[0]}; the ids are 0 to {size - 1}"
+            raise HTTPError(422, message, param=field)
+        found: list[str] = tokenizer.decode_batch(groups, skip_special_tokens=skips_special)
         return found
 
-    return await exchange.answer(await exchange.in_thread(texts), len(groups))
+    return await exchange.in_thread(decode)
 
 
 ROUTES = (
     Route("POST", "/tokenize", tokenize, TEI, "The tokens of texts.", TokenizeBody),
     Route("POST", "/decode", decode_ids, TEI, "The texts of token ids.", DecodeBody),
+    Route("POST", "/detokenize", detokenize, OPENAI, "The text of token ids.", DetokenizeBody),
 )
