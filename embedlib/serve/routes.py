@@ -17,6 +17,7 @@ from embedlib.serve.dialects import (
     multi_vector,
     ollama,
     openai,
+    pooling,
     rerank,
     search,
     tei,
@@ -34,6 +35,7 @@ from embedlib.serve.wire import check_encoding
 COMPUTING: tuple[Route, ...] = (
     *openai.ROUTES,
     *multi_vector.ROUTES,
+    *pooling.ROUTES,
     *tei.ROUTES,
     *by_task.ROUTES,
     *tokens.ROUTES,

@@ -24,7 +24,10 @@ STORED_TYPES = {"float32": "f4", "float16": "f2", "bfloat16": "u2"}
 
 
 def as_decimals(row: NDArray[Any]) -> bytes:
-    """Return `[0.1,...]`: the shortest decimals that give the same float32 again."""
+    """Return `[0.1,...]`: the shortest decimals that give the same float32 again.
+
+    Of float32[T, D] a list of rows.
+    """
     return orjson.dumps(np.ascontiguousarray(row), option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -90,6 +90,30 @@ def test_base64_is_of_each_token(client: Client, embedder: Embedder) -> None:
     assert f"late has {dim}, leave it out" in error["error"]["message"]
 
 
+def test_pooling_gives_the_vectors_of_tokens(client: Client, embedder: Embedder) -> None:
+    asked = {"input": TEXTS, "input_type": "query"}
+    for named in ({}, {"task": "token_embed"}):
+        answer = client.post("/pooling", asked | named)
+        assert answer["data"][1]["object"] == "pooling"
+        for row, expected in zip(answer["data"], embedder.encode_query(TEXTS), strict=True):
+            np.testing.assert_allclose(row["data"], expected, atol=1e-6)
+    body = {"input": TEXTS[0], "input_type": "document", "encoding_format": "base64"}
+    (row,) = client.post("/pooling", body)["data"]
+    (expected,) = embedder.encode_document(TEXTS[:1])
+    found = np.frombuffer(base64.b64decode(row["data"]), "<f4").reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    for wrong, words in (
+        ({"input_type": None}, "input_type is missing: a late-interaction model computes"),
+        ({"task": "embed"}, "no model here can embed"),
+        ({"task": "reward"}, "it must be classify or embed or token_embed"),
+        ({"dimensions": 8}, "POST /v1/embeddings cuts vectors"),
+        ({"use_activation": False}, "vectors have the length that the model gives them"),
+    ):
+        status, error = client.refuse("/pooling", asked | wrong)
+        assert status in (400, 422)
+        assert words in error["error"]["message"]
+
+
 def test_it_says_what_it_is(client: Client) -> None:
     (model,) = client.send("GET", "/v1/models").json()["data"]
     assert (model["task"], model["tasks"]) == ("embed_multi_vector", ["embed_multi_vector"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from embedlib import Config, Reranker
+from embedlib import Config, Embedder, Reranker
 from embedlib.models.spec import Head
 from embedlib.testing import byte_tokenizer, fake_embedder, fake_spec
+from embedlib.testing.models.write import write_tiny_model
 from tests.serve.conftest import (
     LABELS,
     Client,
@@ -148,3 +150,35 @@ def test_invocations_take_the_bodies_of_other_routes(
 ) -> None:
     first, second = client.post(path, body), client.post("/invocations", body)
     assert {**first, "id": 0, "created": 0} == {**second, "id": 0, "created": 0}
+
+
+def test_pooling_is_what_the_model_is_for(client: Client) -> None:
+    texts = ["a", "bc"]
+    for task in ({}, {"task": "embed"}):
+        answer = client.post("/pooling", {"input": texts, "model": "embed", **task})
+        assert [row["data"] for row in answer["data"]] == rows_of(texts).tolist()
+    asked = {"input": texts, "model": "embed", "encoding_format": "base64"}
+    row = client.post("/pooling", asked)["data"][1]
+    assert np.array_equal(np.frombuffer(base64.b64decode(row["data"]), "<f4"), rows_of(texts)[1])
+    probs = [row["probs"] for row in client.post("/classify", {"input": texts})["data"]]
+    answer = client.post("/pooling", {"input": texts, "task": "classify"})
+    assert [row["data"] for row in answer["data"]] == [pytest.approx(row) for row in probs]
+    raw = client.post("/pooling", {"input": texts, "task": "classify", "use_activation": False})
+    assert raw["data"][0]["data"] != answer["data"][0]["data"]
+    for wrong in ({"encoding_format": "bytes"}, {"embed_dtype": "float16"}, {"endianness": "big"}):
+        status, error = client.refuse("/pooling", asked | wrong)
+        assert (status, error["error"]["param"]) == (400, next(iter(wrong)))
+
+
+def test_pooling_gives_the_vectors_of_tokens(make_client: MakeClient, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    client = make_client({"tiny": str(folder)})
+    body = {"input": ["a b", "c"], "task": "token_embed"}
+    with Embedder(folder) as own:
+        expected = own.encode(body["input"], output_value="token_embeddings")
+    for row, right in zip(client.post("/pooling", body)["data"], expected, strict=True):
+        assert np.allclose(row["data"], right, atol=1e-6)
+    for wrong in ({"truncation": False}, {"truncation_side": "left"}):
+        status, error = client.refuse("/pooling", body | wrong)
+        assert status == 400
+        assert "long texts are truncated on the right with token_embed" in str(error)

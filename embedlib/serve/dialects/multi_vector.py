@@ -15,11 +15,16 @@ from embedlib.serve.compute import embed_tokens
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_fields import role_of
 from embedlib.serve.dialects.openai import usage_of
-from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
+from embedlib.serve.dialects.vllm import (
+    PoolingFields,
+    check_length_is_own,
+    take_pooling_fields,
+)
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.serve.vectors import as_base64, as_decimals
 from embedlib.serve.wire import texts_of
+from embedlib.vectors.arrays import Vectors
 
 
 class MultiVectorBody(PoolingFields, kw_only=True):
@@ -38,6 +43,7 @@ async def embed_multi_vectors(exchange: Exchange) -> Response:
     body = await exchange.read(MultiVectorBody)
     texts = texts_of(body.input, "input", exchange.shared.options)
     take_pooling_fields(exchange, body)
+    check_length_is_own(body)
     model = exchange.find(body.model, "embed_multi_vector")
     dimensions = model.open_as(Embedder).get_embedding_dimension()
     if body.dimensions not in (None, dimensions):
@@ -47,18 +53,18 @@ async def embed_multi_vectors(exchange: Exchange) -> Response:
     role = role_of(body.input_type) or "document"
     rows = await embed_tokens(model, texts, exchange.work, "multi_vector", role=role)
     exchange.work.dimensions = dimensions
-    encode_row = as_base64 if body.embedding_type == "base64" else as_decimals
+
+    def encoded(vectors: Vectors) -> object:
+        if body.embedding_type == "base64":
+            return [msgspec.Raw(as_base64(row)) for row in vectors]
+        return msgspec.Raw(as_decimals(vectors))
 
     def content() -> dict[str, Any]:
         return {
             "object": "list",
             "model": model.name,
             "data": [
-                {
-                    "object": "embeddings",
-                    "index": index,
-                    "embeddings": [msgspec.Raw(encode_row(row)) for row in vectors],
-                }
+                {"object": "embeddings", "index": index, "embeddings": encoded(vectors)}
                 for index, vectors in enumerate(rows)
             ],
             "usage": usage_of(exchange),

@@ -22,7 +22,11 @@ from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI_AND_VOYAGE, Route
 from embedlib.serve.dialects.embedding_fields import as_type, check_type, prompt_of
-from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
+from embedlib.serve.dialects.vllm import (
+    PoolingFields,
+    check_length_is_own,
+    take_pooling_fields,
+)
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, check_number
 from embedlib.serve.vectors import (
@@ -140,12 +144,7 @@ def _check_fields(body: EmbeddingsBody) -> None:
             body.embed_dtype,
             "output_dtype or embedding_type chooses another type, leave one out",
         )
-    if body.use_activation is False:
-        raise HTTPError.wrong_value(
-            "use_activation",
-            False,
-            "vectors have the length that the model gives them, leave it out",
-        )
+    check_length_is_own(body)
     if body.embed_dtype is not None and body.embed_dtype not in STORED_TYPES:
         raise HTTPError.wrong_value(
             "embed_dtype", body.embed_dtype, f"it must be {', '.join(STORED_TYPES)}"

@@ -30,6 +30,20 @@ class PoolingFields(Common, kw_only=True):
     """False: scores as the model's head gives them; not of vectors."""
 
 
+def check_length_is_own(body: PoolingFields) -> None:
+    """Check that vectors are asked for with the length that the model gives them.
+
+    Raises:
+        HTTPError: they are not.
+    """
+    if body.use_activation is False:
+        raise HTTPError.wrong_value(
+            "use_activation",
+            False,
+            "vectors have the length that the model gives them, leave it out",
+        )
+
+
 def take_pooling_fields(exchange: Exchange, body: PoolingFields) -> None:
     """Take what becomes of long texts, and check what changes the computation.
 

@@ -27,7 +27,6 @@ LIMIT = "the limit of a text is the server's, --max-seq-tokens"
 TOKENS = "special tokens are the model's, and texts are not padded; another wish is refused"
 CHAT = "no chat: texts, not messages"
 EMPTY = "an empty text is a text"
-POOLING = "no /pooling; /embed_all has the vectors of tokens"
 TEXTS = "token ids are taken for vectors, in /v1/embeddings and /embed; other routes take texts"
 WORDS = "the words of a message, or the name of its type"
 FP8 = "vectors are sent as float32, float16 or bfloat16, not as fp8"
@@ -57,7 +56,7 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         "test_params_not_supported": WORDS,
         "test_unsupported_input_type_rejected": WORDS,
         "test_rerank_max_tokens_per_doc_validation": WORDS,
-        "test_pooling_(classify|embed|not_supported)": POOLING,
+        "test_pooling_not_supported": WORDS,
         "test_(base64|bytes|bytes_only)_embed_dtype": FP8,
         "embed/test_online.py::test_use_activation": LENGTH,
         "test_matryoshka": CUT,
