@@ -31,13 +31,15 @@ from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module
 from embedlib.models.reading.module_list import SPLADE
 from embedlib.models.reading.parts import (
+    LATE_WAY,
     Parts,
     no_embedder,
+    no_scorer,
     read_parts,
     transformer_fields,
 )
 from embedlib.models.reading.projection import check_commutes, read_projection
-from embedlib.models.reading.stanford import is_stanford, read_stanford
+from embedlib.models.reading.stanford import STANFORD_CLASS, is_stanford, read_stanford
 from embedlib.models.spec import ModelSpec, Module, Pooling
 
 
@@ -122,6 +124,8 @@ def read_model_files(
 
 def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
     """Return the files of a reranker or classifier."""
+    if not parts.has_modules and is_stanford(parts.config):
+        raise no_scorer(parts.folder, f"config.json is of {STANFORD_CLASS}", LATE_WAY)
     head = read_head(parts, template)
     spec = ModelSpec(
         modules=head.modules,

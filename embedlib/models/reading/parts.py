@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.reading.adapted import check_not_adapted
@@ -28,6 +28,11 @@ from embedlib.models.reading.settings_file import (
     read_settings,
 )
 from embedlib.models.spec import Encoder
+
+LATE_WAY: Final = (
+    "embedlib search --rerank, embedlib serve, or encode_query and encode_document of Embedder"
+)
+"""What takes a late-interaction model, to rank as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +130,27 @@ def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
         said = "no model_type"
         if "model_type" in general:
             said = f"model_type = {quote(general.values['model_type'])}"
-        raise ModelUnsupportedError(
-            f"{folder} makes embeddings, not scores ({general.name} has {said}); "
-            f"use {_way_of(general)}"
-        )
+        raise no_scorer(folder, f"{general.name} has {said}", _way_of(general))
 
 
 def _way_of(general: JsonObject) -> str:
     """Return what takes a model that makes embeddings, in Python and on the command line."""
     if is_late(general):
-        return "embedlib search --rerank, or encode_query and encode_document of Embedder"
+        return LATE_WAY
     if general.text("model_type") == "SparseEncoder":
         return "embedlib index --sparse, or output_value='sparse' of Embedder"
     return "Embedder, or embedlib encode"
+
+
+def no_scorer(folder: Path, said: str, way: str) -> ModelUnsupportedError:
+    """Return the error for a model that makes embeddings and is loaded as a reranker or classifier.
+
+    Args:
+        folder: of the model.
+        said: what its files say.
+        way: what takes it.
+    """
+    return ModelUnsupportedError(f"{folder} makes embeddings, not scores ({said}); use {way}")
 
 
 def no_embedder(file: JsonObject, key: str) -> ModelUnsupportedError:

@@ -21,6 +21,7 @@ from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import known_reranker, template_of
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.parts import LATE_WAY
 from embedlib.models.spec import Dense, Head, Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
@@ -426,8 +427,9 @@ def test_a_reranker_takes_no_model_that_makes_embeddings(
 @pytest.mark.parametrize(
     ("write", "way"),
     [
-        (partial(write_tiny_model, variant="late-bert"), "embedlib search --rerank, or encode_qu"),
-        (partial(write_tiny_model, variant="late-pylate"), "embedlib search --rerank, or encode_"),
+        (partial(write_tiny_model, variant="late-bert"), LATE_WAY),
+        (partial(write_tiny_model, variant="late-pylate"), LATE_WAY),
+        (partial(write_tiny_model, variant="late-stanford"), LATE_WAY),
         (write_sparse_model, "embedlib index --sparse, or output_value='sparse' of Embedder"),
     ],
 )
