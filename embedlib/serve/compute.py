@@ -33,6 +33,7 @@ from embedlib.serve.sessions import (
     Asked,
     TokenOutput,
     ignore_truncated,
+    lane_of_texts,
     pair_call,
     pipeline_of,
     text_call,
@@ -133,8 +134,8 @@ async def embed_tokens(
         what `Embedder.encode` raises.
     """
     session = model.open_as(Embedder)
-    given = Lane.BULK if work.is_always_bulk else work.lane
-    work.lane = lane = given or (Lane.QUERY if role == "query" else Lane.BULK)
+    own = lane_of_texts(session, len(texts), role)
+    work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or own
     num_chars = count_chars(texts)
     check_lengths(texts, num_chars, work.field)
     load = model.estimate.load_of(texts, num_chars)
@@ -150,7 +151,7 @@ async def embed_tokens(
                 token_call, session, part, output, prompt, work.on_truncate, work.side
             )
             call, finish, pipeline = await loop.run_in_executor(model.token_calls, prepare)
-            call = replace(call, usage=work.usage, lane=given or call.lane)
+            call = replace(call, usage=work.usage, lane=lane)
             with rows_from(len(outputs)):
                 found = await aconvert(finish, await arun(pipeline, call, ignore_truncated))
             outputs += found

@@ -77,6 +77,11 @@ def computed(session: AnyModel) -> tuple[int, float]:
     return stats.num_tokens, stats.engine_ms / 1000 / parallel
 
 
+def lane_of_texts(embedder: Embedder, num_texts: int, role: Role | None) -> Lane:
+    """Return the lane of `encode` for so many texts."""
+    return embedder._calls.lane_of(num_texts, role)
+
+
 class Asked(msgspec.Struct):
     """What a request asks of a model: a `Call` without what a server has of its own."""
 
@@ -123,7 +128,7 @@ class EmbeddingForms:
             if len(self._forms) >= MAX_FORMS:  # clients choose the options
                 self._forms.clear()
             self._forms[key] = form
-        lane = embedder._calls.lane_of(len(texts), role)
+        lane = lane_of_texts(embedder, len(texts), role)
         tokenize = form.tokenize
         if not isinstance(texts[0], str):
             if role is not None or prompt_name is not None:
