@@ -119,6 +119,11 @@ def test_without_prepare_a_copy_that_is_there_is_used(
         for each in (config, replace(config, prepare=False))
     ]
     assert [copy is not None for copy in found] == [True, True]
+    other = read_model_files(tiny_folder("mistral"))
+    read = replace(config, prepare=False)  # beside the copy of another model, it writes none
+    copy = float32_copy.copied_weights(other, load_weights(other), tmp_path / "copies", read)
+    assert copy is None
+    assert len(copies(tmp_path)) == 1
 
     def refuse(*_: object) -> None:
         raise AssertionError("read gigabytes to look for what is not there")
