@@ -94,6 +94,19 @@ def test_a_connection_without_a_request_always_ends(converse: Converse, stray: b
     converse(conversation)
 
 
+def test_the_bound_of_a_head_ends_with_it(converse: Converse) -> None:
+    """An answer that takes longer is not cut off."""
+
+    async def conversation(connection: Connection) -> None:
+        await connection.send(REQUEST[:9])
+        limit = connection.protocol._head_limit
+        assert not limit.cancelled()
+        await connection.send(REQUEST[9:])
+        assert limit.cancelled()
+
+    converse(conversation)
+
+
 def test_a_proxy_at_a_unix_socket_tells_who_asks(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         for header, client in (
