@@ -230,6 +230,12 @@ GENERAL, SETTINGS = "config_sentence_transformers.json", "sentence_bert_config.j
         ),
         ("late-roberta", SETTINGS, {"query_length": 5}, "query_length = 5 .* at least 12"),
         (
+            "late-roberta",
+            "config.json",
+            {"max_position_embeddings": 12},
+            "expansion to 12 tokens is longer than the 10 positions$",
+        ),
+        (
             "late-modernbert",
             GENERAL,
             {"attend_to_expansion_tokens": False},

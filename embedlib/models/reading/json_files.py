@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.bounds import (
@@ -23,13 +23,6 @@ from embedlib.models.reading.bounds import (
 from embedlib.models.reading.model_file import has_file, load_json, name_in
 
 T = TypeVar("T")
-
-
-class Required:
-    """Marks a key without a default."""
-
-
-REQUIRED: Final = Required()
 
 
 def quote(value: object) -> str:
@@ -121,11 +114,14 @@ class JsonObject:
         """Return an integer or None: `default` if the key is missing, None if it is null."""
         if self.values.get(key, default) is None:
             return None
-        return self.integer(key, REQUIRED if default is None else default, minimum)
+        return self.integer(key, default, minimum)
 
-    def integer(self, key: str, default: int | Required = REQUIRED, minimum: int = 1) -> int:
-        """Return an integer within the bounds of `bounds.py`; null is none."""
-        if key not in self.values and not isinstance(default, Required):
+    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
+        """Return an integer within the bounds of `bounds.py`; null is none.
+
+        Without a default the key must be there.
+        """
+        if key not in self.values and default is not None:
             return default
         value: Any = self.values.get(key)
         greatest = GREATEST_INTEGERS.get(key, GREATEST_COUNT)
@@ -134,10 +130,13 @@ class JsonObject:
             raise self.refuse(key, f"an integer from {minimum} to {greatest}")
         return int(value)
 
-    def number(self, key: str, default: float | Required = REQUIRED) -> float:
-        """Return a positive number within the bounds of `bounds.py`; null counts as missing."""
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a positive number within the bounds of `bounds.py`; null counts as missing.
+
+        Without a default the key must be there.
+        """
         value: Any = self.values.get(key)
-        if value is None and not isinstance(default, Required):
+        if value is None and default is not None:
             return default
         lowest, greatest = NUMBERS_BY_KEY.get(key, NUMBERS)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

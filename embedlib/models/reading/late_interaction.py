@@ -99,7 +99,8 @@ def _read_native(parts: Parts, mask: JsonObject) -> LateInteraction:
     query = length_limit(parts, settings, "query_length")
     if expansion is not None:
         is_fixed = settings.child("query_expansion").text("strategy") == "fixed"
-        if settings.values.get("query_length") is not None and query < expansion.min_tokens:
+        given = settings.optional_integer("query_length", None, minimum=1)
+        if given is not None and given < expansion.min_tokens:
             raise settings.refuse("query_length", f"at least {expansion.min_tokens}, as expanded")
         query = expansion.min_tokens if is_fixed else max(query, expansion.min_tokens)
     late = LateInteraction(

@@ -95,6 +95,13 @@ def test_a_matrix_of_the_class_comes_behind_the_pooling(
     _change(folder / "1_Pooling" / "config.json", **pooling | {"word_embedding_dimension": 32})
     with pytest.raises(ModelUnsupportedError, match="word_embedding_dimension = 32"):
         read_model_files(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_labels"]
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(folder / "1_Pooling")
+    (folder / "modules.json").unlink()
+    with pytest.raises(ModelUnsupportedError, match=r"^config.json: num_labels is missing; acc"):
+        read_model_files(folder)
 
 
 def test_gritlm_ends_as_in_its_own_library(
