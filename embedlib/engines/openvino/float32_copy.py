@@ -163,7 +163,7 @@ def _is_damaged(folder: Path) -> bool:
     try:
         list_tensors(folder / NAME, folder)
     except ModelWeightsError as error:
-        _logger.warning("the copy in %s is removed, it is damaged: %s", folder, error)
+        _logger.warning("the copy in %s is damaged and will be removed: %s", folder, error)
         shutil.rmtree(folder)
         return True
     return False

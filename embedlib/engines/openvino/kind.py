@@ -152,7 +152,6 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     else:
         weights = own_weights(files, needs, place, config)
     is_narrow = multiplies_16_bits(weights, files.spec.encoder)
-    shares_lanes = profile.shares_lanes
     return OpenVINOEngine(
         files.spec,
         weights,
@@ -160,7 +159,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             threads=config.num_threads,
             max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
             max_inflight_bulk=config.max_inflight_batches,
-            shares_lanes=shares_lanes,
+            shares_lanes=profile.shares_lanes,
             precision=number_type(plan.precision.name),
             activation_group=INT8_GROUPS.get(plan.precision.name),
             is_large=needs.is_large,
@@ -172,7 +171,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         model_cache(
             *(place, files, weights, plan.precision, needs, config),
             is_narrow=is_narrow,
-            shares_lanes=shares_lanes,
+            shares_lanes=profile.shares_lanes,
         ),
     )
 

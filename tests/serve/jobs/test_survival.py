@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -222,6 +223,26 @@ def test_one_write_that_fails_leaves_the_others_of_its_commit(tmp_path: Path) ->
 
         with pytest.raises(KeyError):
             await jobs._tools.thread.write(add_and_fail)
+        await jobs.count()
+        assert jobs.metrics.now["async", "queued"] == 2
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_write_whose_client_leaves_is_done_as_the_others_of_its_commit(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        may_commit = threading.Event()
+        jobs._tools.thread._executor.submit(may_commit.wait)
+        left, stays = (
+            asyncio.create_task(jobs.add_request(request_row(name), b"{}")) for name in "ab"
+        )
+        await until(lambda: len(jobs._tools.thread._waiting) == 2)
+        left.cancel()
+        await asyncio.wait({left})
+        may_commit.set()
+        await asyncio.wait_for(stays, 20)
         await jobs.count()
         assert jobs.metrics.now["async", "queued"] == 2
         await jobs.close()
