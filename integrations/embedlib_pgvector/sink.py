@@ -53,7 +53,7 @@ from embedlib_pgvector.table import (
     has_rows,
     resolve_schema,
 )
-from embedlib_pgvector.writer_lock import WriterLock
+from embedlib_pgvector.writer_lock import WriterLock, refuse_transaction_pooler
 
 _POSITION = "source_id"
 """The column whose comment says how far a source was read."""
@@ -263,6 +263,7 @@ class PgvectorSink(TableReader):
         create_stage(connection, self._table)
 
     def _take_lock(self, connection: Connection, shard: str | None = None) -> None:
+        refuse_transaction_pooler(connection, self._session.connect, self.name)
         allow_long_statements(connection)
         schema = resolve_schema(connection, self._destination)
         lock = WriterLock(schema, self._destination.owner, self.name, self._wait, shard)

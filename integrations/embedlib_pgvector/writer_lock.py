@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+
+import psycopg
 
 from embedlib.errors import SinkError
 from embedlib_pgvector.connection import Connection
@@ -17,6 +19,42 @@ if TYPE_CHECKING:
 WAITS_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 # A lock without a holder was released just after it was tried, so it is tried again at once.
 RETRIES = (None,) * 5
+_ASKED = 7
+"""How often a pooler is asked for server processes: measured with PgBouncer 1.18 that four others
+use, in turn or the last one first."""
+
+
+def refuse_transaction_pooler(
+    connection: Connection, connect: Callable[[], Connection], name: str
+) -> None:
+    """Refuse a pooler that gives a connection another server process for each transaction.
+
+    A lock and a temporary table would stay in one of them, for whoever is given it next. Where two
+    connections that are open share a process, there is such a pooler.
+
+    Args:
+        connection: outside of a transaction.
+        connect: makes another one to the same address.
+        name: the destination, for the message.
+
+    Raises:
+        SinkError: there is one.
+    """
+    process = _process(connection)
+    if connection.info.backend_pid == process:
+        return  # the server itself; a pooler gives its clients numbers of its own
+    try:
+        with closing(connect()) as other:
+            # While others use it too, each may by chance have one of its own for a while.
+            asked = [tuple(map(_process, (connection, other, other))) for _ in range(_ASKED)]
+    except psycopg.Error:
+        return  # no process is left for a second connection: each keeps its own
+    if len({*asked}) > 1 or len({*asked[0]}) != 2:
+        raise SinkError(
+            f"{name}: this is a pooler in transaction mode, through which only searches work, "
+            "since a load keeps a lock in one session; load through Postgres itself, or a pooler "
+            "in session mode (Supabase: port 5432, not 6543; Neon: the host without -pooler)"
+        )
 
 
 class WriterLock:
@@ -134,6 +172,12 @@ class WriterLock:
 def _key(*names: str) -> int:
     digest = blake2b("\0".join(("embedlib", *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+def _process(connection: Connection) -> int:
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None, "it is one value"
+    return int(row[0])
 
 
 def _is_true(connection: Connection, query: LiteralString, key: int) -> bool:

@@ -4,14 +4,20 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from embedlib.errors import SinkError
 from embedlib.indexing import UnreachableSinkError
-from embedlib_pgvector.connection import GIVE_UP_AFTER_SECONDS, SEARCH_GIVES_UP_AFTER_SECONDS
+from embedlib_pgvector.connection import (
+    GIVE_UP_AFTER_SECONDS,
+    SEARCH_GIVES_UP_AFTER_SECONDS,
+    DatabaseSession,
+)
 
 
 def numbers(pg: Any, table: str) -> list[int]:
@@ -250,6 +256,35 @@ def test_a_pooler_that_changes_the_server_process_is_named(
             sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
     own.close()
     assert pg.waits == []
+
+
+def test_nothing_stays_in_the_processes_of_a_pooler_in_transaction_mode(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pg.connect() as server:
+
+        class Client:
+            """A connection through a pooler that has one process for all."""
+
+            info = SimpleNamespace(
+                backend_pid=-5,
+                server_version=server.info.server_version,
+                transaction_status=TransactionStatus.IDLE,
+            )
+            closed = False
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(server, name)
+
+            def close(self) -> None:
+                pass
+
+        monkeypatch.setattr(DatabaseSession, "connect", lambda session: Client())
+        with pytest.raises(SinkError, match="this is a pooler in transaction mode"):
+            pg.begun(pg_table)
+        left = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        assert server.execute(left).fetchall() == []
+        assert server.execute("SELECT to_regclass('pg_temp.embedlib_stage')").fetchone() == (None,)
 
 
 @pytest.fixture

@@ -527,6 +527,7 @@ def test_a_missing_permission_names_its_cure(pg: Any, make_database: Callable[[s
             with pytest.raises(SinkError, match="run CREATE EXTENSION vector in the database 'emb"):
                 pg.begun("docs", conninfo=theirs)
             connection.execute("CREATE EXTENSION vector")
+            connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # as since Postgres 15
         with pytest.raises(SinkError, match="permission denied for schema public; ask the owner"):
             pg.begun("docs", conninfo=theirs)
         assert pg.waits == []
@@ -534,6 +535,21 @@ def test_a_missing_permission_names_its_cure(pg: Any, make_database: Callable[[s
         pg.fetch("DROP DATABASE embedlib_test_rights WITH (FORCE)")
         pg.fetch("CREATE DATABASE embedlib_test_rights")
         pg.fetch("DROP ROLE embedlib_test_nobody")
+
+
+def test_a_search_in_another_process_of_a_pooler_says_what_it_needs(
+    pg: Any, make_database: Callable[[str], str]
+) -> None:
+    dsn = make_database("embedlib_test_elsewhere")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA elsewhere")
+        connection.execute("CREATE EXTENSION vector SCHEMA elsewhere")
+    sink = pg.begun("docs", conninfo=dsn)
+    vector = pg.vectors(pg.rows(0, 1))[0]
+    assert sink.search(vector, 1) == []
+    sink._session.run(lambda connection: connection.execute("RESET search_path"))
+    with pytest.raises(SinkError, match=r'type "vector" .*; .* SET search_path\)$'):
+        sink.search(vector, 1)
 
 
 def test_a_server_that_is_not_there_fails_at_once(pg: Any) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import cycle, repeat
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib_pgvector.writer_lock import RETRIES, WAITS_SECONDS, WriterLock
+from embedlib_pgvector.writer_lock import (
+    RETRIES,
+    WAITS_SECONDS,
+    WriterLock,
+    refuse_transaction_pooler,
+)
 
 
 class Server:
@@ -47,3 +56,44 @@ def test_a_writer_that_holds_the_lock_to_the_last_is_named() -> None:
     server = Server(len(WAITS_SECONDS) + 1, holder=(7, "start", "embedlib"))
     with pytest.raises(SinkError, match=r"another writer is active \(embedlib, server process 7\)"):
         waits_of(server)
+
+
+class Client:
+    """A connection through a pooler, which has a number of its own and is given processes."""
+
+    def __init__(self, processes: Iterator[int]) -> None:
+        self.info = SimpleNamespace(backend_pid=-5)
+        self._processes = processes
+
+    def execute(self, query: str) -> Client:
+        assert query == "SELECT pg_backend_pid()"
+        return self
+
+    def fetchone(self) -> tuple[int]:
+        return (next(self._processes),)
+
+    def close(self) -> None:
+        pass
+
+
+def refuse(own: Client, other: Client) -> None:
+    refuse_transaction_pooler(own, lambda: other, "pgvector:docs")  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("turn", [(71,), (71, 72), (71, 72, 73), (71, 72, 72, 71, 71)])
+def test_a_pooler_in_transaction_mode_is_refused(turn: tuple[int, ...]) -> None:
+    processes = cycle(turn)
+    with pytest.raises(SinkError, match=r"^pgvector:docs: this is a pooler in transaction mode, "):
+        refuse(Client(processes), Client(processes))
+
+
+def test_a_pooler_in_session_mode_is_as_good_as_the_server() -> None:
+    refuse(Client(repeat(71)), Client(repeat(72)))
+
+
+def test_a_pooler_without_a_process_for_a_second_connection_is_in_session_mode() -> None:
+    def waits_in_vain() -> Iterator[int]:
+        raise psycopg.errors.ProtocolViolation("query_wait_timeout")
+        yield
+
+    refuse(Client(repeat(71)), Client(waits_in_vain()))
