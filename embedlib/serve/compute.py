@@ -124,10 +124,11 @@ async def embed_tokens(
     role: Role | None = None,
     prompt_name: str | None = None,
 ) -> list[Any]:
-    """Return the per-token vectors float32[L, H] of each text, or its {token id: weight}.
+    """Return what each text has of its tokens: vectors float32[L, H], or {token id: weight}.
 
-    A second engine computes them, but of models that have no other output. Cancelling the task
-    drops what is not being computed yet.
+    A second engine computes it, but of models that have no other output. Of a late-interaction
+    model H is its own dimension, and tokens that it skips have no vector. Cancelling the task drops
+    what is not being computed yet.
 
     Raises:
         HTTPError: the model has no place for it, or they are more numbers than one answer has.

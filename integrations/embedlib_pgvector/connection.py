@@ -40,8 +40,8 @@ REMEDIES = {
     READ_ONLY: "the server seems to be a standby; name the primary server",
     "3F000": "create the schema first: CREATE SCHEMA",
     "42501": "ask the owner of the database for this permission",
-    "42704": "through a pooler in transaction mode, pgvector's schema must be in the search path "
-    "(ALTER ROLE ... SET search_path)",
+    "42704": "if it is pgvector's, its extension was dropped, or a pooler in transaction mode is "
+    "in between, which needs its schema in the role's search path (ALTER ROLE ... SET search_path)",
     "42P01": "the table was dropped during the load; run the load again",
     "42703": "the table was altered during the load; restore the column, or pass recreate=True "
     "(--recreate) to drop these rows and start over",

@@ -81,10 +81,11 @@ def test_vectors_are_those_of_the_embedder(client: Client, embedder: Embedder) -
 def test_base64_is_of_each_token(client: Client, embedder: Embedder) -> None:
     (expected,) = embedder.encode_document([TEXTS[0]])
     dim = expected.shape[1]
-    body = {"input": TEXTS[0], "embedding_type": "base64", "dimensions": dim}
-    (row,) = client.post("/v1/multi-vector", body)["data"]
-    found = [np.frombuffer(base64.b64decode(token), "<f4") for token in row["embeddings"]]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    body = {"input": TEXTS[0], "dimensions": dim}
+    for field in ("embedding_type", "encoding_format"):
+        (row,) = client.post("/v1/multi-vector", body | {field: "base64"})["data"]
+        found = [np.frombuffer(base64.b64decode(token), "<f4") for token in row["embeddings"]]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
     status, error = client.refuse("/v1/multi-vector", body | {"dimensions": dim - 1})
     assert status == 400
     assert f"late has {dim}, leave it out" in error["error"]["message"]

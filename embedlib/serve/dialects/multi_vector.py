@@ -36,6 +36,8 @@ class MultiVectorBody(PoolingFields, kw_only=True):
     dimensions: int | None = None
     """Only that of the model."""
     embedding_type: Literal["float", "base64"] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    """The same as OpenAI's clients spell it."""
 
 
 async def embed_multi_vectors(exchange: Exchange) -> Response:
@@ -51,11 +53,12 @@ async def embed_multi_vectors(exchange: Exchange) -> Response:
             "dimensions", body.dimensions, f"{model.name} has {dimensions}, leave it out"
         )
     role = role_of(body.input_type) or "document"
+    is_base64 = "base64" in (body.embedding_type, body.encoding_format)
     rows = await embed_tokens(model, texts, exchange.work, "multi_vector", role=role)
     exchange.work.dimensions = dimensions
 
     def encoded(vectors: Vectors) -> object:
-        if body.embedding_type == "base64":
+        if is_base64:
             return [msgspec.Raw(as_base64(row)) for row in vectors]
         return msgspec.Raw(as_decimals(vectors))
 
