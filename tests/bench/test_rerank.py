@@ -117,13 +117,36 @@ def test_a_turn_of_ours_stands_between_any_two_of_the_peers(
     warm_up = [RERANKER, *[CROSS_ENCODER] * (2 * len(BATCH_SIZES) + 2)]
     assert bulk == [*warm_up, RERANKER, *[CROSS_ENCODER, RERANKER] * 3]
     assert [name for name, threads, _ in rerank_course.threads if threads == 2] == [
-        *(RERANKER, CROSS_ENCODER)
+        *(RERANKER, RERANKER, CROSS_ENCODER)
     ]
     loads = [rerank_course.fakes[name].events[0] for name in (RERANKER, CROSS_ENCODER)]
     assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}]
     assert {load[1] for load in loads} == {Path(options["model"]).name}
     ends = [line for line in rerank_course.log if line.endswith(" ends")]
-    assert ends == [f"{CROSS_ENCODER} ends", f"{RERANKER} ends"]
+    assert ends == [f"{RERANKER} ends", f"{CROSS_ENCODER} ends", f"{RERANKER} ends"]
+
+
+def test_what_a_first_start_measures_does_not_go_on_beside_the_peer(
+    options: dict[str, Any], rerank_course: Any
+) -> None:
+    run(rerank_course, options | {"vs": (ST, INT8)})
+    for name in (RERANKER, INT8_RERANKER):
+        loads = [event for event in rerank_course.fakes[name].events if event[0] == "load"]
+        assert [is_cold for _, _, is_cold, *_ in loads] == [True, False]
+
+
+def test_of_documents_with_equal_scores_the_same_are_among_the_best() -> None:
+    assert rerank_module._best(np.zeros(5000, np.float32)) == list(range(10))
+
+
+def test_equal_documents_and_the_precision_are_told(
+    options: dict[str, Any], rerank_course: Any
+) -> None:
+    options["texts_path"].write_text("a text\nanother\n" + "a text\n" * 3)
+    text = " ".join(render_rerank(run(rerank_course, options)).split())
+    told = "documents of one query (2 different; embedlib computes equal ones of a batch once)"
+    assert f"5 {told}" in text
+    assert "| embedlib, documents/s in float32 |" in text
 
 
 def test_alone(options: dict[str, Any], rerank_course: Any) -> None:
