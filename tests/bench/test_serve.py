@@ -158,7 +158,11 @@ def test_a_server_of_others_that_fails_costs_no_other_figures(
     monkeypatch.setattr(serving, "ChildProcess", lambda *_: client)
     monkeypatch.setattr(serving, "usable_cores", lambda: 2)
     options = ServeBenchOptions(
-        model=str(tiny_folder("bert")), urls={"other": URL}, num_texts=40, rounds=3
+        model=str(tiny_folder("bert")),
+        urls={"other": URL},
+        num_texts=40,
+        query_seconds=0.3,
+        rounds=3,
     )
     told: list[str] = []
     result = run_serve(options, machine={}, start=course.start, report=told.append)
