@@ -119,7 +119,7 @@ def open_model(
         files=files,
         known=opened.known,
         # A report is of whole vectors: "auto" goes by it for every length of them.
-        config=replace(config, truncate_dim=None, max_active_dims=None),
+        config=replace(config, truncate_dim=None),
         fingerprint=model_fingerprint(files, file_hashes(config)),
         watch=watch,
     )
