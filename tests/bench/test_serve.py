@@ -3,6 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -180,6 +184,24 @@ def test_a_server_of_others_that_fails_costs_no_other_figures(
 
 def test_the_time_of_a_process() -> None:
     assert 0 < cpu_seconds(os.getpid()) < 1e6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not end it")
+def test_a_server_ends_with_who_started_it() -> None:
+    program = """
+import os, sys
+from embedlib.bench.servers import Server
+
+serve = "s.HTTPServer(('127.0.0.1', int(sys.argv[-1])), s.SimpleHTTPRequestHandler).serve_forever()"
+Server("s", [sys.executable, "-c", f"import sys, http.server as s; {serve}"], ready="/")
+os.kill(os.getpid(), 9)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as parent:
+        assert parent.wait() == -signal.SIGKILL
+        assert parent.stdin is not None
+        poll = select.poll()
+        poll.register(parent.stdin, 0)  # an error of it: nobody has the other end any more
+        assert poll.poll(20_000), "the server lives on"
 
 
 @pytest.mark.parametrize(
