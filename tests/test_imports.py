@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "embedder": COMPUTE | {"session"},
     "reranker": COMPUTE | {"session"},
     "classifier": COMPUTE | {"session"},
-    "fidelity": FACES,
+    "fidelity": FACES | {"measuring"},
     "indexing": FACES | {"fidelity"},
     "matching": FACES | {"fidelity", "indexing"},
     "": FACES | {"foreign_options", "indexing"},

@@ -21,6 +21,9 @@ from embedlib.measuring.child import serve_standard_streams
 
 T = TypeVar("T")
 
+MAX_SECONDS = 3600
+"""Of a call: longer than any pass that is worth waiting for. A server that hangs never ends one."""
+
 _OK = 200
 
 
@@ -157,21 +160,25 @@ class ClientCalls:
         queries = cycle(self._query_requests(url, model))
         latencies_ms: list[float] = []
 
-        async def fill(connection: Connection, until: float) -> None:
-            while time.perf_counter() < until:
+        is_over = False
+
+        async def fill(connection: Connection) -> None:
+            while not is_over:  # the last query is one beside bulk, too
                 await _ask_well(connection, next(bulk))
 
-        async def ask(connection: Connection, until: float) -> None:
+        async def ask(connection: Connection) -> None:
+            nonlocal is_over
             due = time.perf_counter()
+            until = due + seconds
             while due < until or len(latencies_ms) < len(self._queries):
                 latencies_ms.append(await _latency_ms(connection, next(queries)))
                 due = max(due + interval_s, time.perf_counter())
                 await asyncio.sleep(due - time.perf_counter())
+            is_over = True
 
         async def send() -> None:
-            until = time.perf_counter() + seconds
             async with _connect(url, connections + 1) as [asker, *fillers]:
-                await asyncio.gather(ask(asker, until), *(fill(each, until) for each in fillers))
+                await asyncio.gather(ask(asker), *map(fill, fillers))
 
         return {**_timed(send), "latencies_ms": latencies_ms}
 
@@ -266,11 +273,20 @@ async def _latency_ms(connection: Connection, request: bytes) -> float:
 
 
 def _run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run work to its end.
+
+    Raises:
+        OSError: it failed, or a server hangs.
+    """
     import uvloop
 
     loop = uvloop.new_event_loop()
     try:
-        return loop.run_until_complete(work())
+        return loop.run_until_complete(asyncio.wait_for(work(), MAX_SECONDS))
+    except asyncio.TimeoutError as error:
+        if error.args:  # of a connection, which has its own reason since Python 3.11
+            raise
+        raise OSError(f"the server has not answered all within {MAX_SECONDS} s") from None
     finally:
         loop.close()
 

@@ -18,6 +18,7 @@ from embedlib.bench.own_contestants import BATCH_SIZES, OURS
 from embedlib.bench.peers import PEERS
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
+from embedlib.installing import install_line
 from embedlib.measuring.child import Memory
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
 from embedlib.measuring.spread import ratios_in_turns
@@ -106,6 +107,14 @@ class Entry:
         return counts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A peer that could not be measured."""
+
+    name: str
+    reason: str
+
+
 @contextmanager
 def open_race(
     course: Course, scratch: Path, report: ReportLine, start: StartProcess
@@ -143,11 +152,17 @@ class Race:
         self.report = report
         self.ours: list[Entry] = []
         self.peers: list[Entry] = []
+        self.skipped: list[Skipped] = []
         self.num_tokens = self.num_truncated = 0
         """Of one bulk pass, as embedlib counts them."""
         self._scratch = scratch
         self._stack = stack
         self._start = start
+
+    def skip(self, name: str, reason: str) -> None:
+        """Name a peer that could not be measured, now and in the result."""
+        self.report(f"{name}: not measured: {reason}")
+        self.skipped.append(Skipped(name=name, reason=reason))
 
     def start(self, name: str, library_threads: int | None = None) -> Process:
         """Return the process of a contestant; the caller ends it."""
@@ -178,21 +193,38 @@ class Race:
         folder.mkdir(exist_ok=True)
         return folder
 
+    def start_cold(self, name: str) -> Loaded:
+        """Start a contestant with nothing prepared, and let it keep what a later start finds.
+
+        Raises:
+            ContestantFailedError: a peer lacks a module, or the contestant failed.
+        """
+        self.report(f"{name}: starting, first with nothing prepared, then again")
+        with self.start(name) as process:
+            if name in PEERS and (missing := process.call("missing", peer=name)):
+                remedy = PEERS[name].remedy or install_line("bench")
+                raise ContestantFailedError(name, f"{', '.join(missing)} missing; {remedy}")
+            cold = self.load(name, process)
+            process.call("fill_cache", cache_dir=str(self.cache_of(name)))
+        return cold
+
     def enter(self, name: str) -> Entry:
         """Start a contestant, find the best batch size of a peer, and do one bulk pass.
 
         Raises:
-            ContestantFailedError: the contestant failed.
+            ContestantFailedError: the contestant failed; its process has ended.
         """
-        process = self._stack.enter_context(self.start(name))
-        entry = Entry(name=name, process=process, loaded=self.load(name, process))
-        process.call("set_texts", texts=self.course.texts, queries=self.course.queries)
-        if name in OURS:
-            self._count_tokens(entry)
-            return entry
-        if name not in PEERS or PEERS[name].own_batches is None:
-            entry.batch_size = self._best_batch_size(name, process)
-        process.call("bulk", batch_size=entry.batch_size)
+        with ExitStack() as stack:
+            process = stack.enter_context(self.start(name))
+            entry = Entry(name=name, process=process, loaded=self.load(name, process))
+            process.call("set_texts", texts=self.course.texts, queries=self.course.queries)
+            if name in OURS:
+                self._count_tokens(entry)
+            else:
+                if name not in PEERS or PEERS[name].own_batches is None:
+                    entry.batch_size = self._best_batch_size(name, process)
+                process.call("bulk", batch_size=entry.batch_size)
+            self._stack.enter_context(stack.pop_all())
         return entry
 
     def _count_tokens(self, entry: Entry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,10 @@ def run_rerank(
 
 
 def _enter_all(race: Race, options: RerankOptions) -> None:
-    names = {RERANKER: EMBEDLIB, INT8_RERANKER: INT8}
-    for contestant, name in names.items():
-        if name != INT8 or INT8 in options.vs:
-            race.report(f"{name}: starting")
+    for contestant in (RERANKER, INT8_RERANKER):
+        if contestant == RERANKER or INT8 in options.vs:
+            # Later starts measure nothing: it would go on beside the peer's turns.
+            race.start_cold(contestant)
             race.ours.append(race.enter(contestant))
     if ST in options.vs:
         race.report(f"{ST}: starting and looking for its best batch size")
@@ -93,6 +94,7 @@ def _result(race: Race, options: RerankOptions, circumstances: dict[str, Any]) -
         **circumstances,
         model=options.model or SEEDED_MODEL,
         num_documents=num_documents,
+        num_different_documents=len(set(race.course.texts)),
         num_tokens=race.num_tokens,
         num_truncated=race.num_truncated,
         threads=options.config.num_threads,
@@ -109,17 +111,26 @@ def _result(race: Race, options: RerankOptions, circumstances: dict[str, Any]) -
 
 def _figures(race: Race, entry: Entry, peer_scores: Vectors | None) -> RerankFigures:
     """Compare one of ours with the peer, whose scores are float32[N]; None: there is no peer."""
-    documents_per_s = Spread.of(entry.rates(len(race.course.texts)))
+    measured = RerankFigures(
+        precision=entry.loaded.precision,
+        documents_per_s=Spread.of(entry.rates(len(race.course.texts))),
+    )
     if peer_scores is None:
-        return RerankFigures(documents_per_s=documents_per_s)
+        return measured
     scores = race.vectors(entry)
-    best, peer_best = (set(np.argsort(-each)[:TOP].tolist()) for each in (scores, peer_scores))
-    return RerankFigures(
-        documents_per_s=documents_per_s,
+    best, peer_best = (set(_best(each)) for each in (scores, peer_scores))
+    return replace(
+        measured,
         ratio=Spread.of(race.ratios(entry, race.peers[0])),
         max_difference=float(np.abs(scores - peer_scores).max()),
         top_overlap=len(best & peer_best) / len(peer_best),
     )
+
+
+def _best(scores: Vectors) -> list[int]:
+    """Return the `TOP` best of float32[N], of equal ones the first."""
+    best: list[int] = np.argsort(-scores, kind="stable")[:TOP].tolist()
+    return best
 
 
 def _documents(options: RerankOptions, folder: Path) -> list[str]:

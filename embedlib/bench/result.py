@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embedlib.bench.race import Loaded
+from embedlib.bench.race import Loaded, Skipped
 from embedlib.measuring.provenance import checkout_commit, now
 from embedlib.measuring.spread import Latency, Spread
 from embedlib.version import __version__
@@ -113,14 +113,6 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
-    """A peer that could not be measured."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Measured:
     """What every result says of its run."""
 
@@ -157,7 +149,6 @@ class BenchResult(Measured):
     """Where they come from."""
     num_texts: int
     num_different_texts: int
-    """embedlib computes equal texts of a batch once."""
     num_tokens: int
     """As embedlib counts them, truncated, padding excluded: the same number for all."""
     num_truncated: int
@@ -181,6 +172,8 @@ class BenchResult(Measured):
 class RerankFigures:
     """What embedlib did in one precision; None: there is no peer."""
 
+    precision: str
+    """What it multiplied in."""
     documents_per_s: Spread
     ratio: Spread | None = None
     """This rate divided by the peer's, turn by turn."""
@@ -196,6 +189,7 @@ class RerankResult(Measured):
 
     model: str
     num_documents: int
+    num_different_documents: int
     num_tokens: int
     """Of all pairs, special tokens included, as embedlib counts them."""
     num_truncated: int
@@ -203,7 +197,7 @@ class RerankResult(Measured):
     rounds: int
     versions: Mapping[str, str]
     ours: Mapping[str, RerankFigures]
-    """By name: "embedlib" computes in float32."""
+    """By name: "embedlib" computes as it comes."""
     peer_batch_size: int | None
     """The best one found; None: there is no peer."""
     peer_documents_per_s: Spread | None

@@ -25,13 +25,11 @@ from embedlib.bench.result import (
     ContestantResult,
     DuringBulk,
     Limits,
-    Skipped,
     Start,
     provenance,
 )
 from embedlib.bench.shapes import find_or_write
 from embedlib.errors import ConfigError
-from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError, Process
 from embedlib.measuring.sgemm import SGEMM, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
@@ -143,7 +141,6 @@ class _Bench:
         self.options = options
         self.files = files
         self.figures: list[_Figures] = []
-        self.skipped: list[Skipped] = []
         self.products: list[dict[str, dict[str, float]]] = []
         self.reads: list[float] = []
         self.stats: dict[str, float] = {}
@@ -170,12 +167,7 @@ class _Bench:
             try:
                 self.race.peers.append(self._enter(name))
             except ContestantFailedError as error:
-                self._skip(name, error.reason)
-
-    def _skip(self, name: str, reason: str) -> None:
-        """Name a peer that could not be measured, now and in the result."""
-        self.race.report(f"{name}: not measured: {reason}")
-        self.skipped.append(Skipped(name=name, reason=reason))
+                self.race.skip(name, error.reason)
 
     @contextmanager
     def _leaving_out(self, figures: _Figures) -> Iterator[None]:
@@ -185,20 +177,12 @@ class _Bench:
         except ContestantFailedError as error:
             if figures.entry in self.race.ours:
                 raise
-            self._skip(figures.entry.name, error.reason)
+            self.race.skip(figures.entry.name, error.reason)
             self.figures = [one for one in self.figures if one is not figures]
 
     def _enter(self, name: str) -> Entry:
         """Start a contestant twice: first with nothing prepared, then to stay."""
-        self.race.report(f"{name}: starting, first with nothing prepared, then again")
-        with self.race.start(name) as process:
-            if name in PEERS and (missing := process.call("missing", peer=name)):
-                reason = (
-                    f"{', '.join(missing)} missing; {PEERS[name].remedy or install_line('bench')}"
-                )
-                raise ContestantFailedError(name, reason)
-            cold = self.race.load(name, process)
-            process.call("fill_cache", cache_dir=str(self.race.cache_of(name)))
+        cold = self.race.start_cold(name)
         entry = self.race.enter(name)
         self.figures.append(_Figures(entry=entry, cold=Start.of(cold)))
         return entry
@@ -291,7 +275,7 @@ class _Bench:
             threads=self.options.config.num_threads,
             rounds=self.options.rounds,
             contestants=tuple(self._contestant(figures, limits) for figures in self.figures),
-            skipped=tuple(self.skipped),
+            skipped=tuple(self.race.skipped),
             weights_mib=weights_mib(self.files),
             padding_share=self.stats["padding_share"],
             engine_idle_share=None

@@ -63,10 +63,7 @@ class SentenceTransformersContestant(Contestant):
 class OpenVINOContestant(SentenceTransformersContestant):
     """sentence-transformers with its openvino backend, as it comes or with hints to OpenVINO."""
 
-    packages = (
-        *("sentence-transformers", "transformers", "torch"),
-        *("optimum-intel", "openvino", "numpy"),
-    )
+    packages = (*SentenceTransformersContestant.packages, "optimum-intel", "openvino")
 
     def __init__(self, **hints: str) -> None:
         super().__init__()
@@ -96,10 +93,7 @@ class OpenVINOContestant(SentenceTransformersContestant):
 class OnnxInt8Contestant(SentenceTransformersContestant):
     """sentence-transformers with its onnx backend and the int8 file that its docs have one make."""
 
-    packages = (
-        *("sentence-transformers", "transformers", "torch"),
-        *("optimum-onnx", "onnxruntime", "numpy"),
-    )
+    packages = (*SentenceTransformersContestant.packages, "optimum-onnx", "onnxruntime")
 
     def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
         exported = cache_dir / "exported"

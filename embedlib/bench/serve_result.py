@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from embedlib.bench.result import Measured, Skipped
+from embedlib.bench.race import Skipped
+from embedlib.bench.result import Measured
 from embedlib.measuring.spread import Latency, Spread
 
 
@@ -56,6 +57,7 @@ class ServeResult(Measured):
     model: str
     precision: str
     num_texts: int
+    num_different_texts: int
     num_tokens: int
     threads: int
     rounds: int

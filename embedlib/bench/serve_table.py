@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from embedlib.bench.serve_result import ServeResult, ServerFigures
-from embedlib.bench.table import provenance_rows, spread_text
+from embedlib.bench.table import NONE, count_different, provenance_rows, spread_text
 from embedlib.measuring.markdown import Row, markdown
 from embedlib.measuring.spread import Latency
-
-_NONE = "–"  # noqa: RUF001 - a dash in an empty cell
 
 
 def render_serve(result: ServeResult) -> str:
     """Return the whole result as Markdown."""
+    texts = count_different(result.num_texts, "texts", result.num_different_texts)
     heading = (
         f"{result.model}, {result.precision}, threads: {result.threads}, rounds: {result.rounds}; "
-        f"{result.num_texts:,} texts, {result.num_tokens:,} tokens; vectors as base64"
+        f"{texts}, {result.num_tokens:,} tokens; vectors as base64"
     )
     parts = [
         heading,
@@ -32,28 +31,28 @@ def _servers(result: ServeResult) -> list[Row]:
     """One row per figure; one column for the model in process, and one per server."""
     query, beside = result.in_process_query, result.in_process_during_bulk
     rows: list[tuple[str, str, Callable[[ServerFigures], str]]] = [
-        ("texts a request", _NONE, lambda one: f"{one.request_texts}"),
+        ("texts a request", NONE, lambda one: f"{one.request_texts}"),
         (
             f"bulk, {result.connections} connections, texts/s",
             f"{result.in_process_texts_per_s.median:,.1f}",
             lambda one: f"{one.texts_per_s.median:,.1f}",
         ),
-        ("bulk rate over that in process", _NONE, lambda one: spread_text(one.bulk_ratio, "%")),
+        ("bulk rate over that in process", NONE, lambda one: spread_text(one.bulk_ratio, "%")),
         ("query p50 / p99, ms", _times(query), lambda one: _times(one.query)),
         (
             "query p50 over that in process",
-            _NONE,
+            NONE,
             lambda one: f"{one.query.p50_ms / query.p50_ms:.2f}x, {one.query_more_ms:+.2f} ms",
         ),
         ("query during bulk p50 / p99, ms", _times(beside), lambda one: _times(one.during_bulk)),
         (
             "its p99 over that in process",
-            _NONE,
+            NONE,
             lambda one: f"{one.during_bulk.p99_ms / beside.p99_ms:.2f}x",
         ),
         (
             "share of the machine in bulk, server + client",
-            _NONE,
+            NONE,
             lambda one: f"{_share(one)} + {one.client_share:.0%}",
         ),
     ]
@@ -75,7 +74,7 @@ def _alone(result: ServeResult) -> list[Row]:
         ("of these failed", f"{failed:,}" + (f" ({reasons})" if reasons else "")),
         (
             "their p50 / p99",
-            f"{_times(alone.crowd_latency)} ms" if alone.crowd_latency else _NONE,
+            f"{_times(alone.crowd_latency)} ms" if alone.crowd_latency else NONE,
         ),
     ]
 
@@ -85,4 +84,4 @@ def _times(latency: Latency) -> str:
 
 
 def _share(one: ServerFigures) -> str:
-    return _NONE if one.server_share is None else f"{one.server_share:.0%}"
+    return NONE if one.server_share is None else f"{one.server_share:.0%}"

@@ -6,17 +6,26 @@ import http.client
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Final
 
 from embedlib.measuring.process import ContestantFailedError, free_port, last_line
 
 START_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
 _POLL_S = 0.02
+_ENDS_WITH_PARENT: Final = (
+    "import ctypes, os, sys; libc = ctypes.CDLL(None); "
+    "hasattr(libc, 'prctl') and libc.prctl(1, 15); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Runs a program that the kernel ends if the one that started it is killed; on Linux alone.
+
+Source: prctl(2), PR_SET_PDEATHSIG, which outlives execve."""
 
 
 class Server:
@@ -45,7 +54,7 @@ class Server:
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close
         self._process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
+            [sys.executable, "-I", "-c", _ENDS_WITH_PARENT, *command, "--port", str(self.port)],
             stdout=self._errors if writes_errors_to_stdout else subprocess.DEVNULL,
             stderr=self._errors,
             env={**os.environ, "HF_HUB_OFFLINE": "1"},

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 from embedlib.bench.options import ReportLine, ServeBenchOptions
 from embedlib.bench.peers import EMBEDLIB
 from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
-from embedlib.bench.result import Skipped, provenance
+from embedlib.bench.result import provenance
 from embedlib.bench.run import QUERY_INTERVAL_S
 from embedlib.bench.serve_result import ServerAlone, ServeResult, ServerFigures
 from embedlib.bench.servers import Server
 from embedlib.bench.shapes import find_or_write
+from embedlib.cores import usable_cores
 from embedlib.measuring.process import (
     ChildProcess,
     ContestantFailedError,
@@ -57,6 +57,7 @@ class _Contestant:
     server_cpu_s: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)
     during_bulk_ms: list[float] = field(default_factory=list)
+    has_failed: bool = False
 
     @property
     def address(self) -> dict[str, str]:
@@ -116,7 +117,6 @@ class _ServeBench:
         self.client = client
         self.options = options
         self.contestants: list[_Contestant] = []
-        self.skipped: list[Skipped] = []
         self.in_process_ms: list[float] = []
         self.in_process_during_bulk_ms: list[float] = []
         self.alone: ServerAlone | None = None
@@ -134,8 +134,7 @@ class _ServeBench:
             try:
                 self._enter(name, url, self.options.model, None)
             except ContestantFailedError as error:
-                self.race.report(f"{name}: not measured: {error.reason}")
-                self.skipped.append(Skipped(name=name, reason=error.reason))
+                self.race.skip(name, error.reason)
         self._race_bulk()
         self._race_queries()
         self._measure_mixed()
@@ -146,9 +145,7 @@ class _ServeBench:
 
     def _enter_ours(self) -> None:
         """Load the model in process, then in a server, which computes in the same precision."""
-        self.race.report("embedlib in process: starting, first with nothing prepared, then again")
-        with self.race.start(EMBEDLIB) as process:
-            self.race.load(EMBEDLIB, process)
+        self.race.start_cold(EMBEDLIB)
         self.race.ours.append(self.race.enter(EMBEDLIB))
         self.race.report("embedlib serve: starting")
         config, folder = self.options.config, str(self.race.course.folder)
@@ -185,6 +182,22 @@ class _ServeBench:
                 return
         raise ContestantFailedError(name, f"{url} answers {REQUEST_TEXTS[-1]} texts with {status}")
 
+    @contextmanager
+    def _leaving_out(self, contestant: _Contestant) -> Iterator[None]:
+        """Leave out a server of others that fails in the block."""
+        try:
+            yield
+        except ContestantFailedError as error:
+            if contestant.server is not None:
+                raise
+            contestant.has_failed = True
+            self.race.skip(contestant.name, error.reason)
+
+    @property
+    def running(self) -> list[_Contestant]:
+        """The servers that have not failed."""
+        return [each for each in self.contestants if not each.has_failed]
+
     def _bulk(self, contestant: _Contestant) -> dict[str, float]:
         done: dict[str, float] = self.client.call(
             "bulk",
@@ -200,13 +213,19 @@ class _ServeBench:
         for number in range(1, self.options.rounds + 1):
             self.race.report(f"bulk, round {number} of {self.options.rounds}")
             for contestant in self.contestants:
-                server = contestant.server
-                before = server.cpu_s if server else 0.0
-                done = self._bulk(contestant)
-                contestant.bulk_s.append(done["seconds"])
-                contestant.client_cpu_s += done["client_cpu_s"]
-                contestant.server_cpu_s += (server.cpu_s if server else 0.0) - before
+                with self._leaving_out(contestant):
+                    self._take_turn(contestant)
                 self.ours.bulk()
+
+    def _take_turn(self, contestant: _Contestant) -> None:
+        if contestant.has_failed:
+            return  # but its place between two turns of ours stays
+        server = contestant.server
+        before = server.cpu_s if server else 0.0
+        done = self._bulk(contestant)
+        contestant.bulk_s.append(done["seconds"])
+        contestant.client_cpu_s += done["client_cpu_s"]
+        contestant.server_cpu_s += (server.cpu_s if server else 0.0) - before
 
     def _race_queries(self) -> None:
         """Ask single queries, in turns as well: their share of the time in each round."""
@@ -214,9 +233,10 @@ class _ServeBench:
         for number in range(1, self.options.rounds + 1):
             self.race.report(f"queries, round {number} of {self.options.rounds}")
             self.in_process_ms += self.ours.process.call("query", seconds=seconds)
-            for contestant in self.contestants:
-                done = self.client.call("query", **contestant.address, seconds=seconds)
-                contestant.latencies_ms += done["latencies_ms"]
+            for contestant in self.running:
+                with self._leaving_out(contestant):
+                    done = self.client.call("query", **contestant.address, seconds=seconds)
+                    contestant.latencies_ms += done["latencies_ms"]
 
     def _measure_mixed(self) -> None:
         """Ask queries beside bulk."""
@@ -226,16 +246,17 @@ class _ServeBench:
             "mixed", seconds=seconds, interval_s=QUERY_INTERVAL_S, batch_size=None
         )
         self.in_process_during_bulk_ms = mixed["latencies_ms"]
-        for contestant in self.contestants:
-            done = self.client.call(
-                "mixed",
-                **contestant.address,
-                seconds=seconds,
-                interval_s=QUERY_INTERVAL_S,
-                request_texts=contestant.request_texts,
-                connections=BACKFILL_CONNECTIONS,
-            )
-            contestant.during_bulk_ms = done["latencies_ms"]
+        for contestant in self.running:
+            with self._leaving_out(contestant):
+                done = self.client.call(
+                    "mixed",
+                    **contestant.address,
+                    seconds=seconds,
+                    interval_s=QUERY_INTERVAL_S,
+                    request_texts=contestant.request_texts,
+                    connections=BACKFILL_CONNECTIONS,
+                )
+                contestant.during_bulk_ms = done["latencies_ms"]
 
     def _measure_alone(self, server: Server) -> ServerAlone:
         about = {"url": server.url, "model": "fake"}
@@ -272,6 +293,7 @@ class _ServeBench:
             model=self.options.model,
             precision=self.ours.loaded.precision,
             num_texts=len(course.texts),
+            num_different_texts=len(set(course.texts)),
             num_tokens=self.race.num_tokens,
             threads=course.config.num_threads,
             rounds=course.rounds,
@@ -280,8 +302,8 @@ class _ServeBench:
             in_process_texts_per_s=Spread.of(self.ours.rates(len(course.texts))),
             in_process_query=Latency.of(self.in_process_ms),
             in_process_during_bulk=Latency.of(self.in_process_during_bulk_ms),
-            servers=tuple(map(self._figures, self.contestants)),
-            skipped=tuple(self.skipped),
+            servers=tuple(map(self._figures, self.running)),
+            skipped=tuple(self.race.skipped),
             alone=self.alone,
         )
 
@@ -305,5 +327,5 @@ class _ServeBench:
 
 
 def _share(cpu_s: float, wall_s: float) -> float:
-    """Return the share of the machine's cores that some seconds of computing are."""
-    return cpu_s / wall_s / (os.cpu_count() or 1)
+    """Return the share of the cores of this process that some seconds of computing are."""
+    return cpu_s / wall_s / usable_cores()

@@ -10,7 +10,7 @@ from embedlib.bench.result import TOP, BenchResult, ContestantResult, Measured, 
 from embedlib.measuring.markdown import Row, markdown
 from embedlib.measuring.spread import Spread
 
-_NONE = "–"  # noqa: RUF001 - a dash in an empty cell
+NONE = "–"  # noqa: RUF001 - a dash in an empty cell
 
 Cell = Callable[[ContestantResult], str]
 
@@ -25,12 +25,19 @@ _SPEED: tuple[tuple[str, Cell], ...] = (
     ("query p99, ms", lambda one: f"{one.query.p99_ms:.1f}"),
     (
         "embedlib, times as fast for a query",
-        lambda one: _NONE if one.query_ratio is None else f"{one.query_ratio:.2f}x",
+        lambda one: NONE if one.query_ratio is None else f"{one.query_ratio:.2f}x",
     ),
     ("query during bulk p50 / p99, ms", lambda one: _during(one)),
     (
         "bulk rate lost to those queries",
-        lambda one: f"{one.during_bulk.bulk_loss.median:.1%}" if one.during_bulk else _NONE,
+        lambda one: f"{one.during_bulk.bulk_loss.median:.1%}" if one.during_bulk else NONE,
+    ),
+    (
+        "number of queries, alone / during bulk",
+        lambda one: (
+            f"{one.query.num_queries:,} / "
+            + (f"{one.during_bulk.query.num_queries:,}" if one.during_bulk else NONE)
+        ),
     ),
 )
 _REST: tuple[tuple[str, Cell], ...] = (
@@ -48,21 +55,21 @@ _REST: tuple[tuple[str, Cell], ...] = (
     ),
     (
         "share of the machine's products",
-        lambda one: f"{one.of_the_limit.bulk_share:.0%}" if one.of_the_limit else _NONE,
+        lambda one: f"{one.of_the_limit.bulk_share:.0%}" if one.of_the_limit else NONE,
     ),
     (
         "floor of a query, ms",
-        lambda one: f"{one.of_the_limit.query_floor_ms:.2f}" if one.of_the_limit else _NONE,
+        lambda one: f"{one.of_the_limit.query_floor_ms:.2f}" if one.of_the_limit else NONE,
     ),
     (
         "query p50 over its floor",
-        lambda one: f"{one.of_the_limit.query_ratio:.1f}x" if one.of_the_limit else _NONE,
+        lambda one: f"{one.of_the_limit.query_ratio:.1f}x" if one.of_the_limit else NONE,
     ),
 )
 
 
 def _ratio(spread: Spread | None) -> str:
-    return _NONE if spread is None else spread_text(spread, "x")
+    return NONE if spread is None else spread_text(spread, "x")
 
 
 def _during(one: ContestantResult) -> str:
@@ -89,16 +96,18 @@ def render(result: BenchResult) -> str:
 def _heading(result: BenchResult) -> str:
     cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
     mean = f"mean {result.num_tokens / result.num_texts:.0f}{cut}"
-    different = (
-        f" ({result.num_different_texts:,} different; embedlib computes equal ones of a batch once)"
-        if result.num_different_texts < result.num_texts
-        else ""
-    )
+    texts = count_different(result.num_texts, "texts", result.num_different_texts)
     return (
         f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
-        f"{result.num_texts:,} texts{different}, {result.num_tokens:,} tokens ({mean}) of "
+        f"{texts}, {result.num_tokens:,} tokens ({mean}) of "
         f"{result.texts}; queries of {result.mean_query_tokens:.1f} tokens"
     )
+
+
+def count_different(num: int, what: str, num_different: int) -> str:
+    """Return how many texts there are, and of how many only one library computes each."""
+    once = "different; embedlib computes equal ones of a batch once"
+    return f"{num:,} {what}" + (f" ({num_different:,} {once})" if num_different < num else "")
 
 
 def _contestants(result: BenchResult) -> list[Row]:
@@ -121,7 +130,7 @@ def _contestants(result: BenchResult) -> list[Row]:
     ]
     return [
         ("", *(one.name for one in result.contestants)),
-        *(row for row in rows if set(row[1:]) != {_NONE}),  # nothing to compare with
+        *(row for row in rows if set(row[1:]) != {NONE}),  # nothing to compare with
     ]
 
 
@@ -176,7 +185,8 @@ def render_rerank(result: RerankResult) -> str:
         ("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}"),
     ]
     for name, figures in result.ours.items():
-        rows.append((f"{name}, documents/s", spread_text(figures.documents_per_s, "")))
+        rate = spread_text(figures.documents_per_s, "")
+        rows.append((f"{name}, documents/s in {figures.precision}", rate))
     if result.peer_documents_per_s is not None:
         rate = spread_text(result.peer_documents_per_s, "")
         rows += [
@@ -192,9 +202,11 @@ def render_rerank(result: RerankResult) -> str:
             ]
     rows += provenance_rows(result, result.versions)
     cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
+    documents = count_different(
+        result.num_documents, "documents of one query", result.num_different_documents
+    )
     heading = (
-        f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
-        f"{result.num_documents:,} documents of one query{cut}"
+        f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; {documents}{cut}"
     )
     return f"{heading}\n\n{markdown(rows)}"
 

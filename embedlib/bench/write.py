@@ -14,7 +14,7 @@ import numpy as np
 from embedlib.bench.options import WriteOptions
 from embedlib.bench.write_peers import LangChainPeer, QdrantClientPeer, WritePeer
 from embedlib.embedder import Embedder
-from embedlib.errors import SinkError
+from embedlib.errors import SinkError, typed_line
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
@@ -47,6 +47,8 @@ class WriteResult:
     """`encode` alone, before and after each turn of `index_s`."""
     index_s: list[float] = field(default_factory=list)
     """The same texts through `embedlib.index`, without building the search index."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why a peer could not be measured, by peer."""
 
     @property
     def peer_ratio(self) -> dict[str, float]:
@@ -79,6 +81,19 @@ def run_write_bench(options: WriteOptions, report: Tell) -> WriteResult:
         _refuse_other_rows(sink)
         destination = sink.name
     peers = _make_peers(options)
+    try:
+        return _measure(options, destination, list(peers), report)
+    finally:
+        for peer in peers:
+            try:
+                peer.close()
+            except Exception as error:  # of another library; the figures are there
+                report(f"{peer.name}: what it wrote may be left: {typed_line(error)}")
+
+
+def _measure(
+    options: WriteOptions, destination: str, peers: list[WritePeer], report: Tell
+) -> WriteResult:
     rows = _make_rows(options.num_rows)
     random = np.random.default_rng(0)
     vectors = random.standard_normal((options.num_rows, options.dim), np.float32)
@@ -119,17 +134,25 @@ def _make_peers(options: WriteOptions) -> list[WritePeer]:
 
 
 def _take_turns(
-    peers: Sequence[WritePeer],
+    peers: list[WritePeer],
     rows: Sequence[Row],
     vectors: Vectors,
     result: WriteResult,
     report: Tell,
 ) -> None:
-    for peer in peers:
+    """Let each peer write; one that fails is left out, and so is what was measured of it."""
+    for peer in list(peers):
         report(peer.name)
-        peer.prepare()
-        rate = peer.write(rows[: peer.max_rows], vectors[: peer.max_rows])
-        result.peer_rows_per_s.setdefault(peer.name, []).append(rate)
+        try:
+            peer.prepare()
+            rate = peer.write(rows[: peer.max_rows], vectors[: peer.max_rows])
+        except Exception as error:  # of another library
+            peers.remove(peer)
+            result.peer_rows_per_s.pop(peer.name, None)
+            result.skipped[peer.name] = typed_line(error)
+            report(f"{peer.name}: not measured: {result.skipped[peer.name]}")
+        else:
+            result.peer_rows_per_s.setdefault(peer.name, []).append(rate)
 
 
 def _make_rows(num_rows: int) -> list[Row]:
@@ -240,6 +263,7 @@ def render(result: WriteResult) -> str:
     for name, rates in result.peer_rows_per_s.items():
         rows.append((name, f"{_spread(rates, ',.0f')} rows/s"))
         rows.append(("embedlib, times as fast", f"{result.peer_ratio[name]:.1f}x"))
+    rows += [(name, f"not measured: {reason}") for name, reason in result.skipped.items()]
     if result.index_s:
         rows.append(("encode alone", f"{_spread(result.encode_s, '.2f')} s"))
         rows.append(("index of the same texts", f"{_spread(result.index_s, '.2f')} s"))

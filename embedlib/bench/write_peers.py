@@ -15,6 +15,7 @@ from embedlib.vectors.arrays import Vectors
 
 LANGCHAIN = "langchain-postgres"
 _QDRANT_CLIENT = "qdrant-client"
+_PEER_TABLE = "langchain_peer_of_bench_write"
 _PEER_COLLECTION = "qdrant_client_peer_of_bench_write"
 _OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
 """Of the destination's URL, not of libpq."""
@@ -36,6 +37,9 @@ class WritePeer(Protocol):
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> float:
         """Return rows per second."""
+
+    def close(self) -> None:
+        """Remove what it has written."""
 
 
 class LangChainPeer:
@@ -60,11 +64,9 @@ class LangChainPeer:
         given = [f"{key}={value}" for key, value in parsed.options.items() if key not in _OPTIONS]
         server = f"postgresql+psycopg:{parsed.location}?{'&'.join(given)}"
         self._engine = PGEngine.from_connection_string(server)
-        self._engine.init_vectorstore_table(
-            "langchain_peer_of_bench_write", dim, overwrite_existing=True
-        )
+        self._engine.init_vectorstore_table(_PEER_TABLE, dim, overwrite_existing=True)
         self._store = PGVectorStore.create_sync(
-            self._engine, DeterministicFakeEmbedding(size=dim), "langchain_peer_of_bench_write"
+            self._engine, DeterministicFakeEmbedding(size=dim), _PEER_TABLE
         )
 
     def prepare(self) -> None:
@@ -81,6 +83,10 @@ class LangChainPeer:
             ids=None,
         )
         return len(rows) / (time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Remove the table."""
+        self._engine.drop_table(_PEER_TABLE)
 
 
 class QdrantClientPeer:
@@ -129,8 +135,7 @@ class QdrantClientPeer:
     def prepare(self) -> None:
         """Make a new collection."""
         models, client = self._models, self._client
-        if client.collection_exists(_PEER_COLLECTION):
-            client.delete_collection(_PEER_COLLECTION)
+        self._remove()
         client.create_collection(
             _PEER_COLLECTION,
             vectors_config=models.VectorParams(size=self._dim, distance=models.Distance.COSINE),
@@ -143,8 +148,17 @@ class QdrantClientPeer:
         self._upload(rows, vectors, wait=False)
         self._upload(rows[-1:], vectors[-1:], wait=True)  # applied after all others
         seconds = time.perf_counter() - started
-        self._client.delete_collection(_PEER_COLLECTION)
+        self._remove()
         return len(rows) / seconds
+
+    def close(self) -> None:
+        """Remove the collection, if it was interrupted, and disconnect."""
+        self._remove()
+        self._client.close()
+
+    def _remove(self) -> None:
+        if self._client.collection_exists(_PEER_COLLECTION):
+            self._client.delete_collection(_PEER_COLLECTION)
 
     def _upload(self, rows: Sequence[Row], vectors: Vectors, *, wait: bool) -> None:
         self._client.upload_collection(

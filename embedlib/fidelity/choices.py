@@ -46,15 +46,12 @@ class LayerChoices:
     weights, with the kept layers taken from the model's own weights.
     """
 
-    def __init__(
-        self, model: MeasuredModel, plan: EnginePlan, *, max_units: int = MAX_UNITS
-    ) -> None:
+    def __init__(self, model: MeasuredModel, plan: EnginePlan) -> None:
         """Compile the model unless the cache has it, then open the compiled and its own weights.
 
         Args:
             model: the model.
             plan: the engine, its device and the 8-bit precision.
-            max_units: maximum number of units that layers are divided into, up to rounding.
         """
         open_weights = plan.kind.open_weights
         assert open_weights is not None, "only searched engines get here; a bug in embedlib"
@@ -63,7 +60,7 @@ class LayerChoices:
         self.kept_in = plan.kind.precisions[-1]
         # int8 engines compute layer by layer; FP8 engines compute some layers as one matrix.
         fused = () if precision in INT8_GROUPS else FUSED_LAYERS
-        self.units = layer_units(model.files, fused, max_units)
+        self.units = layer_units(model.files, fused, most_units(model.files.spec.encoder))
         self._model = model
         self._plan = plan
         self._own = load_weights(model.files)

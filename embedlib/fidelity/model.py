@@ -118,7 +118,8 @@ def open_model(
     return MeasuredModel(
         files=files,
         known=opened.known,
-        config=config,
+        # A report is of whole vectors: "auto" goes by it for every length of them.
+        config=replace(config, truncate_dim=None),
         fingerprint=model_fingerprint(files, file_hashes(config)),
         watch=watch,
     )

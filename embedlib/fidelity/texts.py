@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from embedlib.errors import SourceError
 from embedlib.fidelity.words import ODD_TEXTS, QUESTIONS, SENTENCES, TOPICS, Topic
+from embedlib.measuring.texts import read_lines
 
 _T = TypeVar("_T")
 
@@ -99,15 +99,7 @@ def read_texts(path: Path) -> FidelityTexts:
     Raises:
         SourceError: the file cannot be read or contains no text.
     """
-    try:
-        # As a source of lines: str.splitlines divides texts at form feeds and the like, too.
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            lines = [line.removesuffix("\n").removesuffix("\r") for line in file if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    lines = list(dict.fromkeys(lines))
-    if not lines:
-        raise SourceError(f"{path}: has no text in it; give a file with one text per line")
+    lines = list(dict.fromkeys(read_lines(path)))
     queries = lines[QUERY_EVERY - 1 :: QUERY_EVERY]
     del lines[QUERY_EVERY - 1 :: QUERY_EVERY]
     return FidelityTexts(tuple(queries), tuple(lines))

@@ -12,7 +12,7 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import REFERENCE, decides
 from embedlib.errors import ConfigError
-from embedlib.fidelity.choices import LayerChoices, SearchedPrecision, most_units, searching_kinds
+from embedlib.fidelity.choices import LayerChoices, SearchedPrecision, searching_kinds
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.measure import (
     Reference,
@@ -111,8 +111,7 @@ def compile_to_gate(
         Target(some, reference_vectors(measured, plan, some, reference, machine, remembered))
         for some in (texts, texts.thinned(SEARCH_STEP))
     )
-    max_units = most_units(measured.files.spec.encoder)
-    choices = RememberedChoices(LayerChoices(measured, plan, max_units=max_units), remembered)
+    choices = RememberedChoices(LayerChoices(measured, plan), remembered)
     try:
         kept = _find(choices, whole, few, gate or Gate(), report)
     except OutOfReachError:

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Final, Literal
 
 from embedlib.errors import typed_line
+
+END_SECONDS: Final = 10
+"""For what is going on when the input ends."""
 
 _MIB = 1 << 20
 _STATUS_LINES = {"VmHWM:": "peak", "RssAnon:": "anonymous"}
@@ -26,7 +33,21 @@ def serve_standard_streams(calls: object) -> None:
     """
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    if os.getpgrp() == os.getpid():  # not of somebody who tries it out in a shell's script
+        threading.Thread(target=end_with_input, name="embedlib-parent", daemon=True).start()
     serve(calls, sys.stdin, replies)
+
+
+def end_with_input(seconds: float = END_SECONDS) -> None:
+    """Wait until the input ends, and kill this process group if it does not end by itself then.
+
+    Where the parent was killed a call may go on for an hour, and nobody wants its result.
+    """
+    poll = select.poll()
+    poll.register(0, 0)  # of no event but its end: the input itself is for `serve`
+    poll.poll()
+    time.sleep(seconds)
+    os.killpg(0, signal.SIGKILL)
 
 
 def serve(calls: object, requests: IO[str], replies: IO[str]) -> None:

@@ -16,13 +16,14 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import IO, Any, Final, Protocol
 
+from embedlib.measuring.child import END_SECONDS
+
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "RAYON_NUM_THREADS",
 )
-_END_TIMEOUT_S = 10
 _START: Final = (
     "import sys; end = int(sys.argv[1]) + 2; "
     "sys.path[:] = sys.argv[2:end] or [path for path in sys.path if path]; del sys.argv[1:end]; "
@@ -110,17 +111,19 @@ class JsonProcess:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close its input and wait; kill it after an error, or when it does not end in time."""
+        """Close its input and wait; kill it after an error, or when it does not end in time.
+
+        What it has started is killed in any case: a process that died leaves it behind.
+        """
         if exc_info[0] is not None:
             self._kill()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
-            self._process.wait(timeout=_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=END_SECONDS)
+        self._kill()
+        self._process.wait()
         self._reader.join()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -156,7 +159,7 @@ class JsonProcess:
             self._kill()  # it may still compute, beside others that are measured
             reason = f"{name} was given {timeout_s:.0f} s and took longer"
             raise OverBudgetError(self._name, reason) from None
-        if not line:
+        if not line.endswith("\n"):  # nothing, or the beginning of an answer
             raise ContestantFailedError(
                 self._name, f"its process ended unexpectedly: {self._last_words()}"
             )
@@ -167,7 +170,7 @@ class JsonProcess:
 
     def _last_words(self) -> str:
         try:
-            status = self._process.wait(timeout=_END_TIMEOUT_S)
+            status = self._process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             self._kill()
             status = self._process.wait()
@@ -216,9 +219,6 @@ class ChildProcess(JsonProcess):
         """
         command = module_command(module, name, str(threads), python=python)
         super().__init__(name, command, _environment(library_threads or threads), limit_s)
-
-    def __enter__(self) -> ChildProcess:
-        return self
 
 
 def free_port() -> int:

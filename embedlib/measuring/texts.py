@@ -131,15 +131,17 @@ def _file_docstrings(path: Path) -> Iterator[str]:
                 yield inspect.cleandoc(text)
 
 
-def read_lines(path: Path, num_texts: int) -> list[str]:
-    """Return the first texts of a file, one per line, without empty lines.
+def read_lines(path: Path, num_texts: int | None = None) -> list[str]:
+    """Return the first texts of a file, one per line, without empty lines; None: all of them.
 
     Raises:
         SourceError: the file cannot be read or has no text in it.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            texts = list(islice((line.rstrip("\n") for line in file if line.strip()), num_texts))
+        # As a source of lines: str.splitlines divides texts at form feeds and the like, too.
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            lines = (line.removesuffix("\n").removesuffix("\r") for line in file if line.strip())
+            texts = list(islice(lines, num_texts))
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     if not texts:

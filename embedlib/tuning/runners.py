@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -86,13 +87,13 @@ class EmbeddingRunner:
             while not is_over.wait(interval):
                 times.append(self._ask(len(times)))
 
-        asker = threading.Thread(target=ask, name="embedlib-tune-queries", daemon=True)
-        asker.start()
-        try:
-            self.bulk()
-        finally:
-            is_over.set()
-            asker.join()
+        with ThreadPoolExecutor(1, "embedlib-tune-queries") as pool:
+            asker = pool.submit(ask)
+            try:
+                self.bulk()
+            finally:
+                is_over.set()
+            asker.result()
         return float(np.percentile(times or [self._ask(0)], 90))
 
     def _ask(self, index: int) -> float:

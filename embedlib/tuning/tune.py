@@ -220,12 +220,14 @@ class _Tuning:
         return docstrings(count)
 
     def _lines(self, path: Path, count: int) -> list[str]:
-        """Return the first texts of a file; refuses one that has too few for a pass."""
-        made = read_lines(path, max(count, MIN_TEXTS))
-        num_different = len(set(made))  # an Embedder computes the others once
-        if num_different < MIN_TEXTS:
+        """Return the first texts of a file, each once; refuses one that has too few for a pass.
+
+        An Embedder computes equal texts of a batch once: a pass would be of fewer tokens than told.
+        """
+        made = list(dict.fromkeys(read_lines(path, MAX_TEXTS)))
+        if len(made) < MIN_TEXTS:
             raise ConfigError(
-                f"{path} has {count_of(num_different, 'different text')}, and a pass has at least "
+                f"{path} has {count_of(len(made), 'different text')}, and a pass has at least "
                 f"{MIN_TEXTS}; give more, or leave out texts_path"
             )
         return made[:count]

@@ -117,13 +117,33 @@ def test_a_turn_of_ours_stands_between_any_two_of_the_peers(
     warm_up = [RERANKER, *[CROSS_ENCODER] * (2 * len(BATCH_SIZES) + 2)]
     assert bulk == [*warm_up, RERANKER, *[CROSS_ENCODER, RERANKER] * 3]
     assert [name for name, threads, _ in rerank_course.threads if threads == 2] == [
-        *(RERANKER, CROSS_ENCODER)
+        *(RERANKER, RERANKER, CROSS_ENCODER)
     ]
     loads = [rerank_course.fakes[name].events[0] for name in (RERANKER, CROSS_ENCODER)]
     assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}]
     assert {load[1] for load in loads} == {Path(options["model"]).name}
     ends = [line for line in rerank_course.log if line.endswith(" ends")]
-    assert ends == [f"{CROSS_ENCODER} ends", f"{RERANKER} ends"]
+    assert ends == [f"{RERANKER} ends", f"{CROSS_ENCODER} ends", f"{RERANKER} ends"]
+
+
+def test_what_a_first_start_measures_does_not_go_on_beside_the_peer(
+    options: dict[str, Any], rerank_course: Any
+) -> None:
+    run(rerank_course, options | {"vs": (ST, INT8)})
+    for name in (RERANKER, INT8_RERANKER):
+        loads = [event for event in rerank_course.fakes[name].events if event[0] == "load"]
+        assert [is_cold for _, _, is_cold, *_ in loads] == [True, False]
+
+
+def test_of_documents_with_equal_scores_the_same_are_among_the_best() -> None:
+    assert rerank_module._best(np.tile(np.float32([0, 1]), 2500)) == list(range(1, 21, 2))
+
+
+def test_equal_documents_are_told(options: dict[str, Any], rerank_course: Any) -> None:
+    options["texts_path"].write_text("a text\nanother\n" + "a text\n" * 3)
+    text = " ".join(render_rerank(run(rerank_course, options)).split())
+    told = "documents of one query (2 different; embedlib computes equal ones of a batch once)"
+    assert f"5 {told}" in text
 
 
 def test_alone(options: dict[str, Any], rerank_course: Any) -> None:
@@ -138,7 +158,7 @@ def test_the_table(options: dict[str, Any], rerank_course: Any) -> None:
     result = run(rerank_course, options, command="embedlib bench --task rerank")
     text = " ".join(render_rerank(result).split())
     assert "| embedlib, times as fast | 2.00x (2.00 to 2.00) |" in text
-    assert "| embedlib, documents/s | 1,000 (1,000 to 1,000) |" in text
+    assert "| embedlib, documents/s in float32 | 1,000 (1,000 to 1,000) |" in text
     assert "| cpu | a \\| b |" in text
     assert "40 documents of one query" in text
     stored = json.loads(json.dumps(result.as_json()))

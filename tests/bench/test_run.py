@@ -261,6 +261,8 @@ def test_a_peer_that_would_take_all_day_is_left_out(options: BenchOptions, cours
     result = run(options, course)
     assert [one.name for one in result.contestants] == [*OURS, OPENVINO]
     assert "a bulk pass takes 800 s of 300; give fewer texts" in result.skipped[0].reason
+    before_the_next = course.log[: course.log.index(f"{OPENVINO} starts")]
+    assert before_the_next.count(f"{TORCH} ends") == 2, "its process kept its memory"
     sizes = {event[2] for event in course.fakes[TORCH].events if event[0] == "encode"}
     assert len(sizes) == 1, "it went on looking for a batch size"
 
@@ -292,6 +294,7 @@ def test_the_result_as_json(options: BenchOptions, course: Any) -> None:
 def test_the_table(options: BenchOptions, course: Any) -> None:
     result = run(options, course, command="embedlib bench x")
     text = render(result)
+    num_queries = result.contestants[1].query.num_queries
     first_table = text.split("\n\n")[1].splitlines()
     assert len({len(line) for line in first_table}) == 1, "columns do not line up"
     rows = {
@@ -305,6 +308,7 @@ def test_the_table(options: BenchOptions, course: Any) -> None:
     assert rows["embedlib, times as fast in bulk"][2] == "2.00x (2.00 to 2.00)"
     assert rows["cosine to embedlib-float32, mean / lowest"][1] == "1.00000 / 1.00000"
     assert rows["bulk rate lost to those queries"] == ["25.0%"] * 4
+    assert rows["number of queries, alone / during bulk"][1] == f"{num_queries} / 3"
     assert rows["command"] == ["`embedlib bench x`"]
     assert rows["cpu"] == ["a / b"]
     assert f"embedlib {__version__}" in rows["versions"][0]

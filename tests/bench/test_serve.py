@@ -3,16 +3,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from embedlib.bench import http_client, serving
 from embedlib.bench.http_client import ClientCalls, Connection, make_request
 from embedlib.bench.options import ServeBenchOptions
+from embedlib.bench.serve_table import render_serve
 from embedlib.bench.servers import cpu_seconds
+from embedlib.bench.serving import run_serve
 from embedlib.cli import main
 from embedlib.errors import ConfigError
+from embedlib.measuring.process import ContestantFailedError
 
 URL = "http://127.0.0.1:1/v1/embeddings"
 
@@ -73,8 +84,124 @@ def test_clients_that_find_no_server_are_counted() -> None:
     assert crowd["latencies_ms"] == []
 
 
+class Answering:
+    """A connection to a server that answers at once."""
+
+    def __init__(self, log: list[bytes]) -> None:
+        self.log = log
+
+    async def ask(self, request: bytes) -> int:
+        self.log.append(request.rpartition(b'"input": ')[2][:2])
+        await asyncio.sleep(0)
+        return 200
+
+
+def test_every_query_beside_bulk_is_beside_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[bytes] = []
+
+    @asynccontextmanager
+    async def connect(url: str, num_connections: int) -> AsyncIterator[list[Any]]:
+        yield [Answering(log) for _ in range(num_connections)]
+
+    monkeypatch.setattr(http_client, "_connect", connect)
+    calls = ClientCalls()
+    calls.set_texts(["a text"], ["q"] * 5)
+    mixed = calls.mixed(URL, "m", 0.0, interval_s=0, request_texts=1, connections=1)
+    assert len(mixed["latencies_ms"]) == 5, "more than fit into the time"
+    assert log.count(b'["') >= 5
+
+
+def test_a_server_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MAX_SECONDS", 0)
+
+    async def hang() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(OSError, match=r"^the server has not answered all within 0 s$"):
+        http_client._run(hang)
+
+
+class FakeServer:
+    """Stands for `embedlib serve`."""
+
+    url, cpu_s = "http://ours", 0.0
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class FakeClient:
+    """A client's process; the third bulk pass of another server fails, and all after it."""
+
+    def __init__(self, *_: object) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, name: str, url: str = "", **_: Any) -> Any:
+        if name == "status":
+            return 200
+        self.calls.append((name, url))
+        if self.calls.count(("bulk", URL)) > 2 and url == URL:
+            raise ContestantFailedError("client", "OSError: the server closed the connection")
+        return {"seconds": 0.5, "client_cpu_s": 0.25, "latencies_ms": [1.0], "failures": {}}
+
+
+def test_a_server_of_others_that_fails_costs_no_other_figures(
+    tiny_folder: Callable[[str], Path], course: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+    monkeypatch.setattr(serving, "Server", FakeServer)
+    monkeypatch.setattr(serving, "ChildProcess", lambda *_: client)
+    monkeypatch.setattr(serving, "usable_cores", lambda: 2)
+    options = ServeBenchOptions(
+        model=str(tiny_folder("bert")),
+        urls={"other": URL},
+        num_texts=40,
+        query_seconds=0.3,
+        rounds=3,
+    )
+    told: list[str] = []
+    result = run_serve(options, machine={}, start=course.start, report=told.append)
+    [ours] = result.servers
+    assert (ours.name, len(ours.bulk_ratio.values)) == ("embedlib serve", 3)
+    assert ours.client_share == 0.25, "a quarter of two cores"
+    [left_out] = result.skipped
+    assert left_out.reason == "OSError: the server closed the connection"
+    assert f"other: not measured: {left_out.reason}" in told
+    assert [name for name, url in client.calls if url == URL] == ["bulk"] * 3, "asked again"
+    loads = [event for event in course.fakes["embedlib"].events if event[0] == "load"]
+    assert [is_cold for _, _, is_cold, *_ in loads] == [True, False]
+    assert "40 texts, " in render_serve(result)
+
+
 def test_the_time_of_a_process() -> None:
     assert 0 < cpu_seconds(os.getpid()) < 1e6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not end it")
+def test_a_server_ends_with_who_started_it() -> None:
+    program = """
+import os, sys
+from embedlib.bench.servers import Server
+
+serve = "s.HTTPServer(('127.0.0.1', int(sys.argv[-1])), s.SimpleHTTPRequestHandler).serve_forever()"
+Server("s", [sys.executable, "-c", f"import sys, http.server as s; {serve}"], ready="/")
+os.kill(os.getpid(), 9)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as parent:
+        assert parent.wait() == -signal.SIGKILL
+        assert parent.stdin is not None
+        poll = select.poll()
+        poll.register(parent.stdin, 0)  # an error of it: nobody has the other end any more
+        assert poll.poll(20_000), "the server lives on"
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,20 @@ def test_a_report_that_does_not_decide_replaces_none_that_does(
     assert report_after("float32") == replace(stored, p1=0.5)
 
 
+def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config: Config) -> None:
+    """Beginnings of vectors would decide for an Embedder that returns all of them."""
+    texts = built_in_texts(8).thinned(2)
+    whole, asked = (
+        verify(tiny_folder("bert"), texts=texts, config=given).report
+        for given in (
+            replace(config, precision="int8"),
+            replace(config, precision="int8", truncate_dim=2),
+        )
+    )
+    assert whole == asked
+    assert whole.mean < 1
+
+
 # --- the real model -------------------------------------------------------------------------------
 
 

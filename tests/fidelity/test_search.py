@@ -78,7 +78,7 @@ def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_units(few_texts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Search six kinds of layers, in two layers each, on a few texts: quicker."""
-    monkeypatch.setattr(to_gate, "most_units", lambda encoder: 6)
+    monkeypatch.setattr("embedlib.fidelity.choices.most_units", lambda encoder: 6)
 
 
 def change(folder: Path, matrices: Mapping[str, Callable[[NDArray[np.float32]], Any]]) -> Path:

@@ -21,7 +21,15 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("one\n\n  \ntwo ü\nthree\n", encoding="utf-8")
     assert read_lines(path, 2) == ["one", "two ü"]
-    assert read_lines(path, 9) == ["one", "two ü", "three"]
+    assert read_lines(path, 9) == read_lines(path) == ["one", "two ü", "three"]
+
+
+def test_lines_are_divided_and_marked_as_those_of_other_commands(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes("\ufeffone\r\na\fb\rc\u2028d\n".encode())
+    assert read_lines(path, 9) == ["one", "a\fb\rc\u2028d"]
+    path.write_bytes("\ufeff\none\n".encode())
+    assert read_lines(path, 9) == ["one"], "the mark of Windows is no text"
 
 
 @pytest.mark.parametrize(("content", "message"), [(b" \n", "no text"), (b"\xff\n", "UTF-8")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.profile import Profile
-from embedlib.errors import ConfigError, EngineBuildError
+from embedlib.errors import ConfigError, EngineBuildError, EngineRunError
 from embedlib.measuring.spread import Spread
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
@@ -23,6 +24,7 @@ from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.tuning import Tuned, TuneOptions, tune
+from embedlib.tuning.runners import EmbeddingRunner
 from embedlib.tuning.search import Row
 from tests.fidelity_reports import make_report
 
@@ -118,6 +120,38 @@ def test_a_file_with_too_few_texts_is_refused(
     with pytest.raises(ConfigError, match=r"has 31 different texts, and a pass has at least 32;"):
         tune(tiny_folder("bert"), TuneOptions(texts_path=texts, config=config))
     assert not list((tmp_path / "profiles").iterdir())
+
+
+def test_a_text_that_is_there_twice_counts_once(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a text\n" * 40 + many(40))
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
+    tuned = tune(tiny_folder("bert"), TuneOptions(minutes=0.001, texts_path=texts, config=config))
+    assert tuned.num_texts == 32
+
+
+def test_a_query_that_fails_beside_bulk_is_not_taken_for_a_quick_one() -> None:
+    class Failing:
+        """Answers the first query, and no other; a bulk pass ends when the second was asked."""
+
+        def __init__(self) -> None:
+            self.num_asked = 0
+            self.is_asked = threading.Event()
+
+        def encode(self, texts: object, **_: object) -> None:
+            if isinstance(texts, list):
+                assert self.is_asked.wait(60)
+                return
+            self.num_asked += 1
+            if self.num_asked == 2:
+                self.is_asked.set()
+                raise EngineRunError("no answer")
+
+    runner = EmbeddingRunner(Failing(), ["a text"])  # type: ignore[arg-type] # what is called
+    with pytest.raises(EngineRunError, match="no answer"):
+        runner.beside()
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_measuring(

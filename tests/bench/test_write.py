@@ -1,0 +1,80 @@
+"""Peers of `embedlib bench-write` that fail, and what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.bench import write
+from embedlib.bench.options import WriteOptions
+from embedlib.bench.write import render, run_write_bench
+
+
+class FakePeer:
+    """Writes 100 rows a second, until it fails."""
+
+    max_rows = None
+
+    def __init__(self, name: str, log: list[str], fails_at: int = 0, cannot_end: str = "") -> None:
+        self.name = name
+        self.log = log
+        self.fails_at = fails_at
+        self.cannot_end = cannot_end
+
+    def prepare(self) -> None:
+        self.log.append(f"{self.name} writes")
+
+    def write(self, rows: Sequence[Any], vectors: Any) -> float:
+        if self.log.count(f"{self.name} writes") == self.fails_at:
+            raise RuntimeError("the pool is empty")
+        assert len(rows) == len(vectors)
+        return 100.0
+
+    def close(self) -> None:
+        self.log.append(f"{self.name} ends")
+        if self.cannot_end:
+            raise RuntimeError(self.cannot_end)
+
+
+def run(options: WriteOptions, *peers: FakePeer) -> tuple[write.WriteResult, list[str]]:
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(write, "_make_peers", lambda _: list(peers))
+        return run_write_bench(options, said.append), said
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> WriteOptions:
+    return WriteOptions(url=f"jsonl:{tmp_path / 'rows.jsonl'}", num_rows=20, dim=4, rounds=2)
+
+
+def test_a_peer_that_fails_costs_no_other_figures(options: WriteOptions) -> None:
+    log: list[str] = []
+    result, said = run(options, FakePeer("one", log, fails_at=2), FakePeer("other", log))
+    reason = "RuntimeError: the pool is empty"
+    assert result.peer_rows_per_s == {"other": [100.0, 100.0]}
+    assert result.peer_ratio.keys() == {"other"}
+    assert result.as_json()["skipped"] == {"one": reason}
+    assert f"one: not measured: {reason}" in said
+    assert f"| one | not measured: {reason} |" in render(result)
+    assert log == ["one writes", "other writes"] * 2 + ["one ends", "other ends"]
+
+
+def test_what_a_peer_has_written_is_removed_and_else_told(
+    options: WriteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    _, said = run(options, FakePeer("one", log, cannot_end="no server"), FakePeer("other", log))
+    assert said[-1] == "one: what it wrote may be left: RuntimeError: no server"
+    assert log[-2:] == ["one ends", "other ends"]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(write, "_take_turns", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(options, FakePeer("late", log))
+    assert log[-1] == "late ends"
