@@ -13,6 +13,7 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import count_of
+from embedlib.memory import read_memory
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.index_names import VECTORS_INDEX, new_index_name, own_ending
@@ -238,13 +239,15 @@ class IndexBuild:
         _set(connection, "maintenance_work_mem", f"{value >> 10}kB")
 
     def _spare_bytes(self, connection: Connection) -> int:
-        """Return half of the server's memory.
+        """Return half of the server's memory, or what is left here if that is less.
 
-        A remote server does not report its memory; its administrator states it in
-        effective_cache_size, by default 4 GB.
+        A container may have less than its machine. A remote server does not report its memory; its
+        administrator states it in effective_cache_size, by default 4 GB.
         """
         if _is_here(connection):
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            room = read_memory().room
+            return half if room is None else min(half, room.num_bytes)
         return _read(connection, _BYTES, "effective_cache_size") // 2
 
     def _set_workers(self, connection: Connection, is_parallel: bool) -> None:
