@@ -161,12 +161,11 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             )
         return
     found = connection.execute(
-        "SELECT ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"
-        " WHERE i.indrelid = c.oid AND NOT i.indisprimary), pg_has_role(relowner, 'USAGE'),"
-        " pg_get_userbyid(relowner) FROM pg_class c WHERE c.oid = %s",
+        "SELECT pg_has_role(relowner, 'USAGE'), pg_get_userbyid(relowner) FROM pg_class"
+        " WHERE oid = %s",
         (table.oid,),
     ).fetchone()
-    indexes, is_owner, owner = found or ([], True, "")
+    is_owner, owner = found or (True, "")
     if not is_owner:
         raise SinkError(
             f"{name} belongs to the role {owner!r}, and only its owner may rename it, as a change "
@@ -179,18 +178,24 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             f"{name} has {num_rows - num_ours:,} rows that other programs wrote, which are in no "
             "source and would not be found any more; delete them, or load into another table"
         )
-    beside = replace(table, table=f"{table.table}{NEW}")
-    others = [
-        index
-        for index in indexes
-        if not any(
-            own_ending(each, index.rpartition(".")[2].strip('"')) for each in (table, beside)
-        )
-    ]
+    tell_lost_indexes(connection, table, destination, tell)
+
+
+def tell_lost_indexes(
+    connection: Connection, table: Table, destination: Destination, tell: Tell
+) -> None:
+    """Name the indexes of a table that the one which takes its place does not get."""
+    found = connection.execute(
+        "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE i.indrelid = %s AND NOT i.indisprimary ORDER BY 1",
+        (table.oid,),
+    ).fetchall()
+    ours = (table, replace(table, table=f"{table.table}{NEW}"))
+    others = [name for (name,) in found if not any(own_ending(each, name) for each in ours)]
     if others:
         tell(
-            f"{name}: the new table does not get the indexes that you made ({', '.join(others)}); "
-            f"make them on {destination.table} while it is loaded"
+            f"{destination.name}: the new table does not get the indexes that you made "
+            f"({', '.join(others)}); make them on it while it is loaded"
         )
 
 

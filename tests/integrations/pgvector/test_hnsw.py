@@ -210,6 +210,15 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     )
 
 
+def test_recreate_names_the_indexes_that_are_dropped_with_the_table(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    sink.finish()
+    sink.close()
+    pg.fetch("CREATE INDEX {} ON {} (source_id)", f"{pg_table}_mine", pg_table)
+    pg.begun(pg_table, pg.target(recreate=True))
+    assert f"does not get the indexes that you made ({pg_table}_mine)" in pg.lines[-1]
+
+
 def test_progress_and_notices_are_told(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
