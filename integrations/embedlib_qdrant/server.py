@@ -144,6 +144,8 @@ class ServerSink(CollectionSink):
                 "dropped; to drop its rows, name the collection itself"
             )
         self._aliases = self.call(lambda: list_aliases(self.connect(), self.collection))
+        if self._aliases:  # named, since they would be gone with a load that is killed here
+            self.tell(f"{self.name}: the new one gets its aliases: {' '.join(self._aliases)}")
         if self._requests.takes_snapshot:
             self._take_snapshot()
         super().drop()
@@ -286,14 +288,14 @@ class ServerSink(CollectionSink):
 
     def disconnect(self) -> None:
         """Give the lease back, close the connection and release the lock."""
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+        lease, lock = self._lease, self._lock  # two threads may close it
+        if lease is not None:
+            lease.release()
         self._connection.close()
         self._unapplied.clear()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if lock is not None:
+            lock.release()
+        self._lease = self._lock = None
 
     def _lock_file(self) -> Path:
         connection = self._connection
