@@ -40,7 +40,7 @@ from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.full_text import SIMPLE
 from embedlib_qdrant.local_points import STORAGE_FILE, check_points
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
-from embedlib_qdrant.one_line_errors import REMEDIES
+from embedlib_qdrant.one_line_errors import REMEDIES, open_already
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
 
 DEFAULT_COLLECTION = "embedlib"
@@ -204,11 +204,7 @@ class LocalSink(CollectionSink):
             # The client was killed while it created the folder.
             meta.unlink()
         if self._is_locked():
-            raise SinkError(
-                f"{self.name} is open already, in this process or another, and can be open only "
-                "once; share one embedlib.Search between threads, wait for the other process, or "
-                "use a server (qdrant://)"
-            )
+            raise open_already(self.name)
         check_points(self._path, self._read_meta() or (), self.name)
         try:
             # One thread at a time calls, but not always the same.
