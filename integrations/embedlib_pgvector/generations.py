@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -22,7 +22,7 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import ReplacedError, SinkState, StoredRow, Tell, models_of
-from embedlib_pgvector.connection import Connection, DatabaseSession
+from embedlib_pgvector.connection import Connection, DatabaseSession, Result
 from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
 from embedlib_pgvector.index_names import is_name_taken, new_index_name, own_ending
 from embedlib_pgvector.queries import TableMovedError
@@ -44,8 +44,6 @@ WAIT_SECONDS: Final = 2.0
 """Between two attempts."""
 _LOOKS: Final = 5
 """How often a search follows a table that is renamed meanwhile."""
-
-Result = TypeVar("Result")
 
 
 def beside_of(destination: Destination) -> Destination:

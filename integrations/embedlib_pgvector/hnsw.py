@@ -135,13 +135,7 @@ class IndexBuild:
     """Builds the index of a table if it is missing; may be repeated after a failure."""
 
     def __init__(
-        self,
-        session: DatabaseSession,
-        table: Table,
-        options: HnswOptions,
-        *,
-        is_live: bool,
-        progress_seconds: float = PROGRESS_SECONDS,
+        self, session: DatabaseSession, table: Table, options: HnswOptions, *, is_live: bool
     ) -> None:
         """Describe the build.
 
@@ -150,13 +144,11 @@ class IndexBuild:
             table: what to index.
             options: of the HNSW graph.
             is_live: whether the table may be in use; then the build does not block writers.
-            progress_seconds: time between two lines about the progress.
         """
         self._session = session
         self._table = table
         self._options = options
         self._is_live = is_live
-        self._progress_seconds = progress_seconds
 
     def run(self, connection: Connection) -> None:
         """Build the index; pass this to `DatabaseSession.run`."""
@@ -216,7 +208,7 @@ class IndexBuild:
 
     def _watch(self, build: Future[Any], pid: int, num_rows: int) -> None:
         """Report the progress until the build ends."""
-        while not wait([build], timeout=self._progress_seconds).done:
+        while not wait([build], timeout=PROGRESS_SECONDS).done:
             self._session.tell_notices()
             try:
                 with self._session.connect() as connection:

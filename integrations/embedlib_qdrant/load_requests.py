@@ -51,7 +51,8 @@ def _parse_indexes(value: str | None) -> dict[str, str]:
             raise SinkError(
                 f"payload_index={value}: it must be FIELD:KIND, several with commas, such as "
                 "lang:keyword,year:float; FIELD is of the metadata, in double quotes if its name "
-                f"has other characters than letters, digits, _ and -, KIND one of {', '.join(KINDS)}"
+                "has other characters than letters, digits, _ and -, KIND one of "
+                f"{', '.join(KINDS)}"
             )
         indexes[f"{METADATA_KEY}.{field}"] = kind
     return indexes

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -42,13 +42,12 @@ from embedlib_qdrant.local_points import STORAGE_FILE, check_points
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
 from embedlib_qdrant.one_line_errors import REMEDIES, open_already
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
+from embedlib_qdrant.retry import T
 
 DEFAULT_COLLECTION = "embedlib"
 _META_FILE = "meta.json"
 _LOCK_FILE = ".lock"
 """Source of both: qdrant_client/local, qdrant_local.py."""
-
-T = TypeVar("T")
 
 
 def open_sink(url: SinkUrl) -> LocalSink:

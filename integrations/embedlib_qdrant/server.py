@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from embedlib.errors import SinkError
@@ -43,7 +43,7 @@ from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.names import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
-from embedlib_qdrant.retry import retry
+from embedlib_qdrant.retry import T, retry
 from embedlib_qdrant.server_version import check_metadata, check_ranking
 from embedlib_qdrant.upserts import PointEncoder
 
@@ -54,8 +54,6 @@ _IN_FLIGHT = 4
 _CHECKPOINT_ROWS = 16_384
 """Rows that the server may have in its write-ahead log and not have applied."""
 _POLL_S = 1.0
-
-T = TypeVar("T")
 
 
 class ServerSink(CollectionSink):
