@@ -44,7 +44,7 @@ from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.names import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
 from embedlib_qdrant.retry import T, retry
-from embedlib_qdrant.server_version import check_metadata, check_ranking
+from embedlib_qdrant.server_version import METADATA, RANKING, check_version
 from embedlib_qdrant.upserts import PointEncoder
 
 POSITION_KEY = "embedlib_position"
@@ -152,7 +152,7 @@ class ServerSink(CollectionSink):
         """Refuse a language that the server does not know, and all if it does not rank."""
         super().check_full_text(language)
         if language is not None:
-            check_ranking(self._read_version(), self.name)
+            self._check_version(RANKING)
 
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
@@ -167,7 +167,7 @@ class ServerSink(CollectionSink):
                 f"{self.name}: vector={SPARSE_NAME} is the name of the sparse vectors; give the "
                 "others another one"
             )
-        check_metadata(self._read_version(), self.name)
+        self._check_version(METADATA)
 
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
@@ -316,8 +316,8 @@ class ServerSink(CollectionSink):
         self.check_lease()
         return self._connection.start_upsert(request, waits=waits)
 
-    def _read_version(self) -> str:
-        return str(self.request("info").version)
+    def _check_version(self, needed: tuple[tuple[int, int], str]) -> None:
+        check_version(str(self.request("info").version), needed, self.name)
 
     def _create_payload_index(self, field: str, kind: str) -> None:
         self.request(
