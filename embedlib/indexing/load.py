@@ -178,8 +178,7 @@ class Load:
             if len(part) == 1:
                 if isinstance(reason, EngineRunError):
                     failure = failure or reason
-                place = f"{part[0].source_id!r}, chunk {part[0].chunk}"
-                bad.append(BadRow(place=place, reason=str(reason), id=part[0].source_id))
+                bad.append(part[0].bad_row(str(reason)))
                 continue
             for half in (part[: len(part) // 2], part[len(part) // 2 :]):
                 try:

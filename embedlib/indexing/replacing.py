@@ -163,9 +163,12 @@ def drop_old(destination: str | Sink) -> int:
     if isinstance(destination, str):
         with closing(open_sink(destination)) as opened:
             return drop_old(opened)
-    sink = replaceable(destination)
-    kept = sink.old()
-    sink.drop_old()
+    if not can_replace(destination):
+        raise SinkError(
+            f"{destination.name} keeps no old rows: it cannot hold rows of two models at a time"
+        )
+    kept = destination.old()
+    destination.drop_old()
     return 0 if kept is None else kept.num_rows
 
 

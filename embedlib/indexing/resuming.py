@@ -131,4 +131,5 @@ def _parse(line: str | None) -> dict[str, Any] | None:
         stored = json.loads(line or "")
     except ValueError:
         return None
-    return stored if isinstance(stored, dict) and "scope" in stored else None
+    is_ours = isinstance(stored, dict) and stored.keys() >= {"scope", "position", "num_rows"}
+    return stored if is_ours else None

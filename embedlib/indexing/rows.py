@@ -114,6 +114,11 @@ class Row:
         """The text, behind its prefix if it has one; of late chunking the whole window."""
         return self.text if self.embedded is None else self.embedded
 
+    def bad_row(self, reason: str) -> BadRow:
+        """Return this row as one that cannot be embedded or stored."""
+        place = f"{self.source_id!r}, chunk {self.chunk}"
+        return BadRow(place=place, reason=reason, id=self.source_id)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowChanges:

@@ -250,11 +250,12 @@ class DatabaseSession:
 def allow_long_statements(connection: Connection) -> None:
     """Let a load take its time: building an index exceeds what a role may have for a query.
 
-    Beside a live table that waits for every transaction of others, and nobody waits for it.
+    Beside a live table that waits for every transaction of others, and nobody waits for it. The
+    connection is idle while texts are embedded, and would lose its lock with its end.
     """
     connection.execute(
-        "SELECT set_config(name, '0', false) FROM pg_settings"
-        " WHERE name IN ('statement_timeout', 'transaction_timeout', 'lock_timeout')"
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN"
+        " ('statement_timeout', 'transaction_timeout', 'lock_timeout', 'idle_session_timeout')"
     )
 
 

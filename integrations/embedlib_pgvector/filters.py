@@ -20,9 +20,11 @@ _OPERATORS = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 """A filter's and those of a path, into which they are written: another one is a KeyError."""
 
 
-def where_clause(where: Filter) -> tuple[sql.Composable, list[Any]]:
-    """Return the condition, and the values of its parameters in their order."""
+def where_clause(where: Filter | None) -> tuple[sql.Composable, list[Any]]:
+    """Return the condition, and the values of its parameters in their order; None: all pass."""
     match where:
+        case None:
+            return sql.SQL("true"), []
         case OneOf(field, values):
             # An index on the column of the kind GIN finds these rows.
             forms = [form for value in values for form in (value, [value])]

@@ -131,7 +131,7 @@ def search_text(
     queries = _words_of(connection, table.full_text, question)
     if not queries:
         return []
-    clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
+    clause, values = where_clause(where)
     statement = sql.SQL(
         "WITH word AS MATERIALIZED (SELECT asked.query,"
         " ln(1 + (SELECT greatest(reltuples, 1) FROM pg_class WHERE oid = %s)"

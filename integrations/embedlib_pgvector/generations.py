@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -22,7 +22,7 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import ReplacedError, SinkState, StoredRow, Tell, models_of
-from embedlib_pgvector.connection import Connection, DatabaseSession
+from embedlib_pgvector.connection import Connection, DatabaseSession, Result
 from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
 from embedlib_pgvector.index_names import is_name_taken, new_index_name, own_ending
 from embedlib_pgvector.queries import TableMovedError
@@ -44,8 +44,6 @@ WAIT_SECONDS: Final = 2.0
 """Between two attempts."""
 _LOOKS: Final = 5
 """How often a search follows a table that is renamed meanwhile."""
-
-Result = TypeVar("Result")
 
 
 def beside_of(destination: Destination) -> Destination:
@@ -161,12 +159,11 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             )
         return
     found = connection.execute(
-        "SELECT ARRAY(SELECT i.indexrelid::regclass::text FROM pg_index i"
-        " WHERE i.indrelid = c.oid AND NOT i.indisprimary), pg_has_role(relowner, 'USAGE'),"
-        " pg_get_userbyid(relowner) FROM pg_class c WHERE c.oid = %s",
+        "SELECT pg_has_role(relowner, 'USAGE'), pg_get_userbyid(relowner) FROM pg_class"
+        " WHERE oid = %s",
         (table.oid,),
     ).fetchone()
-    indexes, is_owner, owner = found or ([], True, "")
+    is_owner, owner = found or (True, "")
     if not is_owner:
         raise SinkError(
             f"{name} belongs to the role {owner!r}, and only its owner may rename it, as a change "
@@ -179,18 +176,24 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             f"{name} has {num_rows - num_ours:,} rows that other programs wrote, which are in no "
             "source and would not be found any more; delete them, or load into another table"
         )
-    beside = replace(table, table=f"{table.table}{NEW}")
-    others = [
-        index
-        for index in indexes
-        if not any(
-            own_ending(each, index.rpartition(".")[2].strip('"')) for each in (table, beside)
-        )
-    ]
+    tell_lost_indexes(connection, table, destination, tell)
+
+
+def tell_lost_indexes(
+    connection: Connection, table: Table, destination: Destination, tell: Tell
+) -> None:
+    """Name the indexes of a table that the one which takes its place does not get."""
+    found = connection.execute(
+        "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE i.indrelid = %s AND NOT i.indisprimary ORDER BY 1",
+        (table.oid,),
+    ).fetchall()
+    ours = (table, replace(table, table=f"{table.table}{NEW}"))
+    others = [name for (name,) in found if not any(own_ending(each, name) for each in ours)]
     if others:
         tell(
-            f"{name}: the new table does not get the indexes that you made ({', '.join(others)}); "
-            f"make them on {destination.table} while it is loaded"
+            f"{destination.name}: the new table does not get the indexes that you made "
+            f"({', '.join(others)}); make them on it while it is loaded"
         )
 
 

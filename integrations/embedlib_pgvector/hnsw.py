@@ -13,6 +13,7 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import count_of
+from embedlib.memory import read_memory
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.index_names import VECTORS_INDEX, new_index_name, own_ending
@@ -134,13 +135,7 @@ class IndexBuild:
     """Builds the index of a table if it is missing; may be repeated after a failure."""
 
     def __init__(
-        self,
-        session: DatabaseSession,
-        table: Table,
-        options: HnswOptions,
-        *,
-        is_live: bool,
-        progress_seconds: float = PROGRESS_SECONDS,
+        self, session: DatabaseSession, table: Table, options: HnswOptions, *, is_live: bool
     ) -> None:
         """Describe the build.
 
@@ -149,13 +144,11 @@ class IndexBuild:
             table: what to index.
             options: of the HNSW graph.
             is_live: whether the table may be in use; then the build does not block writers.
-            progress_seconds: time between two lines about the progress.
         """
         self._session = session
         self._table = table
         self._options = options
         self._is_live = is_live
-        self._progress_seconds = progress_seconds
 
     def run(self, connection: Connection) -> None:
         """Build the index; pass this to `DatabaseSession.run`."""
@@ -215,7 +208,7 @@ class IndexBuild:
 
     def _watch(self, build: Future[Any], pid: int, num_rows: int) -> None:
         """Report the progress until the build ends."""
-        while not wait([build], timeout=self._progress_seconds).done:
+        while not wait([build], timeout=PROGRESS_SECONDS).done:
             self._session.tell_notices()
             try:
                 with self._session.connect() as connection:
@@ -238,13 +231,15 @@ class IndexBuild:
         _set(connection, "maintenance_work_mem", f"{value >> 10}kB")
 
     def _spare_bytes(self, connection: Connection) -> int:
-        """Return half of the server's memory.
+        """Return half of the server's memory, or what is left here if that is less.
 
-        A remote server does not report its memory; its administrator states it in
-        effective_cache_size, by default 4 GB.
+        A container may have less than its machine. A remote server does not report its memory; its
+        administrator states it in effective_cache_size, by default 4 GB.
         """
         if _is_here(connection):
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            room = read_memory().room
+            return half if room is None else min(half, room.num_bytes)
         return _read(connection, _BYTES, "effective_cache_size") // 2
 
     def _set_workers(self, connection: Connection, is_parallel: bool) -> None:

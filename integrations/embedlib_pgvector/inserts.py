@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from psycopg import sql
+from collections.abc import Callable, Sequence
 
-from embedlib.indexing import Tell
+from psycopg import errors, sql
+
+from embedlib.errors import SinkError
+from embedlib.indexing import BadRow, Row, Tell, UnstorableRowsError
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.table import KEY, Table
 
@@ -12,6 +15,12 @@ STAGE = sql.Identifier("pg_temp", "embedlib_stage")
 SLOW_INSERT_ROWS = 10_000
 """Warn once after this many inserts into a table that already has its index; each takes
 milliseconds."""
+OF_A_ROW = (
+    errors.CharacterNotInRepertoire,
+    errors.UntranslatableCharacter,
+    errors.ProgramLimitExceeded,
+)
+"""A character that the database does not have, more words than a full-text index takes."""
 
 
 def create_stage(connection: Connection, table: Table) -> None:
@@ -45,6 +54,36 @@ def merge_stage(table: Table) -> sql.Composed:
 def columns(table: Table) -> sql.Composed:
     """Return the names of the columns, in the order of the stream."""
     return sql.SQL(", ").join(map(sql.Identifier, table.columns))
+
+
+def store_parts(rows: Sequence[Row], store: Callable[[slice], None], name: str) -> None:
+    """Store rows in one transaction; where one cannot be stored, in several all others.
+
+    Args:
+        rows: of a batch.
+        store: stores a part of the batch in a transaction.
+        name: of the destination.
+
+    Raises:
+        UnstorableRowsError: says which rows, and why; the server names none.
+        SinkError: another failure; what is stored then is whole transactions.
+    """
+    bad_rows, parts = list[BadRow](), [(0, len(rows))]
+    while parts:
+        start, stop = parts.pop()
+        try:
+            store(slice(start, stop))
+        except SinkError as error:
+            if not isinstance(error.__cause__, OF_A_ROW):
+                raise
+            if stop - start == 1:
+                why = str(error).removeprefix(f"{name}: ")
+                bad_rows.append(rows[start].bad_row(f"cannot be stored: {why}"))
+            else:
+                middle = (start + stop) // 2
+                parts += [(middle, stop), (start, middle)]
+    if bad_rows:
+        raise UnstorableRowsError(name, bad_rows)
 
 
 class SlowInserts:

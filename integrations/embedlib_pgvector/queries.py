@@ -66,7 +66,7 @@ def search(
             f"search with the model that made them, {table.model!r}"
         )
     text = "[" + ",".join(map(repr, vector.tolist())) + "]"
-    clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
+    clause, values = where_clause(where)
     distance = sql.SQL("embedding {} %s::{}").format(
         sql.SQL(OPERATORS[table.similarity][0]), sql.SQL(table.type_name)
     )
@@ -99,7 +99,7 @@ def search_sparse(
     known = {id_: weight for id_, weight in weights.items() if id_ < table.sparse.dim}
     text = ",".join(f"{id_ + 1}:{float(known[id_])!r}" for id_ in sorted(known))
     vector = f"{{{text}}}/{table.sparse.dim}"
-    clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
+    clause, values = where_clause(where)
     query = sql.SQL(
         f"SELECT {HIT_COLUMNS}, place, distance FROM"
         f" (SELECT {HIT_COLUMNS}, {NAMED_NOW} AS place, {{}} <#> %s::sparsevec AS distance"

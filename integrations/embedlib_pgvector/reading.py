@@ -12,11 +12,11 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import Filter, Hit, RowKey, SinkState, SparseVector, StoredRow
-from embedlib_pgvector.connection import Connection, DatabaseSession
+from embedlib_pgvector.connection import Connection, DatabaseSession, Result
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.extension import find_vector_types
 from embedlib_pgvector.full_text import search_text
-from embedlib_pgvector.generations import Result, ask_held, old_of, read_stored
+from embedlib_pgvector.generations import ask_held, old_of, read_stored
 from embedlib_pgvector.local_server import LocalServer
 from embedlib_pgvector.queries import describe, search, search_sparse
 from embedlib_pgvector.table import DIGEST, KEY, Table, find_table

@@ -38,9 +38,17 @@ from embedlib_pgvector.generations import (
     drop_old_table,
     hide_new,
     switch,
+    tell_lost_indexes,
 )
 from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
-from embedlib_pgvector.inserts import STAGE, SlowInserts, columns, create_stage, merge_stage
+from embedlib_pgvector.inserts import (
+    STAGE,
+    SlowInserts,
+    columns,
+    create_stage,
+    merge_stage,
+    store_parts,
+)
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
 from embedlib_pgvector.rights import Rights, check_no_policies, give_rights, read_rights
 from embedlib_pgvector.table import (
@@ -92,7 +100,10 @@ class PgvectorSink(TableReader):
         self._session.has_begun = True
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Copy the rows beside the table and merge them into it, in one transaction."""
+        """Copy the rows beside the table and merge them into it, in one transaction.
+
+        If some cannot be stored, the others are, in several.
+        """
         self._write(rows, vectors, None)
 
     def write_both(
@@ -114,25 +125,29 @@ class PgvectorSink(TableReader):
                 f"{self.name}: a row is given twice in one call; ids must be different, and "
                 "nothing was written"
             )
-        stream = encode_rows(
-            rows,
-            vectors,
-            is_halfvec=table.is_halfvec,
-            weights=weights,
-            sparse_dim=table.sparse.dim if table.sparse else 0,
-        )
         copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(STAGE, columns(table))
         merge = merge_stage(table)
 
-        def work(connection: Connection) -> None:
-            with connection.transaction(), connection.cursor() as cursor:
-                with cursor.copy(copy) as stage:
-                    stage.write(stream)
-                cursor.execute(merge)
+        def store(part: slice) -> None:
+            stream = encode_rows(
+                rows[part],
+                vectors[part],
+                is_halfvec=table.is_halfvec,
+                weights=None if weights is None else weights[part],
+                sparse_dim=table.sparse.dim if table.sparse else 0,
+            )
 
-        self._session.run(work)
+            def work(connection: Connection) -> None:
+                with connection.transaction(), connection.cursor() as cursor:
+                    with cursor.copy(copy) as stage:
+                        stage.write(stream)
+                    cursor.execute(merge)
+
+            self._session.run(work)
+
         self._is_changed = True
         self._inserts.add(len(rows), self._session.tell)
+        store_parts(rows, store, self.name)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest of rows."""
@@ -146,7 +161,9 @@ class PgvectorSink(TableReader):
             " WHERE stored.{} = given.id"
         ).format(self._begun.escaped, DIGEST_NAME, KEY_NAME)
         values = ([row.id for row in rows], metadata, [row.digest for row in rows])
-        self._execute(update, *values)
+        store_parts(
+            rows, lambda part: self._execute(update, *(each[part] for each in values)), self.name
+        )
 
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows, a few thousand per transaction."""
@@ -283,6 +300,7 @@ class PgvectorSink(TableReader):
             rights: Rights | None = None
             if table is not None and target.recreate:
                 check_no_policies(connection, table, self.name)
+                tell_lost_indexes(connection, table, destination, self._session.tell)
                 rights = read_rights(connection, table)
                 drop_to_make_anew(connection, table, self.name)
             if is_new:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from embedlib.errors import SinkError
@@ -39,6 +39,7 @@ from embedlib_qdrant.points import (
     read_digest,
     read_key,
 )
+from embedlib_qdrant.retry import T
 from embedlib_qdrant.upserts import BATCH
 
 MARK_KEY = "embedlib"
@@ -297,9 +298,6 @@ class CollectionSink(CollectionSearch):
         return changes
 
 
-S = TypeVar("S")
-
-
-def _slices(items: Sequence[S], size: int) -> Iterator[Sequence[S]]:
+def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from embedlib.errors import SinkError
 from embedlib.indexing import is_true
@@ -125,11 +125,10 @@ def _parse_vector(value: str) -> str:
 
 
 def _parse_quantization(value: str) -> Quantization:
-    for known in get_args(Quantization):
-        if value == known:
-            found: Quantization = known
-            return found
-    raise SinkError(f"quantization={value}: it must be one of {', '.join(get_args(Quantization))}")
+    if value not in get_args(Quantization):
+        known = ", ".join(get_args(Quantization))
+        raise SinkError(f"quantization={value}: it must be one of {known}")
+    return cast(Quantization, value)
 
 
 def _write(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -14,11 +14,10 @@ from embedlib_qdrant.collection_options import OVERSAMPLING
 from embedlib_qdrant.filters import ALL, ClientConditions, make_filter, search_filtered
 from embedlib_qdrant.full_text import require_language
 from embedlib_qdrant.points import CONTENT_KEY, SOURCE_ID_KEY, SPARSE_NAME, Mark, read_hit
+from embedlib_qdrant.retry import T
 
 _MAX_REQUESTS = 3
 """Of a search whose answer is short, for want of links or because rows change meanwhile."""
-
-T = TypeVar("T")
 
 
 class CollectionSearch:

@@ -35,7 +35,7 @@ from embedlib_qdrant.edge_folder import EdgeFolder
 from embedlib_qdrant.edge_search import EdgeSearch
 from embedlib_qdrant.full_text import check_language, edge_text_index, is_ranking
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
-from embedlib_qdrant.one_line_errors import is_of_engine, remedy_of
+from embedlib_qdrant.one_line_errors import is_of_engine, open_already, remedy_of
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     OWN_KEY,
@@ -308,11 +308,7 @@ class EdgeSink(EdgeSearch):
                 remedy = remedy_of(error)
                 # The engine locks its write-ahead log, also for reading.
                 if remedy is None and "WouldBlock" in str(error):
-                    raise SinkError(
-                        f"{self.name} is open already, in this process or another, and can be open "
-                        "only once; share one embedlib.Search between threads, wait for the other "
-                        "process, or use a server (qdrant://)"
-                    ) from error
+                    raise open_already(self.name) from error
                 raise SinkError(
                     f"{self.name} cannot be opened: {first_line(error)}; {remedy or _LAST_REMEDY}"
                 ) from error

@@ -103,6 +103,7 @@ class Lease:
         self._lost_to: Holder | None = None
         self._last_beat_s = 0.0
         self._guard = threading.Lock()
+        self._releasing = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -164,12 +165,17 @@ class Lease:
     def release(self) -> None:
         """Stop beating, and give the lease back if the server answers; may be called twice.
 
-        Also by two threads: after Ctrl-C the one that writes may still wait for the server.
+        Also by two threads: after Ctrl-C the one that writes may still wait for the server. The
+        second waits for the first: it closes the connection, and admits the next load of this
+        machine, whose lease has the same token.
         """
         self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
+        with self._releasing:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._give_back(thread)
+
+    def _give_back(self, thread: threading.Thread) -> None:
         thread.join(_TIMEOUT_S)
         if thread.is_alive():
             return  # a beat waits for the server: the lease expires

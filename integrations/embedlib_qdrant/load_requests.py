@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from embedlib_qdrant.points import METADATA_KEY
 
 KINDS = ("keyword", "integer", "float", "bool", "geo", "datetime", "text", "uuid")
 """Source: `PayloadSchemaType` of qdrant-client."""
+_NAME = r'(?:[\w-]+|"[^"]+")(?:\[\])*'
+_FIELD = re.compile(rf"{_NAME}(?:\.{_NAME})*")
+"""A path as Qdrant reads it; the server would refuse another one when all rows are loaded."""
 NAMES = ("payload_index", "snapshot")
 
 
@@ -43,10 +47,11 @@ def _parse_indexes(value: str | None) -> dict[str, str]:
     indexes: dict[str, str] = {}
     for part in [] if value is None else value.split(","):
         field, colon, kind = part.rpartition(":")
-        if not colon or not field or kind not in KINDS:
+        if not colon or not _FIELD.fullmatch(field) or kind not in KINDS:
             raise SinkError(
                 f"payload_index={value}: it must be FIELD:KIND, several with commas, such as "
-                f"lang:keyword,year:float; FIELD is of the metadata, KIND one of "
+                "lang:keyword,year:float; FIELD is of the metadata, in double quotes if its name "
+                "has other characters than letters, digits, _ and -, KIND one of "
                 f"{', '.join(KINDS)}"
             )
         indexes[f"{METADATA_KEY}.{field}"] = kind

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -40,15 +40,14 @@ from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.full_text import SIMPLE
 from embedlib_qdrant.local_points import STORAGE_FILE, check_points
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
-from embedlib_qdrant.one_line_errors import REMEDIES
+from embedlib_qdrant.one_line_errors import REMEDIES, open_already
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
+from embedlib_qdrant.retry import T
 
 DEFAULT_COLLECTION = "embedlib"
 _META_FILE = "meta.json"
 _LOCK_FILE = ".lock"
 """Source of both: qdrant_client/local, qdrant_local.py."""
-
-T = TypeVar("T")
 
 
 def open_sink(url: SinkUrl) -> LocalSink:
@@ -204,11 +203,7 @@ class LocalSink(CollectionSink):
             # The client was killed while it created the folder.
             meta.unlink()
         if self._is_locked():
-            raise SinkError(
-                f"{self.name} is open already, in this process or another, and can be open only "
-                "once; share one embedlib.Search between threads, wait for the other process, or "
-                "use a server (qdrant://)"
-            )
+            raise open_already(self.name)
         check_points(self._path, self._read_meta() or (), self.name)
         try:
             # One thread at a time calls, but not always the same.

@@ -35,7 +35,7 @@ class MetadataLimits:
         """Return whether a row can be stored; one that cannot is added to the bad rows."""
         reason = self._find(row.metadata, (), 0)
         if reason is not None:
-            bad_rows.append(bad_row(row, reason))
+            bad_rows.append(row.bad_row(reason))
         return reason is None
 
     def _find(self, value: Any, path: tuple[Any, ...], levels: int) -> str | None:
@@ -97,8 +97,3 @@ FOLDER_LIMITS = MetadataLimits(
 """Of `edge:`, whose log is CBOR: its reader refuses more than 128 levels, those of the operation
 among them. Measured: it cannot be read again from 122 levels of metadata on. And of
 `qdrant+local:`, where Python's pickle needs several of its own calls for a level."""
-
-
-def bad_row(row: Row, reason: str) -> BadRow:
-    """Return a row that cannot be stored."""
-    return BadRow(place=f"{row.source_id!r}, chunk {row.chunk}", reason=reason, id=row.source_id)

@@ -23,6 +23,14 @@ REMEDIES = {
 messages must not advise to drop them."""
 
 
+def open_already(name: str) -> SinkError:
+    """Return the error of a folder that somebody has open, which can be open once."""
+    return SinkError(
+        f"{name} is open already, in this process or another, and can be open only once; share one "
+        "embedlib.Search between threads, wait for the other process, or use a server (qdrant://)"
+    )
+
+
 def is_of_engine(error: BaseException) -> bool:
     """Return whether it is an error, or the exception for a panic of the engine.
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from embedlib.errors import SinkError
@@ -43,8 +43,8 @@ from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.names import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
-from embedlib_qdrant.retry import retry
-from embedlib_qdrant.server_version import check_metadata, check_ranking
+from embedlib_qdrant.retry import T, retry
+from embedlib_qdrant.server_version import METADATA, RANKING, check_version
 from embedlib_qdrant.upserts import PointEncoder
 
 POSITION_KEY = "embedlib_position"
@@ -54,8 +54,6 @@ _IN_FLIGHT = 4
 _CHECKPOINT_ROWS = 16_384
 """Rows that the server may have in its write-ahead log and not have applied."""
 _POLL_S = 1.0
-
-T = TypeVar("T")
 
 
 class ServerSink(CollectionSink):
@@ -144,6 +142,8 @@ class ServerSink(CollectionSink):
                 "dropped; to drop its rows, name the collection itself"
             )
         self._aliases = self.call(lambda: list_aliases(self.connect(), self.collection))
+        if self._aliases:  # named, since they would be gone with a load that is killed here
+            self.tell(f"{self.name}: the new one gets its aliases: {' '.join(self._aliases)}")
         if self._requests.takes_snapshot:
             self._take_snapshot()
         super().drop()
@@ -152,7 +152,7 @@ class ServerSink(CollectionSink):
         """Refuse a language that the server does not know, and all if it does not rank."""
         super().check_full_text(language)
         if language is not None:
-            check_ranking(self._read_version(), self.name)
+            self._check_version(RANKING)
 
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
@@ -167,7 +167,7 @@ class ServerSink(CollectionSink):
                 f"{self.name}: vector={SPARSE_NAME} is the name of the sparse vectors; give the "
                 "others another one"
             )
-        check_metadata(self._read_version(), self.name)
+        self._check_version(METADATA)
 
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
@@ -286,14 +286,14 @@ class ServerSink(CollectionSink):
 
     def disconnect(self) -> None:
         """Give the lease back, close the connection and release the lock."""
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+        lease, lock = self._lease, self._lock  # two threads may close it
+        if lease is not None:
+            lease.release()
         self._connection.close()
         self._unapplied.clear()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if lock is not None:
+            lock.release()
+        self._lease = self._lock = None
 
     def _lock_file(self) -> Path:
         connection = self._connection
@@ -316,8 +316,8 @@ class ServerSink(CollectionSink):
         self.check_lease()
         return self._connection.start_upsert(request, waits=waits)
 
-    def _read_version(self) -> str:
-        return str(self.request("info").version)
+    def _check_version(self, needed: tuple[tuple[int, int], str]) -> None:
+        check_version(str(self.request("info").version), needed, self.name)
 
     def _create_payload_index(self, field: str, kind: str) -> None:
         self.request(

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from embedlib.errors import SinkError
 
-_METADATA = (1, 16)
-"""The first version with metadata of collections."""
-_RANKING = (1, 20)
-"""The first version whose text indexes rank.
-
-Source: https://github.com/qdrant/qdrant-client/releases/tag/v1.20.0"""
-
-
-def check_metadata(version: str, name: str) -> None:
-    """Refuse a server that cannot store the model's name.
-
-    Raises:
-        SinkError: it is too old.
-    """
-    if _parse(version) < _METADATA:
-        raise SinkError(
-            f"{name}: the server is Qdrant {version}; embedlib stores the model's name in the "
-            "metadata of a collection, which needs 1.16 or newer"
-        )
+METADATA: Final = (
+    (1, 16),
+    "embedlib stores the model's name in the metadata of a collection, which needs 1.16 or newer",
+)
+"""The first version that has it, and why it is needed."""
+RANKING: Final = (
+    (1, 20),
+    "its text indexes do not rank, which needs 1.20 or newer; leave full_text (--full-text) out, "
+    "or load sparse vectors (--sparse)",
+)
+"""Source: https://github.com/qdrant/qdrant-client/releases/tag/v1.20.0"""
 
 
-def check_ranking(version: str, name: str) -> None:
-    """Refuse a server whose text indexes do not rank.
+def check_version(version: str, needed: tuple[tuple[int, int], str], name: str) -> None:
+    """Refuse a server that cannot do what is needed.
 
     Raises:
         SinkError: it is too old.
     """
-    if _parse(version) < _RANKING:
-        raise SinkError(
-            f"{name}: the server is Qdrant {version}; its text indexes do not rank, which needs "
-            "1.20 or newer; leave full_text (--full-text) out, or load sparse vectors (--sparse)"
-        )
-
-
-def _parse(version: str) -> tuple[int, ...]:
+    least, why = needed
     numbers = version.split("-")[0].split(".")
-    return tuple(int(number) for number in numbers[:2] if number.isdecimal())
+    if tuple(int(number) for number in numbers[:2] if number.isdecimal()) < least:
+        raise SinkError(f"{name}: the server is Qdrant {version}; {why}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedlib.indexing import BadRow, Row, SparseVector, Vectors, import_extra
-from embedlib_qdrant.metadata_limits import SERVER_LIMITS, bad_row
+from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,
@@ -17,10 +18,10 @@ from embedlib_qdrant.points import (
 )
 
 BATCH = 256
-"""Points per write request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
+"""Most points of a request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
 
 MAX_BYTES = 4 << 20
-"""Bytes of a request with a vector per token, at which it is sent; one point may have more."""
+"""Bytes of a request at which it is sent; one point may have more."""
 
 MAX_NUMBERS = 1 << 20
 """Numbers of a multi-vector, T x D, from which a server refuses it. The engines of `edge:` and
@@ -78,7 +79,7 @@ class PointEncoder:
         bad_rows: list[BadRow],
         weights: Sequence[SparseVector] | None = None,
     ) -> Iterator[bytes]:
-        """Yield a serialized UpsertPoints for every `BATCH` rows.
+        """Yield a serialized UpsertPoints for every `BATCH` rows, or fewer that are long.
 
         Args:
             collection: its name.
@@ -89,31 +90,42 @@ class PointEncoder:
         """
         self._make_payload()
         head = self._grpc.UpsertPoints(collection_name=collection).SerializeToString()
-        if not isinstance(vectors, np.ndarray):
-            yield from self._multi_vector_requests(head, rows, vectors, bad_rows)
-            return
-        vectors = vectors.astype("<f4", copy=False)
-        for start in range(0, len(rows), BATCH):
-            part = slice(start, start + BATCH)
-            parts = [head]
-            sparse = [b""] * len(rows[part])
-            if weights is not None:
-                sparse = [self._write_weights(each) for each in weights[part]]
-            for row, vector, more in zip(rows[part], vectors[part], sparse, strict=True):
-                payload = self._write_payload(row, bad_rows)
-                if payload is None:
-                    continue
-                id_ = str(row.id).encode()
-                point = (payload, self._before_id, id_, self._after_id, vector.tobytes(), more)
-                parts += (self._tag, _varint(sum(map(len, point))), *point)
-            if len(parts) > 1:
+        points = (
+            self._points(rows, vectors, bad_rows, weights)
+            if isinstance(vectors, np.ndarray)
+            else self._multi_vector_points(rows, vectors, bad_rows)
+        )
+        parts, num_points, num_bytes = [head], 0, 0
+        for point in points:
+            size = sum(map(len, point))
+            parts += (self._tag, _varint(size), *point)
+            num_points, num_bytes = num_points + 1, num_bytes + size
+            if num_points == BATCH or num_bytes >= MAX_BYTES:
                 yield b"".join(parts)
+                parts, num_points, num_bytes = [head], 0, 0
+        if num_points:
+            yield b"".join(parts)
 
-    def _multi_vector_requests(
-        self, head: bytes, rows: Sequence[Row], vectors: Sequence[Vectors], bad_rows: list[BadRow]
-    ) -> Iterator[bytes]:
-        """Yield the requests of rows with a vector per token, as `requests` does."""
-        parts, num_bytes = [head], 0
+    def _points(
+        self,
+        rows: Sequence[Row],
+        vectors: NDArray[np.float32],
+        bad_rows: list[BadRow],
+        weights: Sequence[SparseVector] | None,
+    ) -> Iterator[tuple[bytes, ...]]:
+        """Yield each row's PointStruct in parts."""
+        vectors = vectors.astype("<f4", copy=False)
+        for number, (row, vector) in enumerate(zip(rows, vectors, strict=True)):
+            payload = self._write_payload(row, bad_rows)
+            if payload is not None:
+                more = b"" if weights is None else self._write_weights(weights[number])
+                id_ = str(row.id).encode()
+                yield payload, self._before_id, id_, self._after_id, vector.tobytes(), more
+
+    def _multi_vector_points(
+        self, rows: Sequence[Row], vectors: Sequence[Vectors], bad_rows: list[BadRow]
+    ) -> Iterator[tuple[bytes, ...]]:
+        """Yield those of rows with a vector per token."""
         for row, vector in zip(rows, vectors, strict=True):
             if vector.size >= MAX_NUMBERS:
                 bad_rows.append(_describe_long_row(row, vector))
@@ -126,14 +138,7 @@ class PointEncoder:
             place = held.vectors.vectors[self._vector_name] if self._vector_name else held.vector
             for token in vector.tolist():
                 place.multi_dense.vectors.add().data.extend(token)
-            content = payload + point.SerializeToString()
-            parts += (self._tag, _varint(len(content)), content)
-            num_bytes += len(content)
-            if num_bytes >= MAX_BYTES:
-                yield b"".join(parts)
-                parts, num_bytes = [head], 0
-        if len(parts) > 1:
-            yield b"".join(parts)
+            yield payload, point.SerializeToString()
 
     def _write_weights(self, weights: SparseVector) -> bytes:
         """Return a PointStruct with a sparse vector alone."""
@@ -156,7 +161,7 @@ class PointEncoder:
             payload = self._to_payload({METADATA_KEY: row.metadata})
         except (ValueError, TypeError) as error:
             reason = f"has metadata that Qdrant cannot store: {' '.join(str(error).split())}"
-            bad_rows.append(bad_row(row, reason))
+            bad_rows.append(row.bad_row(reason))
             return None
         metadata = self._grpc.PointStruct(payload=payload)
         own: bytes = self._point.SerializeToString()
@@ -177,8 +182,7 @@ def _varint(number: int) -> bytes:
 def _describe_long_row(row: Row, vector: Vectors) -> BadRow:
     """Return that a row has more tokens than a server stores vectors of."""
     num_tokens, dim = vector.shape
-    return bad_row(
-        row,
+    return row.bad_row(
         f"has {num_tokens} vectors of {dim} numbers, {num_tokens * dim} in all, and a Qdrant "
         f"server stores less than {MAX_NUMBERS}, here up to {(MAX_NUMBERS - 1) // dim} vectors; "
         "make shorter chunks, or pass a lower max_seq_tokens",

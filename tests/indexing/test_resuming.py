@@ -184,7 +184,9 @@ def test_another_load_drops_the_position(table: Table, other: dict[str, Any]) ->
     assert table.stored() == table.rows()
 
 
-@pytest.mark.parametrize("line", ["the file, from the folder docs", "17", '{"by": "hand"}'])
+@pytest.mark.parametrize(
+    "line", ["the file, from the folder docs", "17", '{"by": "hand"}', '{"scope": "all rows"}']
+)
 def test_what_is_no_position_is_left_alone(table: Table, line: str) -> None:
     """Postgres keeps the position in the comment of a column, which is for everybody."""
     table.store.position = line

@@ -161,6 +161,11 @@ class PgServer:
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.dsn, autocommit=True)
 
+    def server_version(self) -> int:
+        """As libpq writes it: 160003 is 16.3."""
+        with self.connect() as connection:
+            return connection.info.server_version
+
     def fetch(self, query: str, *names: str) -> list[Any]:
         """Rows of a query with quoted names in it; a lone column without its tuple."""
         with self.connect() as connection:

@@ -12,7 +12,7 @@ INTEGRATIONS = Path(__file__).parents[2] / "integrations"
 PUBLIC_ADDRESSES = (
     *("embedlib", "embedlib.config", "embedlib.errors", "embedlib.indexing"),
     *("embedlib.indexing.workers", "embedlib.serve", "embedlib.serve.fleet"),  # for clusters
-    *("embedlib.checks", "embedlib.installing", "embedlib.types"),
+    *("embedlib.checks", "embedlib.installing", "embedlib.memory", "embedlib.types"),
 )
 FILES = sorted(INTEGRATIONS.rglob("*.py"))
 

@@ -335,7 +335,9 @@ def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
         ("SELECT 'a' AS text", "choose a column with id_field (--id-field)"),
     ],
 )
-def test_queries_that_postgres_refuses(postgres: str, query: str, reason: str) -> None:
+def test_queries_that_postgres_refuses(pg: Any, postgres: str, query: str, reason: str) -> None:
+    if "lo_create" in query and pg.server_version() < 160000:
+        pytest.skip("before Postgres 16 a read-only transaction may make large objects")
     said = refusal(postgres, query)
     assert reason in said
     assert "run the load again" not in said

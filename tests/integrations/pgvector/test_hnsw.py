@@ -210,10 +210,20 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     )
 
 
+def test_recreate_names_the_indexes_that_are_dropped_with_the_table(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    sink.finish()
+    sink.close()
+    pg.fetch("CREATE INDEX {} ON {} (source_id)", f"{pg_table}_mine", pg_table)
+    pg.begun(pg_table, pg.target(recreate=True))
+    assert f"does not get the indexes that you made ({pg_table}_mine)" in pg.lines[-1]
+
+
 def test_progress_and_notices_are_told(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("embedlib_pgvector.hnsw._set", lambda *_: None)
+    monkeypatch.setattr("embedlib_pgvector.hnsw.PROGRESS_SECONDS", 0.001)
     sink = pg.begun(pg_table, pg.target(dim=64))
     rows = pg.rows(0, 4000)
     sink.write(rows, pg.vectors(rows, 64))
@@ -227,7 +237,7 @@ def test_progress_and_notices_are_told(
     sink._session.tell = tell
     sink._session.run(lambda c: c.execute("SET maintenance_work_mem = '1MB'"))
     sink._session.run(lambda c: c.execute("SET max_parallel_maintenance_workers = 0"))
-    build = IndexBuild(sink._session, table, HnswOptions(), is_live=False, progress_seconds=0.001)
+    build = IndexBuild(sink._session, table, HnswOptions(), is_live=False)
     sink._session.run(build.run)
     assert [line for line in pg.lines if line.startswith("index: ") and "of 4,000 rows" in line]
     assert [line for line in pg.lines if "hnsw graph no longer fits into maintenance_work" in line]
@@ -235,7 +245,10 @@ def test_progress_and_notices_are_told(
     assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
 
 
-def test_an_interrupted_build_is_cancelled(pg: Any, pg_table: str) -> None:
+def test_an_interrupted_build_is_cancelled(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.hnsw.PROGRESS_SECONDS", 0.001)
     sink = pg.begun(pg_table, pg.target(dim=64))
     rows = pg.rows(0, 4000)
     sink.write(rows, pg.vectors(rows, 64))
@@ -247,9 +260,7 @@ def test_an_interrupted_build_is_cancelled(pg: Any, pg_table: str) -> None:
             raise KeyboardInterrupt
 
     sink._session.tell = interrupt
-    build = IndexBuild(
-        sink._session, sink._begun, HnswOptions(), is_live=False, progress_seconds=0.001
-    )
+    build = IndexBuild(sink._session, sink._begun, HnswOptions(), is_live=False)
     with pytest.raises(KeyboardInterrupt):
         sink._session.run(build.run)
     assert indexes(pg, pg_table) == []

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from embedlib.memory import Memory, Room
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import BYTES_PER_ROW
 
@@ -93,3 +94,24 @@ def test_an_index_is_built_however_short_a_role_waits_for_locks(pg: Any, pg_tabl
         thread.join()
         reader.close()
     assert sink.inspect().index == "hnsw"
+
+
+def test_a_load_that_is_idle_for_long_keeps_its_connection(pg: Any, pg_table: str) -> None:
+    """Texts are embedded meanwhile, and with the connection it would lose its lock."""
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c idle_session_timeout=1min")
+    sink = pg.begun(pg_table, conninfo=dsn)
+    show = "SHOW idle_session_timeout"
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("0",)
+
+
+def test_the_memory_of_a_build_is_at_most_what_is_left_in_a_container(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory(room=Room(100 << 20, "memory limit of its cgroup"))
+    monkeypatch.setattr("embedlib_pgvector.hnsw.read_memory", lambda: memory)
+    monkeypatch.setattr("embedlib_pgvector.hnsw.BYTES_PER_ROW", 20 << 20)
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    sink.finish()
+    show = "SHOW maintenance_work_mem"
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("100MB",)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.searching import counted_state, held_state
-from embedlib.indexing.sinks.protocol import SinkState, SparseModel
+from embedlib.indexing.sinks.protocol import SinkState, SparseModel, UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib_pgvector import extension
@@ -159,13 +159,6 @@ def test_calls_before_begin_are_refused(pg: Any, pg_table: str) -> None:
 def test_a_batch_is_written_whole_or_not_at_all(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table)
     rows = pg.rows(0, 3)
-    bad = [*rows[:2], pg.row(2, "a\0b")]
-    with pytest.raises(SinkError, match=r'invalid byte sequence for encoding "UTF8"') as caught:
-        sink.write(bad, pg.vectors(bad))
-    assert "\n" not in str(caught.value)
-    bad = [*rows[:2], pg.row(2, zero="\0")]
-    with pytest.raises(SinkError, match=r"\\u0000 cannot be converted to text"):
-        sink.write(bad, pg.vectors(bad))
     vectors = pg.vectors(rows)
     vectors[1, 1] = np.inf
     with pytest.raises(SinkError, match="vector 1 of the batch holds NaN or infinity"):
@@ -175,9 +168,47 @@ def test_a_batch_is_written_whole_or_not_at_all(pg: Any, pg_table: str) -> None:
     assert stored(pg, pg_table) == []
     assert pg.waits == []  # waiting cures none of these
     sink.write(rows, pg.vectors(rows))
-    with pytest.raises(SinkError, match=r"\\u0000 cannot be converted to text"):
-        sink.write_metadata(bad)
     assert stored(pg, pg_table) == expected(pg, 0, 3)
+
+
+@pytest.fixture
+def latin1(pg: Any) -> Iterator[str]:
+    """A database that has no Chinese."""
+    name = "embedlib_test_latin1"
+    pg.fetch("DROP DATABASE IF EXISTS {}", name)
+    pg.fetch("CREATE DATABASE {} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0", name)
+    yield psycopg.conninfo.make_conninfo(pg.dsn, dbname=name, client_encoding="UTF8")
+    for sink in pg.sinks:
+        sink.close()
+    pg.fetch("DROP DATABASE {}", name)
+
+
+def test_a_row_that_the_database_cannot_store_is_one_bad_row(pg: Any, latin1: str) -> None:
+    rows = [pg.row(number, f"text {number} é") for number in range(9)]
+    sink = pg.begun("docs", conninfo=latin1)
+    sink.write(rows, pg.vectors(rows))
+    bad, zero = pg.row(10, "漢"), pg.row(4, "text 4 é", changed="a\0")
+    more = [pg.row(9, "text 9"), bad, pg.row(11, "text 11"), pg.row(12, "text 12")]
+    with pytest.raises(UnstorableRowsError, match="cannot store 1 of these rows") as caught:
+        sink.write(more, pg.vectors(more))
+    assert str(caught.value).endswith(
+        ": it cannot be stored: character with byte sequence 0xe6 0xbc 0xa2 in encoding "
+        '"UTF8" has no equivalent in encoding "LATIN1"; the database is not in UTF-8; make one '
+        "with ENCODING 'UTF8' for the rows, or correct the text"
+    )
+    assert [(each.id, each.place) for each in caught.value.bad_rows] == [
+        ("document 3", "'document 3', chunk 1")
+    ]
+    changed = [pg.row(number, f"text {number} é", changed=number) for number in range(3)]
+    with pytest.raises(UnstorableRowsError, match=r"\\u0000 cannot be converted to text"):
+        sink.write_metadata([changed[0], zero, *changed[1:]])
+    with psycopg.connect(latin1) as connection:
+        found = connection.execute(
+            "SELECT content, langchain_metadata->'changed' FROM docs ORDER BY source_id, chunk"
+        ).fetchall()
+    assert found[:5] == [(row.text, row.metadata.get("changed")) for row in [*changed, *rows[3:5]]]
+    assert [text for text, _ in found[5:]] == [row.text for row in [*rows[5:], more[0], *more[2:]]]
+    assert pg.waits == []
 
 
 def test_deletes_and_digests_of_many_ids_go_in_slices(

@@ -286,6 +286,33 @@ def test_a_server_that_hangs_does_not_keep_a_load_from_ending(
     goes_on.set()
 
 
+def test_of_two_threads_that_close_a_load_the_first_gives_the_lease_back(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    """And the second lets the connection, and the lock of this machine, be until then."""
+    sink = on_machine("a")
+    asked, is_closed = threading.Event(), threading.Event()
+
+    def be_slow(_context: Any) -> None:
+        asked.set()
+        is_closed.wait(0.3)
+
+    def close_early() -> None:
+        is_closed.set()
+        close()
+
+    close = vars(sink)["_connection"].close
+    monkeypatch.setattr(vars(sink)["_connection"], "close", close_early)
+    stub.fail("ReadLease", be_slow)
+    threads = [threading.Thread(target=sink.close) for _ in range(2)]
+    threads[0].start()
+    assert asked.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert stored_lease(stub) is None
+
+
 def test_a_lease_outlives_the_collection_that_its_holder_drops(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,3 +119,19 @@ def test_a_row_beyond_the_limit_of_a_server_is_one_bad_row(monkeypatch: pytest.M
     assert bad.id == rows[1].source_id
     assert "4 vectors of 3 numbers, 12 in all" in bad.reason
     assert "less than 12, here up to 3 vectors; make shorter chunks, or pass a lower" in bad.reason
+
+
+def test_a_request_has_no_more_points_than_a_server_in_strict_mode_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = make_rows(600)
+    short = [np.ones((2, 3), np.float32)] * len(rows)
+    requests = list(PointEncoder(3, "").requests("docs", rows, short, []))
+    counts = [len(grpc.UpsertPoints.FromString(request).points) for request in requests]
+    assert counts == [256, 256, 88]
+    # Texts may be long, too.
+    monkeypatch.setattr(upserts, "MAX_BYTES", 1000)
+    one = np.ones((9, 3), np.float32)
+    requests = list(PointEncoder(3, "").requests("docs", rows[:9], one, []))
+    assert all(500 < len(request) < 1500 for request in requests)
+    assert sum(len(grpc.UpsertPoints.FromString(request).points) for request in requests) == 9

@@ -830,6 +830,7 @@ def test_what_cannot_be_created_drops_nothing(
         ("payload_index=lang", "payload_index=lang: it must be FIELD:KIND"),
         ("payload_index=lang:word", "payload_index=lang:word: it must be FIELD:KIND"),
         ("payload_index=", "payload_index=: it must be FIELD:KIND"),
+        ("payload_index=my%20field:keyword", "my field:keyword: .* in double quotes if its name"),
         ("snapshot=maybe", "snapshot=maybe: it must be true or false"),
     ],
 )
