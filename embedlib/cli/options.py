@@ -187,7 +187,10 @@ def _group(parameter: click.Parameter) -> str:
         return "Engine"
     if parameter.name in MODEL_OPTIONS:
         return "Model files"
-    return "General" if parameter.name in ("quiet", "debug", "help") else "Options"
+    # click names the option of the help otherwise from version to version.
+    if parameter.name in ("quiet", "debug") or "--help" in parameter.opts:
+        return "General"
+    return "Options"
 
 
 def setting(ctx: click.Context, name: str) -> Setting | None:

@@ -165,6 +165,7 @@ def test_help_groups_the_options(name: str, run: Run) -> None:
     assert not [line for line in listed if line.strip().startswith(("[MODEL]", "QUESTION"))]
     own = lines[: lines.index("Model files:")]
     assert not any("--token " in line or "--quiet" in line for line in own)
+    assert any("--help " in line for line in lines[lines.index("General:") :])
 
 
 def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
