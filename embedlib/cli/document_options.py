@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INDEX_DEFAULTS: Final = {field.name: field.default for field in fields(IndexOptions)}
 """The default of each option of a load."""
 
-source_options = decorated(
+file_options = decorated(
     click.option(
         "--input-format",
         type=click.Choice(
@@ -37,6 +37,18 @@ source_options = decorated(
         help="Files to read in a folder, such as '*.md'; may be repeated.  [default: text, "
         "Markdown]",
     ),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Field to embed; several are joined, with a blank line between them.  [default: "
+        "guessed and printed]",
+    ),
+)
+"""Decorates a command with these options."""
+
+source_options = decorated(
+    file_options,
     click.option("--id-field", help="Field with the id of a row.  [default: guessed and printed]"),
     click.option(
         "--id-prefix",
@@ -49,13 +61,6 @@ source_options = decorated(
         type=FilePath(),
         metavar="FOLDER",
         help="Folder from which the paths in ids are counted.  [default: the current folder]",
-    ),
-    click.option(
-        "--text-field",
-        "text_fields",
-        multiple=True,
-        help="Field to embed; several are joined, with a blank line between them.  [default: "
-        "guessed and printed]",
     ),
     click.option(
         "--metadata-field",
