@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from embedlib.bench.options import BenchOptions, TextOptions
+from embedlib.bench.options import BenchOptions, RerankOptions, ServeBenchOptions, TextOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
 from embedlib.cli.json_output import check_json_path, json_option, show
 from embedlib.cli.options import (
@@ -151,58 +151,44 @@ def bench(
         "rounds": rounds,
         "config": Config(**options),
     }
-    peers = {"vs": _names(",".join(vs), PEERS if task == "encode" else RERANK_PEERS)}
     if serves:
-        named = {"urls": _pairs(urls, "--vs-url", "NAME=URL")}
-        values, table = _serve(shared | named | {"query_seconds": query_seconds})
+        from embedlib.bench.serve_table import render_serve
+        from embedlib.bench.serving import run_serve
+        from embedlib.measuring.packages import missing_of
+
+        named = _pairs(urls, "--vs-url", "NAME=URL")
+        serve = ServeBenchOptions(**shared, urls=named, query_seconds=query_seconds)
+        if missing := missing_of(("uvicorn", "uvloop", "httptools", "msgspec", "orjson")):
+            raise click.ClickException(f"{', '.join(missing)} missing; {install_line('serve')}")
+        values, table = _measure(run_serve, serve, render_serve)
     elif task == "rerank":
+        from embedlib.bench.rerank import run_rerank
+        from embedlib.bench.table import render_rerank
+
         if pythons or text_tokens is not None:
             raise click.UsageError("--python and --text-tokens are for --task encode; leave it out")
         refuse("is for --task encode and --serve; leave it out", "query_seconds")
-        values, table = _rank(shared | peers)
+        rerank = RerankOptions(**shared, vs=_names(vs, RERANK_PEERS))
+        values, table = _measure(run_rerank, rerank, render_rerank)
     else:
-        encode = {
-            "pythons": _pairs(pythons, "--python", "PEER=INTERPRETER"),
-            "text_tokens": text_tokens,
-            "query_seconds": query_seconds,
-        }
-        values, table = _encode(shared | peers | encode)
+        from embedlib.bench.run import run_bench
+        from embedlib.bench.table import render
+
+        encode = BenchOptions(
+            **shared,
+            vs=_names(vs, PEERS),
+            pythons=_pairs(pythons, "--python", "PEER=INTERPRETER"),
+            text_tokens=text_tokens,
+            query_seconds=query_seconds,
+        )
+        values, table = _measure(run_bench, encode, render)
     show(values, table, json_path)
-
-
-def _encode(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the result as plain values and as a table."""
-    from embedlib.bench.run import run_bench
-    from embedlib.bench.table import render
-
-    return _measure(run_bench, BenchOptions(**options), render)
-
-
-def _rank(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the result of --task rerank as plain values and as a table."""
-    from embedlib.bench.options import RerankOptions
-    from embedlib.bench.rerank import run_rerank
-    from embedlib.bench.table import render_rerank
-
-    return _measure(run_rerank, RerankOptions(**options), render_rerank)
-
-
-def _serve(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the result of --serve as plain values and as a table."""
-    from embedlib.bench.options import ServeBenchOptions
-    from embedlib.bench.serve_table import render_serve
-    from embedlib.bench.serving import run_serve
-    from embedlib.measuring.packages import missing_of
-
-    asked = ServeBenchOptions(**options)
-    if missing := missing_of(("uvicorn", "uvloop", "httptools", "msgspec", "orjson")):
-        raise click.ClickException(f"{', '.join(missing)} missing; {install_line('serve')}")
-    return _measure(run_serve, asked, render_serve)
 
 
 def _measure(
     run: Callable[..., Any], asked: TextOptions, render: Callable[[Any], str]
 ) -> tuple[dict[str, Any], str]:
+    """Return the result as plain values and as a table."""
     from embedlib.measuring.machine_facts import describe_machine
 
     command = shlex.join(["embedlib", *_without_secrets(sys.argv[1:])])
@@ -224,8 +210,8 @@ def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
         before = argument
 
 
-def _names(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _names(texts: tuple[str, ...], known: Iterable[str]) -> tuple[str, ...]:
+    names = [name.strip() for name in ",".join(texts).split(",") if name.strip()]
     if ALL_PEERS in names:  # also beside some of them; others are still refused
         names = list(dict.fromkeys([*known, *names]))
         names.remove(ALL_PEERS)
