@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.document_options import chunk_options, file_options
+from embedlib.cli.document_options import check_glob, chunk_options, file_options
 from embedlib.cli.json_output import print_json
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
 from embedlib.cli.paths import FilePath
@@ -63,6 +63,7 @@ def chunks(
       embedlib chunks docs/guide.md --model BAAI/bge-small-en-v1.5
       embedlib chunks docs/ -m ./model --chunk-tokens 200 --with-headings
     """
+    check_glob(sources)
     config = Config(**options)
     settings = IndexOptions(
         chunk_tokens=chunk_tokens,

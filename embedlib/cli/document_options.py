@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.options import decorated
+from embedlib.cli.options import decorated, refuse
 from embedlib.cli.paths import FilePath
 from embedlib.cli.text_input import TEXT
 from embedlib.indexing.options import IndexOptions
@@ -122,6 +124,17 @@ chunk_options = decorated(
     ),
 )
 """Decorates a command with these options."""
+
+
+def check_glob(sources: Sequence[str]) -> None:
+    """Refuse --glob where all sources are files, or standard input.
+
+    Raises:
+        click.UsageError: it is given, and would be ignored.
+    """
+    if all(source == "-" or os.path.isfile(source) for source in sources):
+        refuse("is for the files of a folder, and SOURCES has none; leave it out", "glob")
+
 
 _NAMES = (
     *("input_format", "glob", "id_field", "id_prefix", "id_root"),

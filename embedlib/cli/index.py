@@ -16,6 +16,7 @@ import click
 
 from embedlib.cli.document_options import (
     INDEX_DEFAULTS,
+    check_glob,
     chunk_options,
     source_options,
     take_source_options,
@@ -194,6 +195,7 @@ def index(
         refuse("is for --since-field; add it", "since_overlap")
     if sql is not None:
         refuse("is for files, not for --sql", "input_format", "glob", "id_prefix", "id_root")
+    check_glob(sources)
     if sparse is None:
         refuse("is for sparse vectors; add --sparse MODEL", "max_active_dims")
     config = Config(**options)

@@ -142,6 +142,8 @@ def test_the_remedy(
         ("compile m --against bf16", "--against is for measuring; give --fidelity too"),
         ("index a --to x --max-delete 1", "--max-delete is for --delete-missing; add it"),
         ("index a --to x --since-overlap 1", "--since-overlap is for --since-field; add it"),
+        ("index TEXTS --to x --glob *", "--glob is for the files of a folder, and SOURCES has no"),
+        ("chunks TEXTS --glob *", "--glob is for the files of a folder, and SOURCES has none; le"),
         ("index a --to x --sql q --glob *", "--glob is for files, not for --sql"),
         ("index a --to x --sql q --id-prefix file", "--id-prefix is for files, not for --sql"),
         ("index a --to x --max-active-dims 9", "--max-active-dims is for sparse vectors; add"),
