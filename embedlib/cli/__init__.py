@@ -33,6 +33,9 @@ _COMMANDS = (
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
+_WITHOUT_OUTPUT = {"encode", "serve"}
+"""Commands that run with standard output closed: encode may write a file, and says what it cannot
+write; of serve it has only the access log."""
 _WITHOUT_PROGRESS = {"completion", "config", "doctor", "drop-old", "models", "serve", "status"}
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -101,6 +104,9 @@ class _Commands(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise explain(error, ctx) from None
+        except click.exceptions.Exit:  # of --version or --help
+            _refuse_closed_output()
+            raise
         except BrokenPipeError:
             raise  # click exits silently when the reader of a pipe is gone
         except OSError as error:  # of --version or --help
@@ -111,6 +117,9 @@ class _Commands(click.Group):
         unraisable, sys.unraisablehook = sys.unraisablehook, report_unraisable
         try:
             return super().invoke(ctx)
+        except click.exceptions.Exit:  # of the --help of a command, too
+            _refuse_closed_output()
+            raise
         except click.UsageError as error:
             raise explain(error, ctx) from None
         except click.ClickException as error:
@@ -137,6 +146,14 @@ class _Commands(click.Group):
         finally:
             warnings.formatwarning = formatwarning
             sys.unraisablehook = unraisable
+
+
+def _refuse_closed_output() -> None:
+    """Refuse to work for a result that click would drop without a word."""
+    if sys.stdout is None:
+        raise click.ClickException(
+            "cannot write standard output: it is closed; /dev/null takes what nobody reads"
+        )
 
 
 def _of_stream(error: OSError) -> click.ClickException:
@@ -202,6 +219,8 @@ def _format_warning(
 @click.pass_context
 def main(context: click.Context) -> None:
     """Text embeddings in your own process, at the speed of the chip."""
+    if context.invoked_subcommand not in _WITHOUT_OUTPUT:
+        _refuse_closed_output()
     _escape_unprintable()
     if context.invoked_subcommand != "serve":  # which answers what runs first
         _clean_up_at_sigterm(context)

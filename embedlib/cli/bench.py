@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from embedlib.bench.options import BenchOptions
+from embedlib.bench.options import BenchOptions, RerankOptions, ServeBenchOptions, TextOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
 from embedlib.cli.json_output import check_json_path, json_option, show
 from embedlib.cli.options import (
@@ -20,13 +20,16 @@ from embedlib.cli.options import (
     config_options,
     missing_model,
     model_setting,
+    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
+from embedlib.errors import without_passwords
 from embedlib.installing import install_line
 
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
+_TOKEN = "--token"
 
 
 @click.command(cls=GroupedCommand)
@@ -148,79 +151,80 @@ def bench(
         "rounds": rounds,
         "config": Config(**options),
     }
-    peers = {"vs": _names(",".join(vs), PEERS if task == "encode" else RERANK_PEERS)}
     if serves:
-        named = {"urls": _pairs(urls, "--vs-url", "NAME=URL")}
-        values, table = _serve(shared | named | {"query_seconds": query_seconds})
+        from embedlib.bench.serve_table import render_serve
+        from embedlib.bench.serving import run_serve
+        from embedlib.measuring.packages import missing_of
+
+        named = _pairs(urls, "--vs-url", "NAME=URL")
+        serve = ServeBenchOptions(**shared, urls=named, query_seconds=query_seconds)
+        if missing := missing_of(("uvicorn", "uvloop", "httptools", "msgspec", "orjson")):
+            raise click.ClickException(f"{', '.join(missing)} missing; {install_line('serve')}")
+        values, table = _measure(run_serve, serve, render_serve)
     elif task == "rerank":
+        from embedlib.bench.rerank import run_rerank
+        from embedlib.bench.table import render_rerank
+
         if pythons or text_tokens is not None:
             raise click.UsageError("--python and --text-tokens are for --task encode; leave it out")
-        values, table = _rank(shared | peers)
+        refuse("is for --task encode and --serve; leave it out", "query_seconds")
+        rerank = RerankOptions(**shared, vs=_names(vs, RERANK_PEERS))
+        values, table = _measure(run_rerank, rerank, render_rerank)
     else:
-        encode = {
-            "pythons": _pairs(pythons, "--python", "PEER=INTERPRETER"),
-            "text_tokens": text_tokens,
-            "query_seconds": query_seconds,
-        }
-        values, table = _encode(shared | peers | encode)
+        from embedlib.bench.run import run_bench
+        from embedlib.bench.table import render
+
+        encode = BenchOptions(
+            **shared,
+            vs=_names(vs, PEERS),
+            pythons=_pairs(pythons, "--python", "PEER=INTERPRETER"),
+            text_tokens=text_tokens,
+            query_seconds=query_seconds,
+        )
+        values, table = _measure(run_bench, encode, render)
     show(values, table, json_path)
 
 
-def _encode(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _measure(
+    run: Callable[..., Any], asked: TextOptions, render: Callable[[Any], str]
+) -> tuple[dict[str, Any], str]:
     """Return the result as plain values and as a table."""
-    from embedlib.bench.run import run_bench
-    from embedlib.bench.table import render
+    from embedlib.measuring.machine_facts import describe_machine
 
-    asked = BenchOptions(**options)
+    command = shlex.join(["embedlib", *_without_secrets(sys.argv[1:])])
     with measuring() as report:
-        result = run_bench(asked, **_circumstances(), report=report)
+        result = run(asked, machine=describe_machine(), command=command, report=report)
     return result.as_json(), render(result)
 
 
-def _rank(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the result of --task rerank as plain values and as a table."""
-    from embedlib.bench.options import RerankOptions
-    from embedlib.bench.rerank import run_rerank
-    from embedlib.bench.table import render_rerank
-
-    asked = RerankOptions(**options)
-    with measuring() as report:
-        result = run_rerank(asked, **_circumstances(), report=report)
-    return result.as_json(), render_rerank(result)
-
-
-def _serve(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the result of --serve as plain values and as a table."""
-    from embedlib.bench.options import ServeBenchOptions
-    from embedlib.bench.serve_table import render_serve
-    from embedlib.bench.serving import run_serve
-    from embedlib.measuring.packages import missing_of
-
-    asked = ServeBenchOptions(**options)
-    if missing := missing_of(("uvicorn", "uvloop", "httptools", "msgspec", "orjson")):
-        raise click.ClickException(f"{', '.join(missing)} missing; {install_line('serve')}")
-    with measuring() as report:
-        result = run_serve(asked, **_circumstances(), report=report)
-    return result.as_json(), render_serve(result)
+def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments of a command as results keep them, which are shown to others."""
+    before = ""
+    for argument in arguments:
+        if before == _TOKEN:
+            yield "***"
+        elif argument.startswith(f"{_TOKEN}="):
+            yield f"{_TOKEN}=***"
+        else:
+            yield without_passwords(argument)
+        before = argument
 
 
-def _circumstances() -> dict[str, Any]:
-    from embedlib.measuring.machine_facts import describe_machine
-
-    return {
-        "machine": describe_machine(),
-        "command": shlex.join(["embedlib", *sys.argv[1:]]),
-    }
-
-
-def _names(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    return tuple(known) if names == (ALL_PEERS,) else names
+def _names(texts: tuple[str, ...], known: Iterable[str]) -> tuple[str, ...]:
+    names = [name.strip() for name in ",".join(texts).split(",") if name.strip()]
+    if ALL_PEERS in names:  # also beside some of them; others are still refused
+        names = list(dict.fromkeys([*known, *names]))
+        names.remove(ALL_PEERS)
+    return tuple(names)
 
 
 def _pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, value in pairs:
-        if not (name and equals and value):
-            raise click.UsageError(f"{option} {name!r}: give {form}")
-    return {name: value for name, _, value in pairs}
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not (name and value):
+            raise click.UsageError(f"{option} {text!r}: give {form}")
+        if name in pairs:
+            raise click.UsageError(f"{option} {text!r}: {name!r} is given twice; leave one out")
+        pairs[name] = value
+    return pairs

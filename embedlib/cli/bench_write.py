@@ -9,6 +9,7 @@ import click
 
 from embedlib.bench.options import WriteOptions
 from embedlib.cli.json_output import check_json_path, json_option, show
+from embedlib.cli.options import refuse
 from embedlib.cli.progress import measuring
 
 _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
@@ -52,6 +53,8 @@ def bench_write(json_path: str | None, **options: Any) -> None:
     """
     from embedlib.bench.write import render, run_write_bench
 
+    if options["model"] is None:
+        refuse("is for real texts; add --model", "num_texts")
     check_json_path(json_path)
     asked = WriteOptions(**options)
     with measuring() as report:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.document_options import chunk_options
+from embedlib.cli.document_options import check_glob, chunk_options, file_options
 from embedlib.cli.json_output import print_json
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
 from embedlib.cli.paths import FilePath
@@ -32,18 +32,7 @@ _EXIT_BAD_ROWS = 3
     help="Folder, pack, hub name or package:NAME; only its tokenizer is used.  [default: "
     "EMBEDLIB_MODEL]",
 )
-@click.option(
-    "--input-format",
-    default="auto",
-    help="Format of SOURCES, as `embedlib index` takes it. Standard input (-) requires one.",
-)
-@click.option("--glob", multiple=True, metavar="PATTERN", help="Files to read in a folder.")
-@click.option(
-    "--text-field",
-    "text_fields",
-    multiple=True,
-    help="Field of a row that is embedded.  [default: guessed and printed]",
-)
+@file_options
 @chunk_options
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only N documents.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per chunk.")
@@ -74,6 +63,7 @@ def chunks(
       embedlib chunks docs/guide.md --model BAAI/bge-small-en-v1.5
       embedlib chunks docs/ -m ./model --chunk-tokens 200 --with-headings
     """
+    check_glob(sources)
     config = Config(**options)
     settings = IndexOptions(
         chunk_tokens=chunk_tokens,

@@ -67,7 +67,7 @@ def classify(
     from embedlib.cli.records import count_records, input_paths, read_records
     from embedlib.session.running import rows_from
 
-    paths = input_paths(inputs)
+    paths = input_paths(inputs, input_format)
     tell_if_typed(paths)
     records = read_records(paths, input_format=input_format, field=field)
     with (

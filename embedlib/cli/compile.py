@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.cli.json_output import print_json
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, Share, config_options
+from embedlib.cli.options import (
+    MODEL_OPTIONS,
+    GroupedCommand,
+    ModelArgument,
+    Share,
+    config_options,
+    refuse,
+)
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
@@ -84,13 +90,14 @@ def compile(
       embedlib compile BAAI/bge-en-icl --fidelity 0.999 --against bf16
       embedlib compile BAAI/bge-small-en-v1.5 --precision int8 --fidelity 0.999
     """
-    source = click.get_current_context().get_parameter_source("device")
-    device = options["device"] if source is ParameterSource.COMMANDLINE else None
-    flags = {"--texts": texts_path, "--against": against, "--device": device}
-    _check_flags(precision, fidelity, flags)
+    if fidelity is None:
+        refuse("is for measuring; give --fidelity too", "texts_path", "against", "device")
+    elif precision == "bf16":
+        raise click.UsageError("--fidelity is for fp8 and int8; bf16 has no layers to choose")
     config = Config(**options)
 
     from embedlib.models.compiled.compile import compile_model
+    from embedlib.models.compiled.engine_folder import load_manifest
     from embedlib.models.opening import OpenedModel
 
     measured: FidelityReport | None = None
@@ -113,51 +120,29 @@ def compile(
                 report=progress.watch_counts("Choosing layers", "measurements"),
             )
             measured = comparison.report
-    if as_json:
-        print_json(_facts(compiled, measured), indent=2)
-        return
-    print_table([*_folder_rows(compiled), *(fidelity_rows(measured) if measured else [])])
-
-
-def _check_flags(
-    precision: CompiledPrecision, fidelity: float | None, measuring: Mapping[str, object]
-) -> None:
-    """Reject --fidelity for bf16, and without it the flags that only a measurement reads."""
-    if fidelity is not None and precision == "bf16":
-        raise click.UsageError("--fidelity is for fp8 and int8; bf16 has no layers to choose")
-    for name, value in measuring.items():
-        if fidelity is None and value is not None:
-            raise click.UsageError(f"{name} is for measuring; give --fidelity too")
-
-
-def _facts(compiled: Path, measured: FidelityReport | None) -> dict[str, Any]:
-    """Return what the manifest of an engine directory and a report say, as JSON values."""
-    from embedlib.models.compiled.engine_folder import load_manifest
-
-    manifest = load_manifest(compiled)
-    return {
-        "folder": str(compiled),
-        "precision": manifest.precision,
-        "excluded": list(manifest.excluded),
-        "bytes": _num_bytes(manifest.outputs),
-        "source_bytes": _num_bytes(manifest.inputs),
-        "made_from": manifest.fingerprint,
-        **({"fidelity": measured.as_json()} if measured else {}),
-    }
-
-
-def _folder_rows(compiled: Path) -> list[tuple[str, str]]:
-    """Return what the manifest of an engine directory says, as rows of a table."""
-    from embedlib.models.compiled.engine_folder import load_manifest
-
     manifest = load_manifest(compiled)
     before, after = _num_bytes(manifest.inputs), _num_bytes(manifest.outputs)
-    return [
-        ("folder", str(compiled)),
-        ("precision", manifest.precision),
-        ("size", f"{after / 1e6:.1f} MB, from {before / 1e6:.1f} MB"),
-        ("made from", manifest.fingerprint),
-    ]
+    if as_json:
+        content = {
+            "folder": str(compiled),
+            "precision": manifest.precision,
+            "excluded": list(manifest.excluded),
+            "bytes": after,
+            "source_bytes": before,
+            "made_from": manifest.fingerprint,
+            **({"fidelity": measured.as_json()} if measured else {}),
+        }
+        print_json(content, indent=2)
+        return
+    print_table(
+        [
+            ("folder", str(compiled)),
+            ("precision", manifest.precision),
+            ("size", f"{after / 1e6:.1f} MB, from {before / 1e6:.1f} MB"),
+            ("made from", manifest.fingerprint),
+            *(fidelity_rows(measured) if measured else []),
+        ]
+    )
 
 
 def _num_bytes(digests: Mapping[str, FileDigest]) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.options import decorated
+from embedlib.cli.options import decorated, refuse
 from embedlib.cli.paths import FilePath
 from embedlib.cli.text_input import TEXT
 from embedlib.indexing.options import IndexOptions
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 INDEX_DEFAULTS: Final = {field.name: field.default for field in fields(IndexOptions)}
 """The default of each option of a load."""
 
-source_options = decorated(
+file_options = decorated(
     click.option(
         "--input-format",
         type=click.Choice(
@@ -37,6 +39,18 @@ source_options = decorated(
         help="Files to read in a folder, such as '*.md'; may be repeated.  [default: text, "
         "Markdown]",
     ),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Field to embed; several are joined, with a blank line between them.  [default: "
+        "guessed and printed]",
+    ),
+)
+"""Decorates a command with these options."""
+
+source_options = decorated(
+    file_options,
     click.option("--id-field", help="Field with the id of a row.  [default: guessed and printed]"),
     click.option(
         "--id-prefix",
@@ -49,13 +63,6 @@ source_options = decorated(
         type=FilePath(),
         metavar="FOLDER",
         help="Folder from which the paths in ids are counted.  [default: the current folder]",
-    ),
-    click.option(
-        "--text-field",
-        "text_fields",
-        multiple=True,
-        help="Field to embed; several are joined, with a blank line between them.  [default: "
-        "guessed and printed]",
     ),
     click.option(
         "--metadata-field",
@@ -117,6 +124,17 @@ chunk_options = decorated(
     ),
 )
 """Decorates a command with these options."""
+
+
+def check_glob(sources: Sequence[str]) -> None:
+    """Refuse --glob where all sources are files, or standard input.
+
+    Raises:
+        click.UsageError: it is given, and would be ignored.
+    """
+    if all(source == "-" or os.path.isfile(source) for source in sources):
+        refuse("is for the files of a folder, and SOURCES has none; leave it out", "glob")
+
 
 _NAMES = (
     *("input_format", "glob", "id_field", "id_prefix", "id_root"),

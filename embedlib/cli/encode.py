@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,6 +17,7 @@ from embedlib.cli.options import (
     GroupedCommand,
     ModelArgument,
     config_options,
+    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal, tell_if_typed
@@ -115,7 +115,7 @@ def encode(
     from embedlib.session.late_interaction import check_one_vector
     from embedlib.vectors.files import STDOUT, open_writer
 
-    paths = input_paths(inputs)
+    paths = input_paths(inputs, input_format)
     check_not_input(output, paths, "-o")
     tell_if_typed(paths)
     if output != STDOUT:
@@ -193,6 +193,8 @@ def _check_ranges(precision: VectorPrecision, ranges: Path | None) -> None:
             "Embedder.calibrate(texts) returns with numpy.save and name the file with "
             "--quantization-ranges"
         )
+    if precision not in ("int8", "uint8"):
+        refuse("is for --output-precision int8 and uint8; leave it out", "quantization_ranges")
 
 
 def _output_format(output: str, output_format: str | None) -> str:
@@ -200,6 +202,6 @@ def _output_format(output: str, output_format: str | None) -> str:
     chosen = output_format or ("jsonl" if output == "-" else extension)
     if chosen not in _FORMATS:
         raise click.UsageError(f"{output!r} ends neither in .npy nor in .jsonl; add --format")
-    if output == "-" and chosen == "npy" and sys.stdout.isatty():
+    if output == "-" and chosen == "npy" and prints_to_terminal():
         raise click.UsageError("npy cannot be printed on a terminal; add -o FILE")
     return chosen

@@ -16,6 +16,7 @@ import click
 
 from embedlib.cli.document_options import (
     INDEX_DEFAULTS,
+    check_glob,
     chunk_options,
     source_options,
     take_source_options,
@@ -29,6 +30,7 @@ from embedlib.cli.options import (
     GroupedCommand,
     config_options,
     model_setting,
+    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
@@ -187,9 +189,16 @@ def index(
     """
     settings = {name: options.pop(name) for name in list(options) if name in INDEX_DEFAULTS}
     how_read = take_source_options(options)
+    if not settings["delete_missing"]:
+        refuse("is for --delete-missing; add it", "max_delete")
+    if how_read.since_field is None:
+        refuse("is for --since-field; add it", "since_overlap")
+    if sql is not None:
+        refuse("is for files, not for --sql", "input_format", "glob", "id_prefix", "id_root")
+    check_glob(sources)
+    if sparse is None:
+        refuse("is for sparse vectors; add --sparse MODEL", "max_active_dims")
     config = Config(**options)
-    if config.max_active_dims is not None and sparse is None:
-        raise click.UsageError("--max-active-dims is for sparse vectors; add --sparse MODEL")
     if halfvec:
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os.path
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,12 +39,16 @@ def print_json(content: Any, *, indent: int | None = None) -> None:
     The encoding of standard output may lack one, as UTF-8 lacks half of a surrogate pair: then all
     but ASCII are escaped.
     """
+    click.echo(_encodable(content, indent, getattr(sys.stdout, "encoding", None) or "utf-8"))
+
+
+def _encodable(content: Any, indent: int | None, encoding: str) -> str:
     text = as_json(content, indent=indent)
     try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        text.encode(encoding)
     except UnicodeEncodeError:
-        text = json.dumps(finite(content), indent=indent)
-    click.echo(text)
+        return json.dumps(finite(content), indent=indent)
+    return text
 
 
 def json_option(command: Command) -> Command:
@@ -69,7 +72,7 @@ def check_json_path(path: str | None) -> None:
     """
     if path is not None and not Path(path).parent.is_dir():
         raise click.UsageError(f"--json {path!r}: no such folder; create it first")
-    if path is not None and os.path.isdir(path):
+    if path is not None and Path(path).is_dir():
         raise click.UsageError(f"--json {path!r} is a folder; give a file")
     if path is None or path == _STDOUT:
         return
@@ -82,13 +85,19 @@ def check_json_path(path: str | None) -> None:
 
 
 def show(values: dict[str, Any], table: str, json_path: str | None) -> None:
-    """Print the table, and write the values as JSON if --json was given."""
-    click.echo(table, err=json_path == _STDOUT)
-    if json_path == _STDOUT:
-        print_json(values, indent=2)
-    elif json_path is not None:
-        with _explaining(json_path):
-            Path(json_path).write_text(as_json(values, indent=2) + "\n", encoding="utf-8")
+    """Write the values as JSON if --json was given, and print the table.
+
+    Where one of the two cannot be written, the other one is: they may be of hours.
+    """
+    try:
+        if json_path == _STDOUT:
+            print_json(values, indent=2)
+        elif json_path is not None:
+            text = _encodable(values, 2, "utf-8")
+            with _explaining(json_path):
+                Path(json_path).write_text(f"{text}\n", encoding="utf-8")
+    finally:
+        click.echo(table, err=json_path == _STDOUT)
 
 
 @contextmanager

@@ -33,14 +33,14 @@ def models(search: str, as_json: bool) -> None:
     from embedlib.models.catalog import catalog
 
     found = [entry for entry in catalog() if entry.matches(search)]
-    if as_json:
-        print_json([_facts(entry) for entry in found], indent=2)
-        return
     if not found:
         raise ConfigError(
             f"no listed model has {shown(search)} in its name, kind, family or licence; leave "
             "words out, or ask embedlib inspect MODEL whether one loads"
         )
+    if as_json:
+        print_json([_facts(entry) for entry in found], indent=2)
+        return
     rows = [_HEAD, *(row_of(entry) for entry in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     for row in rows:

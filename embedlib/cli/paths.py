@@ -20,6 +20,8 @@ class FilePath(click.Path):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
         """Return the path; fails as click's own type does, and says what is there."""
+        if not value:  # of a variable of the shell that is not set
+            self.fail("'' is no path; write one, or . for the current folder", param, ctx)
         path = os.path.expanduser(value)
         try:
             return super().convert(path, param, ctx)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from embedlib.cli.options import refuse
 from embedlib.errors import SourceError
-from embedlib.indexing.sources.file_bytes import STDIN, BrokenFileError, is_denied
+from embedlib.indexing.sources.file_bytes import (
+    STDIN,
+    BrokenFileError,
+    check_readable,
+    is_denied,
+)
 from embedlib.indexing.sources.file_formats import FORMATS, place_of, read_rows, suffix_of
 from embedlib.indexing.sources.row_fields import RawRow
 
@@ -37,26 +44,43 @@ def read_records(paths: tuple[str, ...], *, input_format: str, field: str) -> It
     """
     for path in paths:
         is_jsonl = _is_jsonl(path, input_format)
-        try:
+        with _naming(path):
             for row in read_rows(path, "jsonl" if is_jsonl else "lines", keeps_blank=True):
                 if row.problem is not None:
                     raise SourceError(f"{row.place} {row.problem}")
                 yield _record(row, field if is_jsonl else "text")
-        except BrokenFileError as error:
-            raise SourceError(f"cannot read {place_of(path)}: {error}") from error
 
 
-def input_paths(inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the inputs of a command, of which all exist; standard input if it is given none.
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Say which file cannot be read."""
+    try:
+        yield
+    except BrokenFileError as error:
+        raise SourceError(f"cannot read {place_of(path)}: {error}") from error
+
+
+def input_paths(inputs: tuple[str, ...], input_format: str) -> tuple[str, ...]:
+    """Return the inputs of a command, which can be opened; standard input if it is given none.
+
+    Args:
+        inputs: as the command line has them.
+        input_format: of them, as `read_records` takes it.
 
     Raises:
-        SourceError: a file does not exist, or is in a folder that may not be searched.
+        SourceError: a file does not exist, or may not be read.
+        click.UsageError: --field is given, and no input has fields.
     """
     paths = inputs or (STDIN,)
     for path in paths:
         if path != STDIN and not os.path.exists(path):
             why = "Permission denied" if is_denied(path) else "no such file; - is standard input"
             raise SourceError(f"cannot read {place_of(path)}: {why}")
+        if os.path.isfile(path) or os.path.isdir(path):  # opening a pipe would wait for its writer
+            with _naming(path):
+                check_readable(path)
+    if not any(_is_jsonl(path, input_format) for path in paths):
+        refuse("is for JSON Lines; add --input-format jsonl", "field")
     return paths
 
 
@@ -66,14 +90,16 @@ def count_records(paths: tuple[str, ...]) -> int | None:
     if not all(os.path.isfile(path) and not path.lower().endswith(".gz") for path in paths):
         return None
     total = 0
-    for path in paths:
-        with open(path, "rb") as file:
-            last = b"\n"
-            while chunk := file.read(_COUNT_CHUNK_BYTES):
-                total += chunk.count(b"\n")
-                last = chunk[-1:]
-            total += last != b"\n"
-    return total
+    with suppress(OSError):  # whoever reads the texts tells why they cannot be read
+        for path in paths:
+            with open(path, "rb") as file:
+                last = b"\n"
+                while chunk := file.read(_COUNT_CHUNK_BYTES):
+                    total += chunk.count(b"\n")
+                    last = chunk[-1:]
+                total += last != b"\n"
+        return total
+    return None
 
 
 def _record(row: RawRow, field: str) -> Record:

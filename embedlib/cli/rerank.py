@@ -75,7 +75,7 @@ def rerank(
     from embedlib.cli.records import input_paths, read_records
     from embedlib.reranker import Reranker
 
-    paths = input_paths(inputs)
+    paths = input_paths(inputs, input_format)
     tell_if_typed(paths)
     candidates = list(read_records(paths, input_format=input_format, field=field))
     with (

@@ -6,10 +6,15 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from embedlib.cli.json_output import print_json
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    GroupedCommand,
+    config_options,
+    refuse,
+)
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import TEXT, one_line
 from embedlib.config import Config
@@ -96,9 +101,8 @@ def search(
       embedlib search "copy a folder" --to edge:my-docs --rerank BAAI/bge-reranker-base
       embedlib search "copy a folder" --to edge:my-docs -k 1 --show
     """
-    source = click.get_current_context().get_parameter_source("candidates")
-    if reranker is None and source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--candidates is for a reranker; add --rerank MODEL")
+    if reranker is None:
+        refuse("is for a reranker; add --rerank MODEL", "candidates")
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter
@@ -115,6 +119,11 @@ def search(
     with ExitStack() as stack:
         opened = stack.enter_context(closing(open_sink(sink)))
         state = identified_state(opened)
+        if state.sparse is None:
+            refuse(
+                f"is for sparse vectors, and {opened.name} has none; leave it out",
+                "max_active_dims",
+            )
         name = model or state.model
         progress = stack.enter_context(loading(name, config.cache_folder))
         own = config_beside_sparse(config, name, state.sparse.model if state.sparse else None)

@@ -18,6 +18,7 @@ from embedlib.cli.options import (
     config_options,
     missing_model,
     model_setting,
+    refuse,
 )
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
 from embedlib.config import Config
@@ -100,6 +101,13 @@ def serve(
     """
     if (options["tls_certificate"] is None) != (options["tls_key"] is None):
         raise click.UsageError("give both --tls-certificate and --tls-key, or none")
+    if options["uds"] is not None:
+        refuse("is not for --uds, which takes the place of a port; leave one out", "host", "port")
+    if options["data_dir"] is None:
+        jobs = ("max_file_mb", "max_batch_requests", "keep_jobs_hours")
+        refuse("is for jobs; add --data-dir", *jobs)
+    if ray is None:
+        refuse("is for a Ray cluster; add --ray", "ray_replicas", "ray_cpus")
     try:
         from embedlib.serve.server import serve as run
     except ImportError as error:

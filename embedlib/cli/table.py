@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 import click
@@ -11,15 +10,7 @@ _MIN_NAME_WIDTH = 14
 
 
 def print_table(rows: Iterable[tuple[str, str]]) -> None:
-    """Print name and value of each row; further lines of a value are indented below it.
-
-    Raises:
-        click.ClickException: standard output is closed.
-    """
-    if sys.stdout is None:
-        raise click.ClickException(
-            "cannot write standard output: it is closed; /dev/null takes what nobody reads"
-        )
+    """Print name and value of each row; further lines of a value are indented below it."""
     rows = list(rows)
     width = max(_MIN_NAME_WIDTH, *(len(name) for name, _ in rows))
     for name, value in rows:

@@ -123,7 +123,10 @@ def check_has_text(sink: Sink, state: SinkState, *, needs_text: bool) -> None:
         raise SinkError(f"{sink.name} holds {what}, which hybrid search needs; {_WAY}")
     if not needs_text and can_hold(sink):
         check_has_sparse(state, sink.name)
-    text_sink(sink)
+    raise SinkError(
+        f"{sink.name} cannot index words, which hybrid search needs; leave hybrid (--hybrid) out, "
+        "or choose a destination of Postgres, edge: or qdrant://"
+    )
 
 
 def _find_sparse(

@@ -16,6 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import IO, Any, Final, Protocol
 
+from embedlib.errors import without_passwords
 from embedlib.measuring.child import END_SECONDS
 
 _THREAD_VARIABLES = (
@@ -39,10 +40,12 @@ class ContestantFailedError(Exception):
     """A call to a contestant failed.
 
     Attributes:
-        reason: the cause, in one line of bounded length, without the contestant's name.
+        reason: the cause, in one line of bounded length, without the contestant's name, and without
+            passwords: results keep it.
     """
 
     def __init__(self, name: str, reason: str) -> None:
+        reason = without_passwords(reason)
         if len(reason) > MAX_REASON_CHARS:
             reason = f"{reason[:MAX_REASON_CHARS]} ..."
         super().__init__(f"{name} failed: {reason}")

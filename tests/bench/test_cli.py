@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ def test_help_shows_the_defaults_and_the_peers() -> None:
         (["--python", "fastembed"], "--python 'fastembed': give PEER=INTERPRETER"),
         (["--task", "rerank", "--text-tokens", "9"], "are for --task encode"),
         (["--json", "."], "--json '.' is a folder; give a file"),
+        (["--vs", "all,faster"], "Error: vs = 'faster'"),
+        (["--python", "infinity=a", "--python", "infinity=b"], "'infinity' is given twice"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str) -> None:
@@ -66,6 +69,87 @@ def test_a_json_file_that_cannot_be_written_is_told_before_measuring(
     assert done.stderr == told
 
 
+class Result:
+    """Of a run that was not made."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def as_json(self) -> dict[str, Any]:
+        return {"command": self.command}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Options of the runs, none of which is made; a table has the command alone."""
+    runs: list[Any] = []
+
+    def run(asked: Any, *, command: str, **_: object) -> Result:
+        runs.append(asked)
+        return Result(command)
+
+    monkeypatch.setattr("embedlib.bench.run.run_bench", run)
+    monkeypatch.setattr("embedlib.bench.table.render", lambda result: f"table: {result.command}")
+    return runs
+
+
+def test_all_is_all_also_beside_names(asked: list[Any]) -> None:
+    for vs in ("all", "all,fastembed", "fastembed,all"):
+        done = CliRunner().invoke(main, ["bench", "m", "--vs", vs])
+        assert done.exit_code == 0, done.output
+    assert [options.vs for options in asked] == 3 * [tuple(PEERS)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["--token", "hf_secret"], "--token '***'"),
+        (["--token=hf_secret"], "'--token=***'"),
+        (["--texts", "http://user:secret@host/a b"], "'http://user:***@host/a b'"),
+        (["--rounds", "2"], "embedlib bench m --rounds 2"),
+    ],
+)
+def test_the_command_is_kept_without_secrets(
+    arguments: list[str],
+    kept: str,
+    asked: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["embedlib", "bench", "m", *arguments])
+    path = tmp_path / "result.json"
+    done = CliRunner().invoke(main, ["bench", "m", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    for said in (done.stdout, json.loads(path.read_text())["command"]):
+        assert kept in said
+        assert "secret" not in said
+
+
+@pytest.mark.parametrize("lost", ["table", "json"])
+def test_of_the_table_and_the_json_one_is_kept_where_the_other_cannot_be_written(
+    lost: str, asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "result.json"
+    if lost == "table":
+        monkeypatch.setattr("click.echo", full)
+    else:
+        monkeypatch.setattr(Path, "write_text", full)
+    done = CliRunner().invoke(main, ["bench", "m", "--json", str(path)])
+    assert done.exit_code == 1
+    assert "No space left on device" in done.stderr
+    assert done.stdout.startswith("table: ") is (lost == "json")
+    assert path.exists() is (lost == "table")
+
+
+def test_a_path_of_any_bytes_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    json_output.show({"model": "caf\udce9"}, "", str(path))
+    assert json.loads(path.read_text()) == {"model": "caf\udce9"}
+
+
 def test_a_json_file_is_left_as_it_is_until_there_are_figures(tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text("old")
@@ -83,6 +167,8 @@ def test_the_reason_of_a_failure_is_not_endless() -> None:
     assert len(error.reason) < 310
     assert str(error) == f"torch failed: {error.reason}"
     assert ContestantFailedError("torch", "it ended").reason == "it ended"
+    secret = ContestantFailedError("tei", "http://user:secret@host:80/v1 answers with 503")
+    assert secret.reason == "http://user:***@host:80/v1 answers with 503"
 
 
 def test_a_child_that_dies_is_told_with_its_last_words() -> None:

@@ -114,7 +114,7 @@ def test_what_is_missing_is_named(
     assert "prefix = '{'" in run("chunks", page, "--prefix", "{").stderr
     long = run("chunks", page, "--chunk-tokens", 99)
     assert "chunk_tokens = 99; the model has room for 22 tokens of text" in long.stderr
-    assert "input_format = 'x'" in run("chunks", page, "--input-format", "x").stderr
+    assert "'x' is not one of 'auto'" in run("chunks", page, "--input-format", "x").stderr
 
 
 def test_an_id_gives_a_terminal_no_orders(run: Run, model: str, tmp_path: Path) -> None:

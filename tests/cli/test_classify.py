@@ -57,6 +57,12 @@ def test_the_same_as_the_library(
     ]
 
 
+def test_an_input_that_fails_is_named(classify: Run) -> None:
+    done = classify("/proc/self/mem")  # EIO, of its first byte
+    message = "Error: cannot read '/proc/self/mem': Input/output error\n"
+    assert (done.exit_code, done.stderr) == (1, message)
+
+
 def test_texts_are_counted_while_they_are_classified(
     classify: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_help_groups_the_options(name: str, run: Run) -> None:
     assert not [line for line in listed if line.strip().startswith(("[MODEL]", "QUESTION"))]
     own = lines[: lines.index("Model files:")]
     assert not any("--token " in line or "--quiet" in line for line in own)
+    assert any("--help " in line for line in lines[lines.index("General:") :])
 
 
 def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +241,12 @@ def test_a_full_disk_behind_standard_output_is_one_line(command: str) -> None:
         ("chunks - --input-format lines -m MODEL", "<&-", "cannot read standard input: it is"),
         ("encode MODEL -", "<&-", "cannot read standard input: it is closed; name a file"),
         ("encode MODEL TEXTS", ">&-", "cannot write standard output: it is closed; name a file"),
+        ("encode MODEL TEXTS --format npy", ">&-", "cannot write standard output: it is closed;"),
         ("config", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
+        ("models", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
+        ("classify MODEL TEXTS --json", ">&-", "cannot write standard output: it is closed;"),
+        ("encode --help", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
+        ("--version", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
     ],
 )
 def test_a_closed_stream_is_one_line(
@@ -258,6 +264,20 @@ def test_a_closed_stream_is_one_line(
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: {message}")
     assert done.stderr.count("\n") == 1
+
+
+def test_what_writes_no_result_there_needs_no_standard_output(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("a text\n")
+    out = tmp_path / "out.npy"
+    command = f"encode {tiny_folder('bert')} {tmp_path / 'a.txt'} -q -o {out}"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m embedlib {command} >&-"],
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr, out.exists()) == (0, b"", True)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])

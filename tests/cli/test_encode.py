@@ -299,7 +299,26 @@ def test_an_input_that_cannot_be_read(run: Run, fake: Fake, tmp_path: Path) -> N
     done = run("encode", "m", tmp_path, "-o", tmp_path / "out.npy")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith(f"Error: cannot read {str(tmp_path)!r}: Is a directory")
+    assert fake.made == []  # told before the work
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_that_fails_is_not_taken_for_the_output(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    # Its first byte is EIO.
+    done = run("encode", "m", "/proc/self/mem", "-o", tmp_path / "out.npy")
+    message = "Error: cannot read '/proc/self/mem': Input/output error\n"
+    assert (done.exit_code, done.stderr) == (1, message)
+
+
+def test_a_field_needs_an_input_that_has_fields(run: Run, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('{"body": "a"}\n')
+    refused = run("encode", "m", tmp_path / "in.json", "--field", "body")
+    assert refused.exit_code == 2
+    assert "Error: --field is for JSON Lines; add --input-format jsonl\n" in refused.stderr
+    done = run("encode", "m", tmp_path / "in.json", "--field", "body", "--input-format", "jsonl")
+    assert done.exit_code == 0
 
 
 def test_a_blank_line_is_a_text_and_in_json_lines_is_skipped(
@@ -641,7 +660,9 @@ def test_vectors_in_fewer_bytes(
     np.save(ranges, np.array([[-0.5] * 32, [0.5] * 32], np.float32))
     with Embedder(folder, threads=1, quantization_ranges=ranges) as embedder:
         expected = embedder.encode(["hello", "world", "river"], precision=precision)
-    options = ["--output-precision", precision, "--quantization-ranges", ranges, "--threads", "1"]
+    options = ["--output-precision", precision, "--threads", "1"]
+    if precision in ("int8", "uint8"):
+        options += ["--quantization-ranges", ranges]
     for output in ("out.npy", "out.jsonl"):
         path = tmp_path / output
         done = run("encode", folder, "-o", path, *options, stdin="hello\nworld\nriver\n")
@@ -668,6 +689,9 @@ def test_ranges_are_asked_for(run: Run, tiny_folder: Folder) -> None:
     assert done.exit_code == 1
     assert "needs the range of every dimension" in done.stderr
     assert "--quantization-ranges" in done.stderr
+    done = run("encode", "m", "--quantization-ranges", "r.npy", stdin="a\n")
+    assert done.exit_code == 2
+    assert "--quantization-ranges is for --output-precision int8 and uint8" in done.stderr
 
 
 # --- the real thing -------------------------------------------------------------------------------

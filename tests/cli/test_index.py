@@ -67,6 +67,9 @@ def test_a_folder_is_loaded_and_loaded_again(run: Run, bert: str, docs: Path, ou
     assert second.exit_code == 0
     assert "embedded             0" in second.stdout
     assert "unchanged            3" in second.stdout
+    found = run("search", "time", "--to", out, "--max-active-dims", 9)
+    assert found.exit_code == 2
+    assert f"--max-active-dims is for sparse vectors, and {out} has none" in found.stderr
 
 
 def test_a_folder_is_the_same_source_by_any_path(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -99,6 +100,7 @@ def test_what_is_missing_is_shown_by_an_example(
         (["serve", "m", "--name", "n"], "--name 'n'; it must be NAME=MODEL"),
         (["serve", "m", "--name", "n=o"], "--name 'n=o': o is none of the models given"),
         (["serve", "m", "m"], "two models have the same name; give one another with --name"),
+        (["tune", "m", "--texts", ""], "'--texts': '' is no path; write one, or . for the"),
         (["tune", "m", "--texts", "."], "File '.' is a directory; give a file"),
         (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),
         (["models", "x", "y"], 'needs quotes. For example: embedlib models "qwen3 apache"'),
@@ -129,6 +131,40 @@ def test_the_remedy(
     with open("nearby.txt", "w"):
         pass
     assert message in error_line(run(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("bench m --task rerank --query-seconds 1", "--query-seconds is for --task encode and"),
+        ("bench-write --to x --num-texts 9", "--num-texts is for real texts; add --model"),
+        ("compile m --texts TEXTS", "--texts is for measuring; give --fidelity too"),
+        ("compile m --against bf16", "--against is for measuring; give --fidelity too"),
+        ("index a --to x --max-delete 1", "--max-delete is for --delete-missing; add it"),
+        ("index a --to x --since-overlap 1", "--since-overlap is for --since-field; add it"),
+        ("index TEXTS --to x --glob *", "--glob is for the files of a folder, and SOURCES has no"),
+        ("chunks TEXTS --glob *", "--glob is for the files of a folder, and SOURCES has none; le"),
+        ("index a --to x --sql q --glob *", "--glob is for files, not for --sql"),
+        ("index a --to x --sql q --id-prefix file", "--id-prefix is for files, not for --sql"),
+        ("index a --to x --max-active-dims 9", "--max-active-dims is for sparse vectors; add"),
+        ("serve m --ray-replicas 1:2", "--ray-replicas is for a Ray cluster; add --ray"),
+        ("serve m --ray-cpus 2", "--ray-cpus is for a Ray cluster; add --ray"),
+        ("serve m --uds s --host h", "--host is not for --uds, which takes the place of a port;"),
+        ("serve m --uds s --port 1", "--port is not for --uds, which takes the place of a port;"),
+        ("serve m --keep-jobs-hours 1", "--keep-jobs-hours is for jobs; add --data-dir"),
+    ],
+)
+def test_an_option_that_would_be_ignored(
+    arguments: str, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("TEXTS").touch()
+    assert message in error_line(run(*arguments.split()))
+
+
+def test_a_variable_may_be_for_another_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLIB_BENCH_WRITE_NUM_TEXTS", "9")
+    assert "no destination begins with 'x:'" in run("bench-write", "--to", "x:y").stderr
 
 
 @pytest.mark.parametrize(
