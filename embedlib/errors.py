@@ -211,7 +211,7 @@ def count_of(number: int, noun: str) -> str:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Return a hint for a name that is none of these: the nearest one, or else all of them."""
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, known, n=1, cutoff=0.65)  # below, names only share letters
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 

@@ -24,6 +24,11 @@ FOREIGN_CLASSES: Mapping[str, str] = MappingProxyType(
             "use Embedder, Reranker or Classifier, with the model as the first argument",
         ),
         "pipeline": "use Classifier, or Embedder",
+        **dict.fromkeys(
+            ("InputExample", "losses"),
+            "models are not trained here: train with sentence-transformers and load its folder",
+        ),
+        "SimilarityFunction": "pass the name, similarity_fn_name='cosine'",
         "util": "use sentence_transformers.util, whose functions take an Embedder and its vectors, "
         "or embedder.similarity",
     }
@@ -39,8 +44,9 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("model", "model_name", "model_id", "specific_model_path"), _FIRST),
         **dict.fromkeys(("config_kwargs", "config_args", "classifier_dropout"), _IN_FILES),
-        **dict.fromkeys(("pooling_method", "pooler_config", "query_length"), _IN_FILES),
-        **dict.fromkeys(("override_pooler_config", "tokenizer_mode"), _IN_FILES),
+        **dict.fromkeys(("pooling", "pooling_mode", "pooling_method"), _IN_FILES),
+        **dict.fromkeys(("pooler_config", "override_pooler_config", "query_length"), _IN_FILES),
+        **dict.fromkeys(("tokenizer_mode", "tokenizer_revision", "load_format"), _IN_FILES),
         **dict.fromkeys(("runner", "convert", "hf_overrides", "tokenizer"), _IN_FILES),
         **dict.fromkeys(("max_length", "max_seq_length", "max_model_len"), _LENGTH),
         **dict.fromkeys(("query_max_length", "passage_max_length", "document_length"), _LENGTH),
@@ -53,7 +59,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
             "pass precision= for a dtype, else leave it out; there is no torch",
         ),
         **dict.fromkeys(
-            ("dtype", "torch_dtype", "use_fp16", "use_bf16", "quantization"),
+            ("dtype", "torch_dtype", "use_fp16", "use_bf16", "quantization", "quantize"),
             "pass precision=, such as 'bf16' or 'float32', or leave it out",
         ),
         **dict.fromkeys(
@@ -65,20 +71,22 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
             "pass it to the method that computes",
         ),
         **dict.fromkeys(
-            ("batch_size", "max_num_seqs"),
+            ("batch_size", "embed_batch_size", "max_num_seqs"),
             "batches are made by token budget; leave it out, or pass max_batch_tokens=",
         ),
         **dict.fromkeys(
             ("compile", "bettertransformer", "enforce_eager", "attn_implementation"),
             "the engine sees to it; leave it out",
         ),
-        **dict.fromkeys(("dimensions", "dimensionality", "matryoshka_dim"), "pass truncate_dim="),
+        **dict.fromkeys(
+            ("dimensions", "dimensionality", "matryoshka_dim", "output_dim"), "pass truncate_dim="
+        ),
         **dict.fromkeys(("model_warmup", "lazy_load"), "the constructor loads; leave it out"),
         **dict.fromkeys(
             (
                 *("enable_prefix_caching", "enable_chunked_prefill", "disable_log_stats", "seed"),
                 *("swap_space", "lengths_via_tokenize", "vector_disk_cache_path", "framework"),
-                "padding",
+                *("kv_cache_dtype", "served_model_name", "padding"),
             ),
             "leave it out",
         ),
@@ -97,8 +105,13 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "model_card_data": "there is no model card; leave it out",
         "modules": "give a model folder or a hub name",
         "num_labels": "the model's files say how many there are; leave it out",
-        "parallel": "pass threads=, or several devices",
-        "query_instruction_for_retrieval": "pass prompts={'query': ...}",
+        **dict.fromkeys(
+            ("parallel", "num_workers", "max_workers"), "pass threads=, or several devices"
+        ),
+        **dict.fromkeys(
+            ("query_instruction_for_retrieval", "query_instruction"), "pass prompts={'query': ...}"
+        ),
+        "text_instruction": "pass prompts={'document': ...}",
         "return_all_scores": "predict returns all scores unless top_k= says otherwise",
         "tensor_parallel_size": "a model lies on one GPU; pass device= with several for a copy on "
         "each",
@@ -107,8 +120,8 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "use_auth_token": "pass token=",
     }
 )
-"""Options of sentence-transformers, FlagEmbedding, PyLate, fastembed, model2vec, vLLM, Infinity and
-of transformers' pipelines, and what to do instead."""
+"""Options of sentence-transformers, FlagEmbedding, PyLate, fastembed, model2vec, vLLM, Infinity,
+LlamaIndex and of transformers' pipelines, and what to do instead."""
 
 
 def asks_nothing(name: str, value: object) -> bool:

@@ -228,8 +228,13 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
         Config.from_options({"truncate_dims": 3})
     with pytest.raises(ConfigError, match="unknown option 'zzz'; known: revision, token"):
         Config.from_options({"zzz": 3})
+    # It shares letters with cache_folder, and nothing else.
+    with pytest.raises(ConfigError, match="unknown option 'cache_size'; known: revision"):
+        Config.from_options({"cache_size": "x"})
     with pytest.raises(ConfigError, match=r"unknown option 'use_auth_token'; pass token=$"):
         Config.from_options({"use_auth_token": True})
+    with pytest.raises(ConfigError, match=r"'query_instruction'; pass prompts={'query': ...}$"):
+        Config.from_options({"query_instruction": "x"})
     assert Config.from_options({"threads": 3}) == Config(threads=3)
 
 

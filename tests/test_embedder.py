@@ -917,6 +917,8 @@ def test_a_function_of_a_foreign_name_can_be_pickled(monkeypatch: pytest.MonkeyP
 def test_classes_too_say_what_takes_the_place_of_names_of_other_libraries() -> None:
     with pytest.raises(AttributeError, match=r"^type object 'Embedder' has no .*folder to the con"):
         Embedder.from_pretrained("m")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'load'; pass the model's name or fol"):
+        Embedder.load("m")  # type: ignore[attr-defined]
     assert not hasattr(Embedder, "list_supported_models")
 
     class Abstract(Embedder, ABC):

@@ -8,10 +8,11 @@ from difflib import get_close_matches
 import click
 from click.core import ParameterSource
 
+from embedlib.cli.other_servers import OTHER_SERVERS
 from embedlib.errors import shortened, without_passwords
 
-_ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
-"""Options of some commands that are arguments of others, and the name of that argument."""
+_ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--model-id": "MODEL", "--to": "URL"}
+"""Options of some commands, or of other programs, and the name of the argument that they are."""
 _TEXTS = ("QUESTION", "QUERY")
 """Arguments that are texts and may begin with a dash."""
 
@@ -82,11 +83,14 @@ def _of_no_option(error: click.NoSuchOption) -> click.UsageError:
         return error
     parameters = context.command.params
     argument = _ARGUMENTS.get(name, "")
-    names = [parameter.human_readable_name for parameter in parameters]
-    known = [option for each in parameters for option in (*each.opts, *each.secondary_opts)]
+    names = [parameter.human_readable_name.removesuffix("...") for parameter in parameters]
+    options = [each for each in parameters if isinstance(each, click.Option)]
+    known = [option for each in options for option in (*each.opts, *each.secondary_opts)]
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     if argument in names:
         said = f"No such option {name!r}; give {argument} without it, as shown above."
+    elif context.command.name == "serve" and name in OTHER_SERVERS:
+        said = f"No such option {name!r}; {OTHER_SERVERS[name]}."
     elif near:
         said = f"No such option {name!r}. Did you mean {near[0]!r}?"
     elif isinstance(context.command, click.Group):

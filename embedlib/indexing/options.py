@@ -167,6 +167,8 @@ class IndexOptions:
                 f"unknown option {named[0]!r}; it says how sources are read: pass source_options="
                 f"embedlib.SourceOptions({named[0]}=...)"
             )
+        if "chunk_size" in options:  # of LangChain's and LlamaIndex's splitters
+            raise ConfigError("unknown option 'chunk_size'; pass chunk_tokens=")
         asked: dict[str, Any] = dict(options)
         check_names(cls, asked)
         return cls(**asked)

@@ -154,10 +154,12 @@ def _check_folder(folder: Path, name: str) -> Path:
             "of the folders above it"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: no file can have that name
+        how = "check the spelling"
+        if "://" in name:  # the address of its page
+            how = "pass the model's name on the hub alone, such as BAAI/bge-small-en-v1.5"
         raise ModelNotFoundError(
             f"no {kind} {name!r:.300}: the path does not exist (working directory: "
-            f"{os.getcwd()!r}); "
-            "check the spelling"
+            f"{os.getcwd()!r}); {how}"
         ) from error
     if is_pack(folder):
         return folder.absolute()

@@ -86,10 +86,18 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             ("embed", "aembed"), "use encode, encode_stream for an iterator, or aencode"
         ),
-        **dict.fromkeys(("query_embed", "encode_queries"), "use encode_query"),
-        **dict.fromkeys(("passage_embed", "encode_corpus"), "use encode_document"),
         **dict.fromkeys(
-            ("embedding_size", "get_embedding_size", "dim", "get_word_embedding_dimension"),
+            ("query_embed", "encode_queries", "get_query_embedding"), "use encode_query"
+        ),
+        **dict.fromkeys(
+            ("passage_embed", "encode_corpus", "get_text_embedding", "get_text_embedding_batch"),
+            "use encode_document",
+        ),
+        **dict.fromkeys(
+            (
+                *("embedding_size", "get_embedding_size", "get_word_embedding_dimension"),
+                *("dim", "dimension", "embedding_dim"),
+            ),
             "use get_embedding_dimension()",
         ),
         **dict.fromkeys(
@@ -115,8 +123,8 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Of sentence-transformers, fastembed, FlagEmbedding, model2vec, vLLM and Infinity: what to use
-instead."""
+"""Of sentence-transformers, fastembed, FlagEmbedding, model2vec, vLLM, Infinity and LlamaIndex:
+what to use instead."""
 FOREIGN_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -211,6 +219,7 @@ class StrictAttributes:
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
         from_pretrained = _OfTheirClasses()
         from_args = _OfTheirClasses()
+        load = _OfTheirClasses()
         list_supported_models = _OfTheirClasses()
 
         def __getattr__(self, name: str) -> NoReturn:

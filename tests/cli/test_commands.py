@@ -91,6 +91,10 @@ def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> 
     [
         (["encode", "-m", "x"], "No such option '-m'; give MODEL without it, as shown above."),
         (["inspect", "--model=x"], "'--model'; give MODEL without it, as shown above."),
+        (["serve", "--model", "x"], "'--model'; give MODEL without it, as shown above."),
+        (["serve", "--model-id", "x"], "'--model-id'; give MODEL without it, as shown above."),
+        (["serve", "x", "--hostname", "y"], "No such option '--hostname'; give --host."),
+        (["serve", "x", "--modelss", "y"], "'--modelss'; `main serve --help` lists those"),
         (["status", "--to", "x"], "No such option '--to'; give URL without it, as shown above."),
         (["status", "--model", "x"], "'--model'; `main status --help` lists those it takes."),
         (["index", "--modle", "x"], "No such option '--modle'. Did you mean '--model'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from embedlib.cli import main
+from embedlib.cli.other_servers import OTHER_SERVERS
 
 Run = Callable[..., Result]
 CONTEXT = click.Context(main, **main.context_settings)
@@ -131,6 +133,15 @@ def test_the_remedy(
     with open("nearby.txt", "w"):
         pass
     assert message in error_line(run(*arguments))
+
+
+def test_options_of_other_servers_lead_to_options_that_are_there() -> None:
+    command = main.get_command(CONTEXT, "serve")
+    assert command is not None
+    own = {option for each in command.params for option in each.opts}
+    assert own.isdisjoint(OTHER_SERVERS)
+    for name, remedy in OTHER_SERVERS.items():
+        assert {*re.findall(r"--[a-z-]+", remedy)} <= own, name
 
 
 @pytest.mark.parametrize(

@@ -1301,6 +1301,7 @@ def test_numbers_of_numpy_are_those_of_python() -> None:
     ("options", "message"),
     [
         ({"batch_row": 1}, "did you mean 'batch_rows'"),
+        ({"chunk_size": 100}, "unknown option 'chunk_size'; pass chunk_tokens=$"),
         ({"batch_rows": 0}, "batch_rows = 0"),
         ({"max_delete": 30}, "max_delete = 30"),
         ({"on_error": "ignore"}, "on_error = 'ignore'"),

@@ -115,6 +115,11 @@ def test_a_wrong_path_never_asks_the_hub(
     assert repr(name) in one_line(caught)
 
 
+def test_the_address_of_its_page_is_no_name() -> None:
+    with pytest.raises(ModelNotFoundError, match="; pass the model's name on the hub alone, such"):
+        resolve("https://huggingface.co/BAAI/bge-small-en-v1.5")
+
+
 def test_a_path_object_is_a_folder_and_nothing_else() -> None:
     with pytest.raises(ModelNotFoundError, match="does not exist"):
         resolve(Path("owner/model"))
