@@ -194,9 +194,11 @@ def _ask(server: Server, texts_path: Path | None, max_seq_tokens: int) -> Theirs
     from embedlib.fidelity import built_in_texts, read_texts
     from embedlib.matching.theirs import MAX_TEXTS, Theirs
 
-    # One in four: a hosted model costs money.
-    texts = built_in_texts(max_seq_tokens).thinned(4) if texts_path is None else None
-    chosen = (texts or read_texts(texts_path)).all[:MAX_TEXTS]  # type: ignore[arg-type]
+    if texts_path is None:
+        texts = built_in_texts(max_seq_tokens).thinned(4)  # a hosted model costs money
+    else:
+        texts = read_texts(texts_path)
+    chosen = texts.all[:MAX_TEXTS]
     return Theirs(chosen, server.embed(chosen))
 
 

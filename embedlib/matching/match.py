@@ -121,7 +121,11 @@ class SettingSearch:
     def _with_limit(self, setting: Setting) -> tuple[Setting, str]:
         """Return the setting that gives the long texts, for one that gives the short texts."""
         found = self._cosines(setting, self._all)
-        wrong = [row for row in self._by_length if found[row] < self._gate.p1]
+        wrong = [
+            row
+            for row in self._by_length
+            if found[row] < self._gate.p1 and self._maker.cutting_limits(row)
+        ]
         if self._passes(found) or not wrong:
             return setting, ""
         longest = wrong[-NUM_CUT:]
@@ -162,7 +166,8 @@ class SettingSearch:
         The nearer a limit is to theirs, the nearer is the vector, mostly: first every sixteenth of
         the text is tried, then more and more closely around the best.
         """
-        low, high = self._maker.span(row)
+        limits = self._maker.cutting_limits(row)
+        low, high = limits[0], limits[-1]
         step = max(1, (high - low) // 16)
         while True:
             settings = [replace(setting, max_tokens=limit) for limit in range(low, high + 1, step)]

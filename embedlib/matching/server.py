@@ -152,7 +152,7 @@ class Server:
             raise self._error(f"answers with more than {MAX_ANSWER_BYTES >> 20} MiB")
         try:
             return json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._error("does not answer with JSON") from None
 
     def _fail(self, answer: object) -> list[Any]:

@@ -109,14 +109,14 @@ class Maker:
         most = max(len(self._embedder.tokenizer.encode(self._texts[row]).ids) for row in rows)
         return [*(limit for limit in LIMITS if limit < min(longest, most)), longest]
 
-    def span(self, row: int) -> tuple[int, int]:
-        """Return the least and the greatest length limit that cuts a text."""
+    def cutting_limits(self, row: int) -> range:
+        """Return the length limits that may cut a text; there is none for a blank one."""
         tokenizer = self._embedder.tokenizer
         least = tokenizer.num_special_tokens_to_add(is_pair=False) + 1
         most = min(
             len(tokenizer.encode(self._texts[row]).ids), longest_sequence(self._embedder.spec)
         )
-        return least, most
+        return range(least, most + 1)
 
     def poolings(self) -> list[str]:
         """Return the poolings that the model's vectors could be made by instead of its own."""

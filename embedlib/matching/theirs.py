@@ -69,7 +69,7 @@ def read_theirs(path: Path, texts_path: Path | None, field: str) -> Theirs:
                     f"{path} has {len(vectors)} vectors, and {texts_path} {num_texts} texts; give "
                     "the texts that the vectors were made of with --texts"
                 )
-            numbers = vectors[:MAX_ROWS].astype(np.float32)
+            numbers = _as_float32(vectors[:MAX_ROWS])
         elif suffix in FORMATS and texts_path is None:
             texts, numbers = _read_fields(path, FORMATS[suffix], field)
         elif suffix in FORMATS:
@@ -144,7 +144,16 @@ def as_vector(value: object, name: str) -> NDArray[np.float32]:
     is_list = isinstance(value, list) and len(value) > 0
     if not is_list or not all(type(number) in (int, float) for number in value):  # type: ignore[attr-defined]
         raise SourceError(f"{name} is {shown(value)}; a list of numbers is needed")
-    return np.array(value, np.float32)
+    try:
+        return _as_float32(value)
+    except OverflowError:  # an integer beyond every float
+        raise SourceError(f"{name} has a number that is too large; leave that row out") from None
+
+
+def _as_float32(numbers: Any) -> NDArray[np.float32]:
+    """Return numbers as float32; those that are too large are infinite, and refused as such."""
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers, np.float32)
 
 
 def _checked(rows: Iterator[RawRow]) -> Iterator[RawRow]:

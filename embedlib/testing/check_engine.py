@@ -96,11 +96,7 @@ def _run(
     """
     batch = _batch(sequences, lane)
     done = threading.Semaphore(0)
-
-    def on_done() -> None:
-        done.release()
-
-    pending = engine.submit(batch, on_done)
+    pending = engine.submit(batch, done.release)
     assert done.acquire(timeout=wait_seconds), f"on_done was not called in {wait_seconds} s"
     vectors = pending.result()
     assert not done.acquire(blocking=False), "on_done was called twice"

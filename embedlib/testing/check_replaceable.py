@@ -85,7 +85,7 @@ def _load_beside(
     """Load another model's rows in two runs; nobody finds them."""
     with closing(make()) as sink, closing(sink.beside()) as beside:
         beside.begin(after, tell_nobody)
-        with closing(make()) as writer, closing(make().beside()) as second:
+        with closing(make()) as writer, closing(writer.beside()) as second:
             assert _error_of(lambda: writer.begin(before, tell_nobody)), "two writers, one beside"
             assert _error_of(lambda: second.begin(after, tell_nobody)), "two writers beside"
         beside.write(rows[:10], vectors_of(rows[:10], after))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -79,83 +80,75 @@ def check_sink(make: Callable[[], Sink]) -> None:
     _check_replacing(make, rows)
     _check_one_writer(make)
     _check_misfits(make)
-    if hasattr(make(), "load_position"):
-        _check_position(make)
+    _check_position(make)
     _check_recreate(make)
 
 
 def _check_empty(make: Callable[[], Sink]) -> None:
-    sink = make()
-    assert sink.inspect() is None, "inspect finds something before anything was written"
-    sink.close()
-    sink.close()
+    with closing(make()) as sink:
+        assert sink.inspect() is None, "inspect finds something before anything was written"
+        sink.close()
 
 
 def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
-    sink = _begin(make)
-    assert sink.digests([row.id for row in rows]) == {}, "digests of rows never written"
-    assert list(sink.scan()) == [], "scan yields rows never written"
-    sink.write([], np.empty((0, DIM), np.float32))
-    sink.write(rows[:25], make_vectors(rows[:25]))
+    with _begun(make) as sink:
+        assert sink.digests([row.id for row in rows]) == {}, "digests of rows never written"
+        assert list(sink.scan()) == [], "scan yields rows never written"
+        sink.write([], np.empty((0, DIM), np.float32))
+        sink.write(rows[:25], make_vectors(rows[:25]))
     # Closed without finish, as after a kill: rows of a write that returned must be stored.
-    sink.close()
-    sink = _begin(make)
-    _expect_rows(sink, rows[:25])
-    sink.write(rows[20:], make_vectors(rows[20:]))  # five of them a second time
-    _expect_rows(sink, rows)
-    sink.finish()
-    _expect_search(sink, rows)
-    _expect_filters(sink, rows)
-    sink.close()
-    sink = make()
-    state = sink.inspect()
-    assert state is not None, "inspect finds nothing after a load"
-    digests = sink.digests([row.id for row in rows])
-    assert len(digests) == len(rows), "digests does not work before begin"
-    assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect returns {state}"
-    assert (state.fingerprint, state.model) == (TARGET.fingerprint, TARGET.model)
-    assert (state.similarity, state.precision) == (TARGET.similarity, TARGET.precision)
-    _expect_search(sink, rows)
-    sink.close()
+    with _begun(make) as sink:
+        _expect_rows(sink, rows[:25])
+        sink.write(rows[20:], make_vectors(rows[20:]))  # five of them a second time
+        _expect_rows(sink, rows)
+        sink.finish()
+        _expect_search(sink, rows)
+        _expect_filters(sink, rows)
+    with closing(make()) as sink:
+        state = sink.inspect()
+        assert state is not None, "inspect finds nothing after a load"
+        digests = sink.digests([row.id for row in rows])
+        assert len(digests) == len(rows), "digests does not work before begin"
+        assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect returns {state}"
+        assert (state.fingerprint, state.model) == (TARGET.fingerprint, TARGET.model)
+        assert (state.similarity, state.precision) == (TARGET.similarity, TARGET.precision)
+        _expect_search(sink, rows)
 
 
 def _check_replacing(make: Callable[[], Sink], rows: list[Row]) -> None:
     """Replace vectors, replace metadata, and delete rows of a finished load."""
-    sink = _begin(make)
-    changed = [
-        *make_rows(3, text="changed"),
-        *[_with_metadata(row, {"page": -1}) for row in rows[3:6]],
-        *rows[6:],
-    ]
-    sink.write(changed[:3], make_vectors(changed[:3]))
-    sink.write_metadata(changed[3:6])
-    _expect_rows(sink, changed)
-    sink.delete([row.id for row in changed[30:]])
-    sink.delete([row.id for row in make_rows(2, first=1000)])
-    sink.delete([])
-    changed = changed[:30]
-    _expect_rows(sink, changed)
-    bad = make_vectors(changed[:2])
-    bad[1, 0] = np.nan
-    for vectors in (bad, np.ones((2, DIM + 1), np.float32)):
-        _expect_error(lambda vectors=vectors: sink.write(changed[:2], vectors))  # type: ignore[misc]
-    _expect_rows(sink, changed)
-    sink.finish()
-    sink.finish()
-    _expect_rows(sink, changed)
-    sink.close()
-    sink = _begin(make)
-    _expect_rows(sink, changed)
-    _expect_search(sink, changed)
-    sink.close()
+    with _begun(make) as sink:
+        changed = [
+            *make_rows(3, text="changed"),
+            *[_with_metadata(row, {"page": -1}) for row in rows[3:6]],
+            *rows[6:],
+        ]
+        sink.write(changed[:3], make_vectors(changed[:3]))
+        sink.write_metadata(changed[3:6])
+        _expect_rows(sink, changed)
+        sink.delete([row.id for row in changed[30:]])
+        sink.delete([row.id for row in make_rows(2, first=1000)])
+        sink.delete([])
+        changed = changed[:30]
+        _expect_rows(sink, changed)
+        bad = make_vectors(changed[:2])
+        bad[1, 0] = np.nan
+        for vectors in (bad, np.ones((2, DIM + 1), np.float32)):
+            _expect_error(lambda vectors=vectors: sink.write(changed[:2], vectors))  # type: ignore[misc]
+        _expect_rows(sink, changed)
+        sink.finish()
+        sink.finish()
+        _expect_rows(sink, changed)
+    with _begun(make) as sink:
+        _expect_rows(sink, changed)
+        _expect_search(sink, changed)
 
 
 def _check_one_writer(make: Callable[[], Sink]) -> None:
-    first, second = _begin(make), make()
-    _expect_error(lambda: second.begin(TARGET, tell_nobody))
-    second.close()
-    first.close()
-    _begin(make).close()
+    with _begun(make), closing(make()) as second:
+        _expect_error(lambda: second.begin(TARGET, tell_nobody))
+    with _begun(make):
+        pass
 
 
 def _check_misfits(make: Callable[[], Sink]) -> None:
@@ -164,44 +157,45 @@ def _check_misfits(make: Callable[[], Sink]) -> None:
         replace(TARGET, fingerprint="folder:4567"),
         replace(TARGET, similarity="dot"),
     ):
-        sink = make()
-        _expect_error(lambda sink=sink, target=target: sink.begin(target, tell_nobody))  # type: ignore[misc]
-        sink.close()
-    _begin(make).close()
+        with closing(make()) as sink:
+            _expect_error(lambda sink=sink, target=target: sink.begin(target, tell_nobody))  # type: ignore[misc]
+    with _begun(make):
+        pass
 
 
 def _check_position(make: Callable[[], Sink]) -> None:
     """Check that a position outlives the sink object; one is left for `_check_recreate`."""
+    with closing(make()) as sink:
+        if not hasattr(sink, "load_position"):
+            return
     for position in ("a first 'one' ü", '{"a": "100% of it"}', None, "the last"):
-        sink = cast(PositionSink, _begin(make))
-        sink.save_position(position)
-        sink.close()
-        sink = cast(PositionSink, make())
-        assert sink.load_position() == position, f"{position!r} was saved, not loaded"
-        sink.close()
+        with _begun(make) as sink:
+            cast(PositionSink, sink).save_position(position)
+        with closing(make()) as sink:
+            loaded = cast(PositionSink, sink).load_position()
+            assert loaded == position, f"{position!r} was saved, not loaded"
 
 
 def _check_recreate(make: Callable[[], Sink]) -> None:
-    sink = make()
-    sink.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), tell_nobody)
-    if hasattr(sink, "load_position"):
-        assert sink.load_position() is None, "a position is left after recreate"
-    _expect_rows(sink, [])
-    rows = make_rows(3)
-    sink.write(rows, make_vectors(rows))
-    sink.finish()
-    sink.close()
-    sink = make()
-    state = sink.inspect()
-    assert state is not None, "inspect finds nothing after recreate"
-    assert (state.num_rows, state.fingerprint) == (3, "folder:4567"), f"inspect returns {state}"
-    sink.close()
+    with _begun(make, replace(TARGET, fingerprint="folder:4567", recreate=True)) as sink:
+        if hasattr(sink, "load_position"):
+            assert sink.load_position() is None, "a position is left after recreate"
+        _expect_rows(sink, [])
+        rows = make_rows(3)
+        sink.write(rows, make_vectors(rows))
+        sink.finish()
+    with closing(make()) as sink:
+        state = sink.inspect()
+        assert state is not None, "inspect finds nothing after recreate"
+        assert (state.num_rows, state.fingerprint) == (3, "folder:4567"), f"inspect returns {state}"
 
 
-def _begin(make: Callable[[], Sink]) -> Sink:
-    sink = make()
-    sink.begin(TARGET, tell_nobody)
-    return sink
+@contextmanager
+def _begun(make: Callable[[], Sink], target: Target = TARGET) -> Iterator[Sink]:
+    """Write in the block; the sink is closed, also if a check fails."""
+    with closing(make()) as sink:
+        sink.begin(target, tell_nobody)
+        yield sink
 
 
 def _with_metadata(row: Row, metadata: dict[str, object]) -> Row:

@@ -34,6 +34,9 @@ from embedlib.indexing.workers import (
 )
 
 WRITE_ROWS = 512
+_NO_NUMBERS = (TypeError, ValueError, OverflowError)
+"""What NumPy raises for None, a text, lists of several lengths, or an integer beyond every float.
+"""
 
 
 def no_column(name: str, there: Iterable[str]) -> str:
@@ -201,7 +204,7 @@ def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int)
     Raises:
         SinkError: a value is no vector of D finite numbers; the message names its row.
     """
-    with suppress(TypeError, ValueError):  # all at once, or row by row to find the wrong one
+    with suppress(*_NO_NUMBERS):  # all at once, or row by row to find the wrong one
         whole: Vectors = np.stack(values).astype(np.float32, copy=False)
         if whole.shape == (len(rows), dim) and np.isfinite(whole).all():
             return whole
@@ -209,7 +212,7 @@ def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int)
     for number, (value, row) in enumerate(zip(values, rows, strict=True)):
         try:
             vector = np.asarray(value, np.float32)
-        except (TypeError, ValueError):  # None, a text, lists of several lengths
+        except _NO_NUMBERS:
             vector = np.empty(0, np.float32)
         if vector.shape != (dim,) or not np.isfinite(vector).all():
             raise SinkError(

@@ -96,7 +96,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         self._url = url
         self._columns = Columns(id=id, text=text, vector=vector, metadata=metadata)
         self._target = _make_target(model, Config.from_options(options), recreate=recreate)
-        self._shared = self._target
+        self._shared: Target | None = None
         self._driver: SharedSink | None = None
         self.written: Written | None = None
         self._writer: Any = None
@@ -123,8 +123,9 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         sink = open_sink(self._url)
         try:
             if is_shared(sink):
-                self._driver = SharedSink(sink, self._url, self._share)
+                self._driver = SharedSink(sink, self._url)
                 self._driver.begin(self._target, tell_nobody)
+                self._shared = self._driver.shared
             else:
                 # One process alone may open it: an actor that all tasks call.
                 sink.close()
@@ -134,9 +135,6 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         except BaseException:
             self._close()  # Ray tells a sink only of writes that have begun
             raise
-
-    def _share(self, _url: str, target: Target) -> None:
-        self._shared = target
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> TaskResult:
         """Write blocks in a task.
@@ -148,6 +146,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         remote: Any = self._writer
         if remote is not None:
             return self._write(blocks, lambda *part: ray.get(remote.write.remote(*part)))
+        assert self._shared is not None, "`on_write_start` comes first"
         own = BlockWriter(self._url)
         try:
             own.begin(for_worker(self._shared, ctx.task_idx))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,30 +18,25 @@ class SharedSink:
 
     is_shared = True
 
-    def __init__(self, sink: Sink, url: str, share: Callable[[str, Target], None]) -> None:
-        """Take a sink.
-
-        Args:
-            sink: where rows are written.
-            url: of it, for the workers.
-            share: called with the URL and what a worker begins with, when they may begin.
-        """
+    def __init__(self, sink: Sink, url: str) -> None:
+        """Take a sink, and its URL for the workers."""
         self._sink = sink
-        self._url = url
-        self._share = share
+        self.url = url
+        self.shared: Target | None = None
+        """What a worker begins with, see `for_worker`; None: it may not yet."""
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Make sure that nobody else writes, then let the workers in."""
+        """Make sure that nobody else writes; then the workers may begin."""
         name = DRIVER_SHARD if target.shard is None else f"{DRIVER_SHARD} {target.shard}"
         if target.shard is None:
-            alone = open_sink(self._url)
+            alone = open_sink(self.url)
             try:
                 alone.begin(target, tell)  # as the only writer, it may drop what is stored
             finally:
                 alone.close()
         shared = replace(target, recreate=False, shard=name)
         self._sink.begin(shared, tell)
-        self._share(self._url, shared)
+        self.shared = shared
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)

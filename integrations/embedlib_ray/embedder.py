@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,14 +14,16 @@ import numpy as np
 import tokenizers
 
 from embedlib.config import AnySimilarity, Config
+from embedlib.errors import ConfigError
 from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors, tell_nobody
 from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, join_vectors
 from embedlib_ray.cluster import connected
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
+from embedlib_ray.failures import cause_of
 from embedlib_ray.load import ShardedLoad
 from embedlib_ray.model import config_for, name_for_workers, open_first, plan_for, start_elsewhere
 from embedlib_ray.pool import WorkerPool
-from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
+from embedlib_ray.worker import MakeEmbedder, ModelPlan
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
@@ -80,7 +83,11 @@ class RayEmbedder:
         """
         config = Config.from_options(options) if config is None else config
         self._tell = tell or tell_nobody
-        self._target: tuple[str, Target] | None = None
+        self._lock = threading.Lock()
+        self._loads: list[SharedSink | None] = []
+        """What the workers write to, of each load that runs; None: this process writes."""
+        self._shared: SharedSink | None = None
+        """What a worker that starts now writes to."""
         with ExitStack() as stack:
             stack.enter_context(connected(address))
             self._plan = plan_for(config, num_workers)
@@ -90,12 +97,11 @@ class RayEmbedder:
                 state=state,
                 destination=destination,
             )
-            self._identity: Identity | None = None
             first = open_first(self._plan, self._model, self._tell)
-            identity = self._identity = first.identity
-            for note in identity.notes:
+            self._identity = first.identity
+            for note in first.identity.notes:
                 self._tell(note)
-            memory_bytes = self._plan.memory_for(identity.memory_bytes)
+            memory_bytes = self._plan.memory_for(first.identity.memory_bytes)
             self._pool = WorkerPool(
                 partial(start_elsewhere, self._plan, memory_bytes), self._open, self._tell
             )
@@ -116,40 +122,40 @@ class RayEmbedder:
     @property
     def model_name(self) -> str:
         """The name the workers loaded the model by."""
-        return self._known.model_name
+        return self._identity.model_name
 
     @property
     def fingerprint(self) -> str:
         """A digest of everything that decides a vector; the same on all workers."""
-        return self._known.fingerprint
+        return self._identity.fingerprint
 
     def get_embedding_dimension(self) -> int:
         """Return D of the vectors."""
-        return self._known.dim
+        return self._identity.dim
 
     @property
     def similarity_fn_name(self) -> AnySimilarity:
         """How the vectors are compared."""
-        return self._known.similarity
+        return self._identity.similarity
 
     @property
     def precision(self) -> str | None:
         """What the workers compute in."""
-        return self._known.precision
+        return self._identity.precision
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
         """The model's tokenizer, in this process."""
-        return self._known.tokenizer
+        return self._identity.tokenizer
 
     @property
     def max_seq_length(self) -> int:
         """The most tokens of a sequence."""
-        return self._known.max_seq_length
+        return self._identity.max_seq_length
 
     def count_room(self, _role: Literal["document"], /) -> int:
         """Return how many tokens of text fit."""
-        return self._known.room
+        return self._identity.room
 
     def submit_batch(
         self,
@@ -164,7 +170,7 @@ class RayEmbedder:
             self._pool.submit("embed", list(texts[part]), None if chunks is None else chunks[part])
             for part in slices
         ]
-        return _joined(parts, self._known.dim)
+        return _joined(parts, self._identity.dim)
 
     def stats(self) -> ClusterCounts:
         """Return the counters of all workers."""
@@ -184,11 +190,13 @@ class RayEmbedder:
 
         Raises:
             SinkError: they cannot, and are too many for one machine to write what they embed.
+            ConfigError: they write for another load.
         """
         if url is not None and is_shared(sink):
-            return SharedSink(sink, url, self._share)
-        if url is not None:
+            sink = SharedSink(sink, url)
+        elif url is not None:
             check_one_machine(sink)
+        self._check_free(sink)
         return sink
 
     def start_load(
@@ -201,42 +209,58 @@ class RayEmbedder:
         batch_rows: int,
         /,
     ) -> ShardedLoad:
-        """Start a load, see `embedlib.indexing.workers.ClusterEmbedder`."""
-        writers = isinstance(sink, SharedSink)
-        if not writers:
-            self._target = None
-        self._pool.reopen()  # those, too, that the load before has given up
+        """Start a load, see `embedlib.indexing.workers.ClusterEmbedder`.
+
+        Raises:
+            ConfigError: the workers write for another load.
+            EmbedlibError: no worker can be opened.
+        """
+        shared = sink if isinstance(sink, SharedSink) else None
+        with self._lock:
+            self._check_free(sink)
+            self._loads.append(shared)
+        self._shared = shared
+        try:
+            self._pool.reopen()  # those, too, that the load before has given up
+        except BaseException:
+            self._shared = None
+            self._loads.remove(shared)
+            raise
         return ShardedLoad(
             self._pool,
-            None if writers else sink,
+            sink if shared is None else None,
             thread,
             bad_rows,
             tally,
             batch_rows=batch_rows,
             num_workers=self._plan.num_workers,
-            end_writing=self._end_writing if writers else _do_nothing,
+            end_writing=partial(self._end_load, shared),
         )
 
-    @property
-    def _known(self) -> Identity:
-        assert self._identity is not None, "the first worker says what it is"
-        return self._identity
+    def _check_free(self, sink: Sink) -> None:
+        """Refuse to turn workers that write for a load to another destination."""
+        if any(self._loads) or (self._loads and isinstance(sink, SharedSink)):
+            raise ConfigError(
+                "the workers write to one destination at a time, and another load runs; wait for "
+                "its end, or open other workers with RayEmbedder(...)"
+            )
 
-    def _share(self, url: str, target: Target) -> None:
-        """Let the workers write to a destination, from the next load on."""
-        self._target = (url, target)
-
-    def _end_writing(self) -> None:
-        self._target = None
-        self._pool.close_sinks()
+    def _end_load(self, shared: SharedSink | None) -> None:
+        self._shared = None
+        try:
+            if shared is not None:
+                self._pool.close_sinks()
+        finally:
+            self._loads.remove(shared)
 
     def _open(self, worker: Any, number: int) -> Any:
         """Open a worker; Ray makes its calls in their order."""
-        opened = worker.open.remote(self._model, self._known.fingerprint)
-        if self._target is None:
+        opened = worker.open.remote(self._model, self._identity.fingerprint)
+        shared = self._shared
+        if shared is None or shared.shared is None:
             return opened
-        url, target = self._target
-        return worker.open_sink.remote(url, for_worker(target, number), opened)
+        target = for_worker(shared.shared, number)
+        return worker.open_sink.remote(shared.url, target, opened)
 
 
 def open_workers(
@@ -269,21 +293,16 @@ def _joined(parts: Sequence[Future[Vectors]], dim: int) -> Future[Vectors]:
     def end(_: object) -> None:
         if joined.done() or not all(part.done() for part in parts):
             return
-        failed = next((error for part in parts if (error := part.exception())), None)
-        try:
-            if failed is not None:
-                joined.set_exception(failed)
+        with suppress(InvalidStateError):  # another part ended at the same moment, and was quicker
+            try:
+                vectors = join_vectors([part.result() for part in parts])
+            except Exception as error:
+                joined.set_exception(cause_of(error))
             else:
-                joined.set_result(join_vectors([part.result() for part in parts]))
-        except Exception:  # another part ended at the same moment, and was quicker
-            pass
+                joined.set_result(vectors)
 
     if not parts:
         joined.set_result(np.empty((0, dim), np.float32))
     for part in parts:
         part.add_done_callback(end)
     return joined
-
-
-def _do_nothing() -> None:
-    pass

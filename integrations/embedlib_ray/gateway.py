@@ -110,7 +110,6 @@ class Gateway:
                 path=request.path,
                 query=scope.get("query_string", b""),
                 headers=list(scope["headers"]),
-                body=b"",
                 client=scope.get("client"),
             )
             answer = await self._bodies.answer(
@@ -175,8 +174,7 @@ class Gateway:
             return await self._models.choose(handle, exchange)
         except ElsewhereError as found:
             lane = self._lanes[found.model][lane_of(exchange.body)]
-        part = Call(method="POST", path="/", query=b"", headers=[], body=exchange.body, client=None)
-        answer = await lane(part)
+        answer = await lane(Call(method="POST", path="/", body=exchange.body))
         if answer.status != 200:
             raise _PartRefusedError(answer)
         kind = dict(answer.headers)[b"content-type"]  # bytes have no place in the whole
@@ -184,7 +182,8 @@ class Gateway:
 
     async def _ask_tasks(self, name: str) -> tuple[Task, ...]:
         """Return what a model computes, as a replica of it says."""
-        answer = await self._lanes[name]["query"](_get("/v1/models"))
+        # Replicas ask for no key.
+        answer = await self._lanes[name]["query"](Call(method="GET", path="/v1/models"))
         [facts] = msgspec.json.decode(answer.body)["data"]
         return tuple(facts["tasks"])
 
@@ -264,11 +263,6 @@ def _num_texts(value: Any) -> int:
         return 1  # a list of numbers is one text, in tokens
     # A dict is an instance of several; a list in a list is a pair of texts, or one in tokens.
     return sum(_num_texts(each) if isinstance(each, dict) else 1 for each in value)
-
-
-def _get(path: str) -> Call:
-    """Return a request of the gateway's own; replicas ask for no key."""
-    return Call(method="GET", path=path, query=b"", headers=[], body=b"", client=None)
 
 
 def _without_id(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -19,7 +19,12 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError
+from ray.exceptions import (
+    ActorHandleNotFoundError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayActorError,
+)
 
 from embedlib.errors import (
     ClosedError,
@@ -39,6 +44,9 @@ _FINAL = (ConfigError, InputError, EngineRunError)
 _RETRY_SECONDS = 0.5
 """Between two attempts to reach a machine that does not answer, or to find another one."""
 _CLOSE_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
+"""Between two looks whether the connection has ended, with which Ray forgets what it was asked."""
+_ENDED = "the connection to the Ray cluster has ended; open other workers with RayEmbedder(...)"
 
 Start = Callable[[Collection[str]], tuple[Any, str] | None]
 """Starts an actor on a machine that is none of these, and returns its handle, and its machine or ""
@@ -147,8 +155,9 @@ class WorkerPool:
         """Close the sink of every worker, and wait for all; those that restart now are ended.
 
         Raises:
-            EmbedlibError: one of them failed.
+            EmbedlibError: one of them failed, or the connection has ended.
         """
+        _check_connected()
         for place in self._places:
             if not place.is_ready:
                 self._end(place)
@@ -187,27 +196,38 @@ class WorkerPool:
 
     def _end(self, place: _Place) -> None:
         place.is_ready, place.is_lost = False, True
-        if place.handle is not None:
-            ray.kill(place.handle, no_restart=True)
-            place.handle = None
+        if place.handle is not None and ray.is_initialized():  # else Ray would start a cluster
+            with suppress(ActorHandleNotFoundError):  # of a connection before this one
+                ray.kill(place.handle, no_restart=True)
+        place.handle = None
 
     def _put(self, step: Callable[[], None]) -> None:
         """Let the thread take a step; none comes behind its last one, where it would be lost."""
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the workers were closed; open others with RayEmbedder(...)")
+            _check_connected()
             self._inbox.put(step)
 
     # What follows runs on the thread of the pool.
 
     def _run(self) -> None:
-        while (step := self._inbox.get()) is not None:
+        while (step := self._next_step()) is not None:
             try:
                 step()
                 self._assign()
+            except EmbedlibError as error:
+                self._break(error)
             except Exception as error:  # a bug, or the end of the cluster: nothing may wait forever
                 self._break(EmbedlibError(f"the Ray cluster does not work: {first_line(error)}"))
         self._break(ClosedError("the workers were closed"))
+
+    def _next_step(self) -> Callable[[], None] | None:
+        """Return what to do next; None: the pool was closed."""
+        try:
+            return self._inbox.get(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            return _check_connected
 
     def _add(self, task: _Task) -> None:
         if self._broken is not None:
@@ -228,12 +248,14 @@ class WorkerPool:
                     continue
                 while self._waiting:
                     task = self._waiting.popleft()
-                    if task.future.set_running_or_notify_cancel():
+                    if not task.future.cancelled():
                         self._call(place, task)
                         break
 
     def _for_suspect(self, ready: Sequence[_Place]) -> _Place | None:
         """Return who takes the next suspect: one that has not failed with it, if there is any."""
+        while self._suspects and self._suspects[0].future.done():
+            self._suspects.popleft()  # of a load that has failed: the next one may write elsewhere
         if not self._suspects or not ready:
             return None
         failed_at = self._suspects[0].failed_at
@@ -241,6 +263,7 @@ class WorkerPool:
 
     def _call(self, place: _Place, task: _Task) -> None:
         place.tasks.append(task)
+        _check_connected()
         reference = getattr(place.handle, task.method).remote(*task.arguments)
         self._when_done(reference, lambda done: self._finish(place, task, done))
 
@@ -248,19 +271,20 @@ class WorkerPool:
         reference.future().add_done_callback(lambda done: self._inbox.put(lambda: then(done)))
 
     def _finish(self, place: _Place, task: _Task, done: Future[Any]) -> None:
-        place.tasks.remove(task)
+        with suppress(ValueError):  # the pool may have broken meanwhile
+            place.tasks.remove(task)
         error = done.exception()
         if error is None:
             result, counts = done.result()
             with self._lock:
                 self._counts[counts.worker] = counts
-            if not task.future.done():  # the pool may have broken meanwhile
+            with suppress(InvalidStateError):  # cancelled, or the same
                 task.future.set_result(result)
             return
+        self._try_again(place, task, error)
         if is_ray_itself(error):
             place.is_ready = False
             self._open(place)
-        self._try_again(place, task, error)
 
     def _try_again(self, place: _Place, task: _Task, error: BaseException) -> None:
         cause = cause_of(error)
@@ -269,25 +293,27 @@ class WorkerPool:
         if len(task.failed_at) < ATTEMPTS and not is_final and self._broken is None:
             self.num_retries += 1
             self._suspects.append(task)
-        elif not task.future.done():
-            task.future.set_exception(cause)
+        else:
+            with suppress(InvalidStateError):
+                task.future.set_exception(cause)
 
     def _open(self, place: _Place, then: Future[None] | None = None) -> None:
         """Open the actor of a place; start it first, if it has none and a machine is free."""
         place.then = then or place.then
         if place.is_opening or place.is_lost:
             return
+        _check_connected()
         if place.handle is None:
             started = self._start({each.machine for each in self._places if each.handle})
             if started is None:
                 self._open_later(place)
                 return
             place.handle, place.machine = started
-        place.is_opening, place.opened_for = True, self._purpose
         self._when_done(
             self._open_call(place.handle, place.number),
             lambda done: self._opened(place, done),
         )
+        place.is_opening, place.opened_for = True, self._purpose
 
     def _open_later(self, place: _Place) -> None:
         if place.is_waiting:
@@ -333,8 +359,6 @@ class WorkerPool:
         self._tell(f"a worker is lost: {cause}")
         if all(each.is_lost or each.handle is None for each in self._places):
             self._break(cause)
-            if then is not None and not then.done():
-                then.set_exception(cause)
 
     def _reopen(self, first: Future[None]) -> None:
         self._purpose += 1
@@ -346,8 +370,20 @@ class WorkerPool:
     def _break(self, error: EmbedlibError) -> None:
         self._broken = self._broken or error
         in_work = [task for place in self._places for task in place.tasks]
-        for task in (*self._waiting, *self._suspects, *in_work):
+        futures = [task.future for task in (*self._waiting, *self._suspects, *in_work)]
+        futures += [place.then for place in self._places if place.then is not None]
+        for future in futures:
             with suppress(InvalidStateError):  # it is done, or cancelled at this moment
-                task.future.set_exception(self._broken)
-        self._waiting.clear()
-        self._suspects.clear()
+                future.set_exception(self._broken)
+        for tasks in (self._waiting, self._suspects, *(place.tasks for place in self._places)):
+            tasks.clear()
+
+
+def _check_connected() -> None:
+    """Refuse to ask Ray, which would start a cluster of its own if there is no connection.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not ray.is_initialized():
+        raise ConfigError(_ENDED)

@@ -25,10 +25,10 @@ class Call:
 
     method: str
     path: str
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-    client: tuple[str, int] | None
+    query: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+    client: tuple[str, int] | None = None
 
 
 @dataclass(kw_only=True)

@@ -59,7 +59,17 @@ def expect_rows(url: str, model: str, num_rows: int = NUM) -> None:
 
 @pytest.mark.parametrize("scheme", ["jsonl", "npy"])
 def test_files_keep_what_a_replaceable_sink_promises(scheme: str, tmp_path: Path) -> None:
-    check_replaceable(lambda: open_sink(f"{scheme}:{tmp_path / 'a'}"))
+    are_open: set[Any] = set()
+
+    def make() -> Any:
+        sink: Any = open_sink(f"{scheme}:{tmp_path / 'a'}")
+        close = sink.close
+        sink.close = lambda: (are_open.discard(sink), close())
+        are_open.add(sink)
+        return sink
+
+    check_replaceable(make)
+    assert not are_open
 
 
 def test_a_model_is_changed_while_searches_go_on(url: str) -> None:

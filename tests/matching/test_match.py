@@ -209,6 +209,16 @@ def test_rows_of_other_texts(embedder: Embedder) -> None:
         assert hint.startswith("the vectors are those of other rows")
 
 
+def test_a_blank_text_whose_vector_differs(embedder: Embedder) -> None:
+    texts = (*TEXTS, " " * 400)
+    vectors = embedder.encode(texts, prompt="")
+    vectors[-1] = turned(vectors[-1:], 0.5)
+    result = match(
+        embedder, Theirs(texts, vectors), Prompt.literal(""), normalizes=False, gate=Gate()
+    )
+    assert result.hint.startswith("12 of 13 texts are the same; these are not: '   ")
+
+
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -243,6 +253,8 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"text": "a"}], "'embedding' is None; a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": ["1"]}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": []}], "a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": [10**400]}], "line 1 of .* that is too large"),
+        ("a.jsonl", [{"text": "a", "embedding": [1e300]}], "with NaN or infinity"),
         (
             "a.jsonl",
             [{"text": "a", "embedding": [1.0]}, {"text": "a", "embedding": [1.0, 2]}],
@@ -358,6 +370,7 @@ def test_protocols() -> None:
         ((401, {"error": "no secret for you\n"}), 'answers 401: {"error": "no [*]{3} for you'),
         ((302, {}), "answers 302"),
         ((200, b"x"), "does not answer with JSON"),
+        ((200, b"[" * 100_000), "does not answer with JSON"),
         ((200, {"data": "no"}), "does not answer as OpenAI's embeddings"),
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
         ((200, {"data": []}), "made 0 vectors of 1 texts"),

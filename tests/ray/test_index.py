@@ -215,6 +215,29 @@ def test_one_load_of_a_destination_at_a_time(workers: Workers, postgres: str) ->
             workers.load(url, second())
 
 
+def test_a_load_that_would_turn_the_workers_of_another_one_is_refused(
+    workers: Workers, postgres: str
+) -> None:
+    def second(url: str) -> Any:
+        yield from documents(900)
+        with pytest.raises(ConfigError, match="write to one destination at a time, and another"):
+            workers.load(url, documents(5))
+
+    tables = [f"{postgres}&table=of_{number}" for number in range(2)]
+    workers.load(tables[0], second(tables[1]))
+    store = FakeStore()
+
+    def third() -> Any:
+        yield from second(tables[1])
+        workers.load(FakeSink(store), documents(5))  # what this process writes is in nobody's way
+
+    workers.load(FakeSink(FakeStore()), third())
+    assert len(store.rows) == 5
+    workers.load(tables[1], documents(5))
+    assert len(stored(postgres, "of_0")) == 900
+    assert len(stored(postgres, "of_1")) == 5
+
+
 def test_the_model_of_another_load_is_refused(workers: Workers) -> None:
     store = FakeStore()
     with fake_embedder(truncate_dim=3) as embedder:
@@ -336,11 +359,11 @@ def test_a_folder_is_refused_if_the_cluster_has_other_machines(
 def test_a_worker_that_does_not_reach_the_database_is_named(
     workers: Workers, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share = SharedSink.begin
+    begin = SharedSink.begin
 
     def far(self: Any, target: Any, tell: Any) -> None:
-        share(self, target, tell)
-        self._share("postgresql://127.0.0.1:1/none?table=t", target)
+        begin(self, target, tell)
+        self.url = "postgresql://127.0.0.1:1/none?table=t"
 
     monkeypatch.setattr(SharedSink, "begin", far)
     with pytest.raises(SinkError, match=r"127\.0\.0\.1.*\(worker on "):

@@ -1,27 +1,43 @@
-"""Which worker takes a call again that failed; workers are no processes here."""
+"""What becomes of calls that fail, or whose cluster ends; workers are no processes here."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from ray.exceptions import ActorDiedError
 
-from embedlib.errors import SinkError
+from embedlib.errors import ConfigError, EmbedlibError, SinkError
+from embedlib_ray import pool as pool_module
+from embedlib_ray.embedder import _joined
 from embedlib_ray.pool import ATTEMPTS, WorkerPool
 from embedlib_ray.worker import Counts
 
 SECONDS = 30.0
+COUNTS = Counts(worker="", num_texts=0, num_tokens=0, num_truncated=0)
+
+
+@pytest.fixture(autouse=True)
+def ray() -> Iterator[Any]:
+    """Ray's own functions: this program is connected to a cluster."""
+    found = SimpleNamespace(kill=Mock(), is_initialized=Mock(return_value=True), get=Mock())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_module, "ray", found)
+        yield found
 
 
 def reference(result: object) -> Any:
-    """What Ray returns of a call that has ended."""
-    future: Future[object] = Future()
+    """What Ray returns of a call that has ended, or that ends with a future."""
+    future: Future[object] = result if isinstance(result, Future) else Future()
     if isinstance(result, Exception):
         future.set_exception(result)
-    else:
+    elif future is not result:
         future.set_result(result)
     return SimpleNamespace(future=lambda: future)
 
@@ -29,27 +45,42 @@ def reference(result: object) -> Any:
 def worker(name: str, result: object) -> Any:
     """A worker whose calls all end alike."""
     counts = Counts(worker=name, num_texts=0, num_tokens=0, num_truncated=0)
-    answer = result if isinstance(result, Exception) else (result, counts)
+    answer = result if isinstance(result, Exception | Future) else (result, counts)
     return SimpleNamespace(load=Mock(remote=Mock(side_effect=lambda *_: reference(answer))))
 
 
-def make_pool(first: Any, *others: Any, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+def make_pool(first: Any, *others: Any, open_call: Any = lambda *_: reference(None)) -> WorkerPool:
     """Return a pool whose workers are all ready."""
-    monkeypatch.setattr("ray.kill", Mock())
     handles = iter(others)
-    pool = WorkerPool(
-        lambda _: (next(handles), ""), lambda _handle, _number: reference(None), Mock()
-    )
+    pool = WorkerPool(lambda _: (next(handles), ""), open_call, Mock())
     pool.grow(first, "", [1] * (1 + len(others)))
     while pool.num_ready <= len(others):
         pass
     return pool
 
 
-def test_a_shard_that_failed_is_given_to_another_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def error_of(call: Callable[[], object]) -> EmbedlibError:
+    """Return what a call raises, which may not wait forever."""
+    raised: list[EmbedlibError] = []
+
+    def run() -> None:
+        try:
+            call()
+        except EmbedlibError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "it waits forever"
+    [error] = raised
+    return error
+
+
+def test_a_shard_that_failed_is_given_to_another_worker() -> None:
     lost = worker("lost", SinkError("the database does not answer"))
     good = worker("good", "stored")
-    pool = make_pool(lost, good, monkeypatch=monkeypatch)
+    pool = make_pool(lost, good)
     try:
         results = [pool.submit("load", number).result(SECONDS) for number in range(20)]
     finally:
@@ -58,9 +89,9 @@ def test_a_shard_that_failed_is_given_to_another_worker(monkeypatch: pytest.Monk
     assert lost.load.remote.called
 
 
-def test_a_shard_that_all_workers_fail_with_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_all_workers_fail_with_is_given_up() -> None:
     workers = [worker(f"{number}", SinkError("it does not answer")) for number in range(2)]
-    pool = make_pool(*workers, monkeypatch=monkeypatch)
+    pool = make_pool(*workers)
     try:
         with pytest.raises(SinkError, match="it does not answer"):
             pool.submit("load", 1).result(SECONDS)
@@ -68,3 +99,92 @@ def test_a_shard_that_all_workers_fail_with_is_given_up(monkeypatch: pytest.Monk
         pool.close()
     assert sum(each.load.remote.call_count for each in workers) == ATTEMPTS
     assert all(each.load.remote.called for each in workers)
+
+
+def test_a_shard_of_a_load_that_was_cancelled_is_not_tried_in_the_next_one() -> None:
+    """The workers may write to another destination then."""
+    called, done = threading.Event(), Future[Any]()
+
+    def load(number: int) -> Any:
+        called.set()
+        return reference(done if number == 1 else ("stored", COUNTS))
+
+    remote = Mock(side_effect=load)
+    pool = make_pool(SimpleNamespace(load=Mock(remote=remote)))
+    try:
+        shard = pool.submit("load", 1)
+        assert called.wait(SECONDS)
+        shard.cancel()
+        pool.reopen()
+        done.set_exception(SinkError("its destination was closed"))
+        assert pool.submit("load", 2).result(SECONDS) == "stored"
+    finally:
+        pool.close()
+    assert [call.args for call in remote.call_args_list] == [(1,), (2,)]
+
+
+def test_without_a_connection_ray_is_asked_for_nothing(ray: Any) -> None:
+    pool = make_pool(worker("", "stored"))
+    ray.is_initialized.return_value = False
+    for call in (pool.reopen, lambda: pool.submit("load", 1), pool.close_sinks):
+        error = error_of(call)
+        assert isinstance(error, ConfigError)
+        assert str(error).startswith("the connection to the Ray cluster has ended; open other")
+    pool.close()
+    assert not ray.kill.called  # Ray would start a cluster to look for the worker
+
+
+def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK_SECONDS", 0.01)
+    never = worker("", Future())
+    pool = make_pool(never)
+    shard = pool.submit("load", 1)
+    while not never.load.remote.called:
+        pass
+    ray.is_initialized.return_value = False
+    with pytest.raises(ConfigError, match="connection to the Ray cluster has ended"):
+        shard.result(SECONDS)
+    pool.close()
+
+
+def test_a_load_whose_workers_cannot_be_asked_begins_never() -> None:
+    stale = Mock(side_effect=RuntimeError("the actor is of another cluster"))
+    pool = make_pool(worker("", "stored"), open_call=stale)
+    for _ in range(2):
+        assert str(error_of(pool.reopen)) == (
+            "the Ray cluster does not work: the actor is of another cluster"
+        )
+    pool.close()
+
+
+def test_a_shard_whose_worker_died_is_failed_if_no_other_one_can_be_started() -> None:
+    dead = worker("", ActorDiedError())
+    pool = make_pool(dead, open_call=Mock(side_effect=RuntimeError("the cluster has ended")))
+    with pytest.raises(EmbedlibError, match="does not work: the cluster has ended"):
+        pool.submit("load", 1).result(SECONDS)
+    pool.close()
+
+
+def test_a_worker_has_room_again_after_calls_that_could_not_be_made() -> None:
+    remote = Mock(side_effect=RuntimeError("no memory"))
+    pool = make_pool(SimpleNamespace(load=Mock(remote=remote)))
+    try:
+        for _ in range(2):
+            with pytest.raises(EmbedlibError, match="does not work: no memory"):
+                pool.submit("load", 1).result(SECONDS)
+            pool.reopen()
+        remote.side_effect = lambda _: reference(("stored", COUNTS))
+        assert pool.submit("load", 1).result(SECONDS) == "stored"
+    finally:
+        pool.close()
+
+
+def test_vectors_that_do_not_go_together_are_an_error() -> None:
+    parts = [Future[Any](), Future[Any]()]
+    joined = _joined(parts, 3)
+    for part, dim in zip(parts, (3, 4), strict=True):
+        part.set_result(np.zeros((2, dim), np.float32))
+    with pytest.raises(EmbedlibError, match="a worker failed: ValueError: "):
+        joined.result(SECONDS)

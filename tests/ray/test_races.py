@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,13 @@ from embedlib_ray.pool import WorkerPool
 from embedlib_ray.replica import Call, Held, ModelReplica, SharedReplica
 
 SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def connected() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.is_initialized", lambda: True)
+        yield
 
 
 def make_pool() -> WorkerPool:
@@ -72,7 +80,7 @@ def test_a_model_is_closed_when_its_last_request_is_answered() -> None:
         replica = SharedReplica({}, Config(), ServeOptions())
         forget = Mock()
         held = Held(loaded, forget)
-        call = Call(method="GET", path="/", query=b"", headers=[], body=b"", client=None)
+        call = Call(method="GET", path="/")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(replica, "load", AsyncMock(return_value=held))
             asked = [asyncio.create_task(replica.answer(call, "m")) for _ in range(3)]

@@ -42,6 +42,7 @@ JINA_CODE: Final[Json] = JINA_BERT | {
 
 ALIBI_ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
     {
+        # Like jina-embeddings-v2-base-en, with a number of heads that is no power of two.
         "jina_bert": TinyVariant(
             tokenizer="bert",
             config=JINA_BERT,

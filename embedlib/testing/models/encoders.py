@@ -85,7 +85,7 @@ T5: Final[Json] = {
     "pad_token_id": 0,
     "decoder_start_token_id": 0,
 }
-# Like jina-embeddings-v2-base-en, with a number of heads that is no power of two.
+
 ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
     {
         "bert": TinyVariant(

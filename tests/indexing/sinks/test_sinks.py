@@ -13,11 +13,26 @@ from embedlib.testing import FakeSink, FakeStore, check_sink
 
 
 def test_the_fake_keeps_what_every_sink_promises() -> None:
-    store = FakeStore()
-    check_sink(lambda: FakeSink(store))
+    store, made = FakeStore(), list[Closable]()
+    check_sink(lambda: Closable(store, made))
+    assert all(sink.is_closed for sink in made)
 
 
-class Broken(FakeSink):
+class Closable(FakeSink):
+    """A sink that tells whether it was closed."""
+
+    is_closed = False
+
+    def __init__(self, store: FakeStore, made: list[Closable]) -> None:
+        super().__init__(store)
+        made.append(self)
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+class Broken(Closable):
     """A sink with one fault, named by `fault`."""
 
     fault = ""
@@ -69,9 +84,10 @@ class Broken(FakeSink):
 )
 def test_check_sink_sees_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broken, "fault", fault)
-    store = FakeStore()
+    store, made = FakeStore(), list[Closable]()
     with pytest.raises(AssertionError):
-        check_sink(lambda: Broken(store))
+        check_sink(lambda: Broken(store, made))
+    assert all(sink.is_closed for sink in made)
 
 
 @pytest.mark.parametrize(

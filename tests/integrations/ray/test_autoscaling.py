@@ -67,10 +67,8 @@ class Fleet:
         call = Call(
             method=method,
             path=path,
-            query=b"",
             headers=[(name.encode(), value.encode()) for name, value in headers.items()],
             body=b"" if body is None else json.dumps(body).encode(),
-            client=None,
         )
         return asyncio.run(answer(self.gateway, call))
 
@@ -121,9 +119,7 @@ def test_a_replica_answers_as_the_server_does_and_tells_its_work() -> None:
             await application.start()
             await application.loaded()
             body = json.dumps({"model": "m", "input": ["a", "b"]}).encode()
-            call = Call(
-                method="POST", path="/v1/embeddings", query=b"", headers=[], body=body, client=None
-            )
+            call = Call(method="POST", path="/v1/embeddings", body=body)
             loaded = Loaded(application)
             found = await answer(application, call)
             look = loaded.look()

@@ -116,7 +116,11 @@ def test_an_id_of_an_earlier_part_is_refused() -> None:
             rows_of([Document(id="a", text="two")], "f", seen)
 
 
-@pytest.mark.parametrize("value", [None, [0.5] * 5, "abc", 0.5, [0.5] * 5 + [float("nan")], [[1]]])
+@pytest.mark.parametrize(
+    "value",
+    [None, [0.5] * 5, "abc", 0.5, [0.5] * 5 + [float("nan")], [[1]], [10**400] * 6],
+    ids=lambda value: str(value)[:9],
+)
 def test_a_row_without_a_vector_of_the_model_is_refused_with_its_id(value: Any) -> None:
     rows = make_rows(COLUMNS.documents(make_table(3), 10))
     good = [0.5] * 6

@@ -13,17 +13,27 @@ from typing import Any
 import httpx
 import pytest
 
+from embedlib import Embedder
+from embedlib.models.spec import LateInteraction
 from embedlib.serve import ServeOptions, create_app, remote
-from embedlib.testing import fake_embedder
+from embedlib.testing import FakeEngine, fake_embedder, fake_spec
 from embedlib_ray import gateway as gateway_module
 from embedlib_ray.gateway import Gateway, lane_of
 from embedlib_ray.replica import Answer, Call, answer
 from tests.serve.conftest import Client, fake_classifier, fake_reranker
 
+
+def fake_late_embedder() -> Embedder:
+    late = LateInteraction(query_tokens=8, document_tokens=16, expansion=None)
+    spec = fake_spec(modules=(), late_interaction=late)
+    return fake_embedder(FakeEngine(is_per_token=True), spec)
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "emb": fake_embedder,
     "rank": fake_reranker,
     "cls": fake_classifier,
+    "late": fake_late_embedder,
 }
 KEY = {"authorization": "Bearer secret"}
 TEXTS = ["a cat", "the dog runs"]
@@ -123,6 +133,9 @@ POSTS: tuple[tuple[str, Any], ...] = (
     ("/embed_sparse", {"inputs": TEXTS}),
     ("/v2/embed", {"texts": TEXTS, "input_type": "search_query", "embedding_types": ["float"]}),
     ("/api/embed", {"input": TEXTS}),
+    ("/v1/multi-vector", {"input": TEXTS}),
+    ("/pooling", {"input": TEXTS}),
+    ("/pooling", {"input": TEXTS, "input_type": "query", "task": "token_embed"}),
     ("/", {"inputs": TEXTS}),
     ("/", RERANK),
     ("/vertex", {"instances": [{"inputs": "a"}, RERANK, {"inputs": "b", "model": "cls"}]}),
@@ -145,6 +158,16 @@ def test_a_request_is_answered_by_the_model_that_one_server_takes(
     sent = {**body, **named}
     found, expected = fleet.send("POST", path, sent), fleet.send_plain("POST", path, sent)
     assert comparable(found) == comparable(expected)
+
+
+def test_vectors_of_tokens_are_those_of_the_model_that_makes_them(fleet: Fleet) -> None:
+    for path, fields in (
+        ("/v1/multi-vector", {}),
+        ("/pooling", {"input_type": "query", "task": "token_embed"}),
+    ):
+        fleet.calls.clear()
+        assert fleet.send("POST", path, {"input": TEXTS, **fields}).status_code == 200
+        assert [name for name, _, call in fleet.calls if call.method == "POST"] == ["late"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +245,7 @@ def test_a_model_without_a_replica_is_not_ready_unless_the_fleet_sleeps(fleet: F
     fleet.dead = {"rank"}
     found = fleet.send("GET", "/ready")
     assert (found.status_code, found.json()["status"]) == (503, "not ready")
-    models = {"emb": "ready", "rank": "no replica for bulk answers", "cls": "ready"}
+    models = {**dict.fromkeys(MODELS, "ready"), "rank": "no replica for bulk answers"}
     assert found.json()["models"] == models
     listed = {each["id"]: each for each in fleet.send("GET", "/v1/models").json()["data"]}
     assert (listed["rank"]["state"], listed["emb"]["state"]) == ("loading", "ready")
