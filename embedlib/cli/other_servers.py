@@ -10,13 +10,9 @@ OTHER_SERVERS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("--auto-truncate", "--batch-size", "--bettertransformer", "--compile"),
-                *(
-                    "--convert",
-                    "--enforce-eager",
-                    "--hf-overrides",
-                ),
-                *("--max-client-batch-size", "--max-num-seqs", "--model-warmup", "--pooler-config"),
-                *("--pooling", "--pooling-method", "--runner", "--task", "--tokenization-workers"),
+                *("--convert", "--enforce-eager", "--hf-overrides", "--max-client-batch-size"),
+                *("--max-num-seqs", "--model-warmup", "--pooler-config", "--pooling"),
+                *("--pooling-method", "--runner", "--task", "--tokenization-workers"),
                 *("--trust-remote-code", "--url-prefix"),
             ),
             "leave it out",
