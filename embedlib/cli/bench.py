@@ -20,10 +20,10 @@ from embedlib.cli.options import (
     config_options,
     missing_model,
     model_setting,
-    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import without_passwords
 from embedlib.installing import install_line

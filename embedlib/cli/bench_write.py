@@ -9,8 +9,8 @@ import click
 
 from embedlib.bench.options import WriteOptions
 from embedlib.cli.json_output import check_json_path, json_option, show
-from embedlib.cli.options import refuse
 from embedlib.cli.progress import measuring
+from embedlib.cli.usage_errors import refuse
 
 _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 

@@ -16,11 +16,11 @@ from embedlib.cli.options import (
     ModelArgument,
     Share,
     config_options,
-    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.options import decorated, refuse
+from embedlib.cli.options import decorated
 from embedlib.cli.paths import FilePath
 from embedlib.cli.text_input import TEXT
+from embedlib.cli.usage_errors import refuse
 from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:

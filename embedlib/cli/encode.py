@@ -17,11 +17,11 @@ from embedlib.cli.options import (
     GroupedCommand,
     ModelArgument,
     config_options,
-    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal, tell_if_typed
 from embedlib.cli.text_input import TEXT, text_input_options
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError, count_of
 from embedlib.screens import Reading

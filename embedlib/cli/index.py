@@ -30,10 +30,10 @@ from embedlib.cli.options import (
     GroupedCommand,
     config_options,
     model_setting,
-    refuse,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
 

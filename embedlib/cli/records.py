@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from embedlib.cli.options import refuse
+from embedlib.cli.usage_errors import refuse
 from embedlib.errors import SourceError
 from embedlib.indexing.sources.file_bytes import (
     STDIN,

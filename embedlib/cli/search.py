@@ -13,10 +13,10 @@ from embedlib.cli.options import (
     MODEL_OPTIONS,
     GroupedCommand,
     config_options,
-    refuse,
 )
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import TEXT, one_line
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import shown, visible, visible_line
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS

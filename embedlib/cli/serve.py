@@ -18,9 +18,9 @@ from embedlib.cli.options import (
     config_options,
     missing_model,
     model_setting,
-    refuse,
 )
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.installing import install_line

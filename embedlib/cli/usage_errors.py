@@ -50,6 +50,25 @@ def explain(error: click.UsageError, group: click.Context) -> click.UsageError:
     return error
 
 
+def refuse(why: str, *names: str) -> None:
+    """Refuse options of the command line that the running command would ignore.
+
+    Those that a variable sets are not refused: it may be meant for another run of the command.
+
+    Args:
+        why: what the message says behind the option.
+        *names: of the options' parameters.
+
+    Raises:
+        click.UsageError: one is given.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = str(option.name)
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{max(option.opts, key=len)} {why}")
+
+
 def _name_variable(error: click.BadParameter) -> None:
     """Let the error say which variable has the value, if it is none of the command line."""
     option = error.param
