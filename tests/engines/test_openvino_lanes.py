@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import stages
+from embedlib.engines.openvino import pages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
@@ -79,7 +80,8 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
     released: list[ov.CompiledModel] = []
     monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
     returned: list[int] = []
-    monkeypatch.setattr(stages, "return_freed", lambda: returned.append(len(released)))
+    monkeypatch.setattr(pages, "return_freed", lambda: returned.append(len(released)))
+    monkeypatch.setattr(pages, "_resident_bytes", lambda: 0)
     graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
@@ -150,6 +152,35 @@ def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
     assert gone.wait(WAIT_SECONDS)
     waiting.join()
     second.__exit__(None, None, None)
+
+
+def test_freed_memory_is_returned_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident, returned = [0], list[int]()
+    monkeypatch.setattr(pages, "_resident_bytes", lambda: resident[0])
+    monkeypatch.setattr(pages, "return_freed", lambda: returned.append(resident[0]))
+    freed, much = pages.FreedMemory(), pages.MAX_FREED_BYTES
+    for resident[0] in (much, much + 1, 2 * much, 2 * much + 2):
+        freed.bound()
+    assert returned == [much + 1, 2 * much + 2]
+
+
+@pytest.mark.parametrize(("group", "num_stages"), [(None, 24), (32, 8)])
+def test_float32_has_a_stage_for_each_layer(
+    group: int | None, num_stages: int, files: ModelFiles
+) -> None:
+    layout = Layout(threads=1, shares_lanes=True, is_large=True, activation_group=group)
+    encoder = replace(files.spec.encoder, num_layers=24)
+    assert layout.graph_options(ov.Core(), encoder, frozenset()).max_stages == num_stages
+    whole = layout.graph_options(ov.Core(), encoder, frozenset(), is_whole=True)
+    assert whole.max_stages == 1
+
+
+def test_a_bulk_batch_waits_before_its_first_stage_for_a_query(files: ModelFiles) -> None:
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
+    core, waits = ov.Core(), list[str]()
+    request = Request([core.compile_model(graph, "CPU") for graph in graphs])
+    infer_batch(request, make_batch(IDS), {}, before=lambda: waits.append("stage"))
+    assert waits == ["stage", "stage"]
 
 
 def test_lanes_tell_when_a_query_meets_bulk() -> None:

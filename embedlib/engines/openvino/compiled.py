@@ -97,14 +97,14 @@ class CompiledModels:
         return self._requests[number]
 
     def compute(
-        self, request: Request, batch: Batch, between: Callable[[], object] = lambda: None
+        self, request: Request, batch: Batch, before: Callable[[], object] = lambda: None
     ) -> NDArray[np.float32]:
         """Return float32[B, D], or float32[T, D] of every token.
 
         Args:
             request: computes no other batch at the same time.
             batch: the sequences.
-            between: called between two stages of the graph.
+            before: called before each stage of the graph, if there are several.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit into memory.
@@ -116,7 +116,7 @@ class CompiledModels:
         min_rows = self._padding.rows(batch, use.num_before)
         try:
             with letting_go(self._files_to_pack(batch)):
-                output = infer_batch(request, batch, use.arrays, min_rows, between)
+                output = infer_batch(request, batch, use.arrays, min_rows, before)
         except (RuntimeError, MemoryError) as error:
             if is_of_handler(error):
                 raise

@@ -40,7 +40,6 @@ from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.model_cache import ModelCache
-from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError, EngineUnavailableError
 from embedlib.models.spec import ModelSpec
@@ -154,9 +153,8 @@ def _load(
     """Return the compiled models: one for each of the layout's settings."""
     core = loaded_core()
     is_whole = cache is not None and cache.file is None
-    options = layout.graph_options(
-        core, spec.encoder, Machine().cpu_features(), max_stages=1 if is_whole else MAX_STAGES
-    )
+    features = Machine().cpu_features()
+    options = layout.graph_options(core, spec.encoder, features, is_whole=is_whole)
     return load_models(
         core,
         spec,

@@ -16,7 +16,7 @@ def infer_batch(
     batch: Batch,
     prefix: Mapping[str, NDArray[np.generic]],
     min_rows: int = 1,
-    between: Callable[[], object] = lambda: None,
+    before: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float32]:
     """Compute a batch and return float32[B, D] or float32[B, L, D], a view of the request's memory.
 
@@ -25,7 +25,7 @@ def infer_batch(
         batch: is padded on the right.
         prefix: the inputs of a prefix by name; a graph that takes none does not read them.
         min_rows: pad to so many tokens.
-        between: called between two stages of the graph.
+        before: called before each stage of the graph, if there are several.
 
     Raises:
         RuntimeError: it failed.
@@ -40,7 +40,7 @@ def infer_batch(
         "num_attended": batch.seq_lens if batch.num_attended is None else batch.num_attended,
         **prefix,
     }
-    request.infer(arrays, between)  # `arrays` live until the end of this function
+    request.infer(arrays, before)  # `arrays` live until the end of this function
     return request.vectors
 
 

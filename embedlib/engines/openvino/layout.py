@@ -14,6 +14,7 @@ from embedlib.engines.openvino.memory import best_batch_tokens
 from embedlib.engines.openvino.mlp_sizes import num_mlp_parts
 from embedlib.engines.openvino.number_types import multiplies_tiles
 from embedlib.engines.openvino.padding import MIN_ROWS, Padding
+from embedlib.engines.openvino.stage_sizes import max_stages
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
 from embedlib.models.compiled.int8 import INT8_GROUPS
@@ -184,7 +185,12 @@ class Layout:
         return "mlas" if is_float32 and has_avx2_alone(cpu_features) else "any"
 
     def graph_options(
-        self, core: ov.Core, encoder: Encoder, cpu_features: frozenset[str], *, max_stages: int
+        self,
+        core: ov.Core,
+        encoder: Encoder,
+        cpu_features: frozenset[str],
+        *,
+        is_whole: bool = False,
     ) -> GraphOptions:
         """Return how the graph is built on this CPU.
 
@@ -192,13 +198,15 @@ class Layout:
             core: OpenVINO's, with its CPU plugin loaded.
             encoder: of the model.
             cpu_features: of this CPU, as `Machine` has them.
-            max_stages: of a graph that the lanes share.
+            is_whole: whether it is not cut into stages, also where the lanes share it.
         """
+        is_float32 = self.precision == "float32" and self.activation_group is None
+        is_cut = self.shares_lanes and not is_whole
         has_tiles = multiplies_tiles(self.precision, cpu_features)
         mlp_parts = num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
         return GraphOptions(
             multiplier=self.multiplier(core, cpu_features),
-            max_stages=max_stages if self.shares_lanes else 1,
+            max_stages=max_stages(encoder.num_layers, is_float32=is_float32) if is_cut else 1,
             is_bf16=self.precision == "bf16",
             has_narrow_residual=has_tiles,
             mlp_parts=mlp_parts if has_tiles else 1,

@@ -30,9 +30,9 @@ from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.number_types import multiplies_tiles, number_type
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import (
-    MAX_STAGES,
     MAX_TOGETHER_TOKENS,
     MIN_TRIMMED_ROWS,
+    max_stages,
 )
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
@@ -170,7 +170,7 @@ def memory_needs(
     batch_tokens = config.max_batch_tokens or best_batch_tokens(numbers)
     longest = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, max(batch_tokens, longest), longest, is_bf16=is_bf16)
-    num_stages = min(MAX_STAGES, encoder.num_layers)
+    num_stages = max_stages(encoder.num_layers, is_float32=precision.name == "float32")
     # A kept graph of float32 weights packs those of a stage before its pages are let go.
     # Packing float32 in two bytes reads twice as many pages as it writes.
     read = 2 if precision.name == "bf16" and not is_narrow else 1

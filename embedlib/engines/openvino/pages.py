@@ -22,6 +22,8 @@ _T = TypeVar("_T")
 
 LOOK_SECONDS: Final = 0.02
 """Between two times that pages are let go; from memory, some 60 MiB are read meanwhile."""
+MAX_FREED_BYTES: Final = 48 << 20
+"""To return less takes more time. Source: docs/measurements/memory.md, a stage for each layer."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,33 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+class FreedMemory:
+    """Bounds what of the memory that the library has freed stays with this process."""
+
+    def __init__(self) -> None:
+        self._resident = _resident_bytes()
+        """What this process had in memory when freed memory was last returned."""
+
+    def bound(self) -> None:
+        """Return freed memory to the system if this process has grown by more than the bound."""
+        if _resident_bytes() > self._resident + MAX_FREED_BYTES:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Return freed memory to the system."""
+        return_freed()
+        self._resident = _resident_bytes()
+
+
+def _resident_bytes() -> int:
+    """Return what this process has in memory; 0 where the system does not tell."""
+    try:
+        # Source: proc_pid_statm(5): the size, then what is resident, in pages.
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 def mapped_by(

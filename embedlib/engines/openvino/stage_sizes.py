@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_STAGES: Final = 8
-"""A query waits for one of them at most. So a batch of eight times as many tokens as a query costs
-it about as much as another query; more stages gain little and have threads of their own."""
+MAX_LOWER_STAGES: Final = 8
+"""In a lower precision than float32: a lone query is sooner there, and a stage takes it as long.
+Source: docs/measurements/queries-beside-bulk.md, a stage for each layer."""
 MIN_TRIMMED_ROWS: Final = 256
 """Tokens of a batch from which on a stage lets go of its memory, and the last one returns it to the
 system. To return it behind each stage takes a tenth to a third of a batch's time, never to return
@@ -15,3 +15,8 @@ shared model."""
 MAX_TOGETHER_TOKENS: Final = 1 << 15
 """Of batches that a `LayerwiseEngine` computes together: it keeps a row of each token, 512 MiB at
 7 billion weights. All built-in texts of `fidelity` fit."""
+
+
+def max_stages(num_layers: int, *, is_float32: bool) -> int:
+    """Return into how many stages a graph is cut; a query waits for one of them at most."""
+    return num_layers if is_float32 else min(MAX_LOWER_STAGES, num_layers)

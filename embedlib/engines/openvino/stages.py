@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.pages import return_freed
+from embedlib.engines.openvino.pages import FreedMemory
 from embedlib.engines.openvino.stage_sizes import MIN_TRIMMED_ROWS
 
 Stages = Sequence[ov.CompiledModel]
@@ -65,24 +65,27 @@ class Request:
         """What they were set to; not held, so that a prefix that is no longer kept is freed."""
         self._between: list[ov.Tensor] = []
         """The outputs of the stages but the last, by turns."""
+        self._freed = FreedMemory()
 
     def begin(self) -> None:
         """Begin with another batch: only what is cancelled from now on is meant for it."""
         self._is_cancelled = False
 
     def infer(
-        self, arrays: Mapping[str, NDArray[Any]], between: Callable[[], object] = lambda: None
+        self, arrays: Mapping[str, NDArray[Any]], before: Callable[[], object] = lambda: None
     ) -> None:
         """Compute a batch.
 
         Each stage lets go of the memory of its layers for the next one, which would take some of
-        its own. What a short batch takes is kept: to touch it for the first time costs a lone query
-        some hundredths.
+        its own. The last one returns it to the system, and so does one behind which it has become
+        too much: glibc may find no place for a stage among the pieces that others have freed. What
+        a short batch takes is kept: to touch it for the first time costs a lone query some
+        hundredths.
 
         Args:
             arrays: the inputs by name; those that are not int32 are read in place. `HIDDEN` is
                 among them if the stages are not all of the graph.
-            between: called between two stages.
+            before: called before each stage, if there are several.
 
         Raises:
             RuntimeError: it failed, or was cancelled.
@@ -99,18 +102,19 @@ class Request:
             for tensor in self._between:
                 tensor.shape = [num_seqs, length, tensor.shape[2]]
             for number, (stage, request, _) in enumerate(self._stages):
-                if number:
-                    between()
+                if last:
+                    before()
                 if self._is_cancelled:
                     raise RuntimeError("the batch was cancelled")
                 self._set_given(number, arrays)
                 request.infer(share_outputs=True)  # or results would be copied
                 if lets_go:
                     _release(stage)
+                    self._freed.bound()
         finally:
             if lets_go:  # also where memory ran out: half of the batch comes next
                 self._set_between()
-                return_freed()
+                self._freed.give_back()
         self._is_set = True
 
     def _set_all(self) -> None:
