@@ -121,8 +121,16 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="session")
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache folder for compiled engines: each tiny model is compiled once per run."""
-    return tmp_path_factory.mktemp("engines")
+    """Return a cache folder for compiled engines: each tiny model is compiled once per run.
+
+    What OpenVINO compiles is shared by the workers of pytest-xdist, each of which has a session.
+    """
+    folder = tmp_path_factory.mktemp("engines")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = tmp_path_factory.getbasetemp().parent / "openvino"
+        shared.mkdir(exist_ok=True)
+        (folder / "openvino").symlink_to(shared)
+    return folder
 
 
 @pytest.fixture

@@ -44,10 +44,9 @@ def folder(tiny_folder: Callable[[str], Path]) -> Path:
 
 
 def test_it_passes_and_is_remembered(
-    run: Run, folder: Path, texts: Path, hundred: Path, tmp_path: Path
+    run: Run, folder: Path, texts: Path, hundred: Path, new_cache: Path
 ) -> None:
-    cache = tmp_path / "cache"
-    arguments = ["verify", folder, "--texts", hundred, "--engine-cache-dir", cache]
+    arguments = ["verify", folder, "--texts", hundred, "--engine-cache-dir", new_cache]
     arguments += ["--max-seq-tokens", 20, "--precision", "int8"]
     gate = ["--gate-mean", 0.9, "--gate-p1", 0.9]
     done = run(*arguments, *gate)
@@ -57,15 +56,15 @@ def test_it_passes_and_is_remembered(
     assert "texts          100, truncated to 20 tokens\n" in done.stdout
     assert "gate           passed: mean 0.9, p1 0.9\n" in done.stdout
     assert "'a cat " in done.stdout
-    [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
+    [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=new_cache))
     assert version.report is not None
     assert (version.report.num_texts, version.report.max_seq_tokens) == (100, 20)
     assert f"mean cosine    {version.report.mean:.5f}\n" in done.stdout
 
     few_texts = ["--texts", texts, "--precision", "int8"]
-    few = run("verify", folder, *few_texts, "--engine-cache-dir", cache, *gate)
+    few = run("verify", folder, *few_texts, "--engine-cache-dir", new_cache, *gate)
     assert "texts          5, truncated to 24 tokens; fewer than 100: not stored\n" in few.stdout
-    [again] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
+    [again] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=new_cache))
     assert again.report == version.report
 
     failed = run(*arguments, "--gate-mean", 1, "--json")
@@ -140,9 +139,9 @@ def test_an_engine_directory_is_not_what_is_measured_or_compiled(
     assert done.stderr == told
 
 
-def test_a_picture(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
+def test_a_picture(run: Run, folder: Path, texts: Path, new_cache: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
-    arguments = ["verify", folder, "--texts", texts, "--engine-cache-dir", tmp_path / "cache"]
+    arguments = ["verify", folder, "--texts", texts, "--engine-cache-dir", new_cache]
     arguments += ["--gate-mean", 0.9, "--gate-p1", 0.9]
     path = tmp_path / "cosines.png"
     done = run(*arguments, "--plot", path)
@@ -212,10 +211,9 @@ def test_it_says_what_auto_does_not_go_by() -> None:
 
 
 def test_compile_to_a_fidelity(
-    run: Run, folder: Path, texts: Path, hundred: Path, tmp_path: Path
+    run: Run, folder: Path, texts: Path, hundred: Path, new_cache: Path
 ) -> None:
-    cache = tmp_path / "cache"
-    arguments = ["compile", folder, "--engine-cache-dir", cache, "--texts"]
+    arguments = ["compile", folder, "--engine-cache-dir", new_cache, "--texts"]
     few = run(*arguments, texts, "--precision", "int8", "--fidelity", 0.9)
     assert few.exit_code == 1
     assert few.stderr == "Error: texts has 5 texts; choosing layers needs 100 or more\n"
@@ -224,7 +222,7 @@ def test_compile_to_a_fidelity(
     assert done.exit_code == 0, done.output
     assert "precision      int8\n" in done.stdout
     assert "mean cosine    0.9" in done.stdout
-    [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
+    [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=new_cache))
     assert version.report is not None
     assert version.report.num_texts == 100
     assert version.report.max_seq_tokens == 24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from embedlib.config import Config
+from embedlib.engines.base import Batch
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import mlp_sizes
@@ -23,7 +26,7 @@ from embedlib.engines.openvino.mlp_sizes import COLUMNS_STEP, copied_bytes, num_
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.models.encoder_parts import Experts
 from embedlib.models.reading.files import ModelFiles, read_model_files
-from embedlib.models.spec import Pooling
+from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.testing import fake_spec, make_batch, write_tiny_model
@@ -44,20 +47,26 @@ def as_bf16(numbers: Any) -> Any:
     return (bfloat16_bits(numbers).astype(np.uint32) << 16).view(np.float32)
 
 
+@cache
+def whole(name: str) -> tuple[ModelSpec, dict[str, Any], Batch, NDArray[np.float32]]:
+    """Return a case's spec, weights, a batch and its vectors; computed once for all its tests."""
+    encoder, pooling, _ = CASES[name]
+    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(pooling,), embedding_dim=HIDDEN)
+    dice = np.random.default_rng(0)
+    weights = weights_of(spec, dice)
+    for role in weights:  # which the copies of parts are rounded to
+        weights[role] = as_bf16(weights[role]) if role.endswith("down.weight") else weights[role]
+    batch = make_batch([dice.integers(0, encoder.vocab_size, n, np.int32) for n in (9, 2, 17)])
+    return spec, weights, batch, computed(OpenVINOEngine(spec, weights, Layout(threads=1)), batch)
+
+
 @pytest.mark.parametrize("is_in_stages", [False, True], ids=["a model a lane", "in stages"])
 @pytest.mark.parametrize("num_parts", [2, 3])
 @pytest.mark.parametrize("name", FLOATS)
 def test_parts_add_up(
     name: str, num_parts: int, is_in_stages: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, pooling, _ = CASES[name]
-    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(pooling,), embedding_dim=HIDDEN)
-    dice = np.random.default_rng(0)
-    weights = weights_of(spec, dice)
-    for role in weights:  # which the copies are rounded to
-        weights[role] = as_bf16(weights[role]) if role.endswith("down.weight") else weights[role]
-    batch = make_batch([dice.integers(0, encoder.vocab_size, n, np.int32) for n in (9, 2, 17)])
-    right = computed(OpenVINOEngine(spec, weights, Layout(threads=1)), batch)
+    spec, weights, batch, right = whole(name)
     max_stages = 8 if is_in_stages else 1
     monkeypatch.setattr(mlp_sizes, "COLUMNS_STEP", 8)
     use(monkeypatch, mlp_parts=num_parts, max_stages=max_stages)
@@ -71,17 +80,12 @@ def test_parts_add_up(
 def test_a_residual_stream_in_bf16(
     name: str, max_stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, pooling, _ = CASES[name]
-    spec = replace(fake_spec(MAX_TOKENS), encoder=encoder, modules=(pooling,), embedding_dim=HIDDEN)
-    dice = np.random.default_rng(0)
-    weights = weights_of(spec, dice)
-    batch = make_batch([dice.integers(0, encoder.vocab_size, n, np.int32) for n in (9, 2, 17)])
-    right = computed(OpenVINOEngine(spec, weights, Layout(threads=1)), batch)
+    spec, weights, batch, right = whole(name)
     use(monkeypatch, has_narrow_residual=True, max_stages=max_stages)
     layout = Layout(threads=1, shares_lanes=max_stages > 1)
     found = computed(OpenVINOEngine(spec, weights, layout), batch)
     # Here the library computes in float32: what goes from stage to stage is rounded, if it is cut.
-    is_cut = max_stages > 1 and encoder.num_layers > 1
+    is_cut = max_stages > 1 and spec.encoder.num_layers > 1
     assert relative_errors(found, right).max() <= (0.02 if is_cut else 2e-5)
 
 

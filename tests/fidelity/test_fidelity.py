@@ -69,8 +69,8 @@ def floats(*rows: list[float]) -> NDArray[np.float32]:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+def config(new_cache: Path) -> Config:
+    return Config(engine_cache_dir=new_cache, threads=2)
 
 
 # --- figures --------------------------------------------------------------------------------------

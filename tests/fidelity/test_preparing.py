@@ -59,8 +59,8 @@ def task_in(cache: Path, folder: Path) -> Task:
 
 
 @pytest.fixture
-def task(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Task:
-    return task_in(tmp_path, tiny_folder("bert"))
+def task(tiny_folder: Callable[[str], Path], new_cache: Path) -> Task:
+    return task_in(new_cache, tiny_folder("bert"))
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +204,11 @@ def test_a_reranker_is_measured_by_its_scores(
 
 @pytest.fixture
 def failed(
-    task: Task, measured_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, measured_cache: Path, new_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Task:
     """The task, which was done and whose precision has failed the gate."""
-    shutil.copytree(measured_cache, tmp_path, dirs_exist_ok=True)
+    is_shared = shutil.ignore_patterns("openvino")
+    shutil.copytree(measured_cache, new_cache, dirs_exist_ok=True, ignore=is_shared)
     monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
     return task
 
@@ -586,12 +587,12 @@ def test_it_ends_with_its_input() -> None:
 
 
 def test_when_it_ends_with_its_program_it_died_of_nothing(
-    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = tmp_path / "openvino" / "key" / "trying"
     mark.parent.mkdir(parents=True)
     mark.write_text(str(os.getpid()))
     left: list[tuple[int, bool]] = []
     monkeypatch.setattr(os, "_exit", lambda status: left.append((status, mark.exists())))
-    end_untried(task, 1)
+    end_untried(task_in(tmp_path, tmp_path), 1)
     assert left == [(1, False)]

@@ -42,8 +42,8 @@ TEXTS = FidelityTexts(("a cat", "who ran", "two"), DOCUMENTS)
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+def config(new_cache: Path) -> Config:
+    return Config(engine_cache_dir=new_cache, threads=2)
 
 
 def compile(*arguments: object) -> None:
@@ -60,7 +60,7 @@ def test_a_reranker_in_int8(
     assert verify_engine_folder(out).precision == "int8"
     scores = {}
     for name, precision in ((folder, "float32"), (folder, "int8"), (out, "auto")):
-        with Reranker(name, config=Config(engine_cache_dir=tmp_path, precision=precision)) as model:
+        with Reranker(name, config=replace(config, precision=precision)) as model:
             scores[name, precision] = model.predict(PAIRS, raw_scores=True)
     right, fresh, stored = scores.values()
     np.testing.assert_array_equal(fresh, stored)
@@ -71,15 +71,13 @@ def test_a_reranker_in_int8(
 
 @pytest.mark.parametrize("variant", ["qwen2-classifier", "bert-classifier"])
 def test_a_classifier_in_int8(
-    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+    variant: str, tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
 ) -> None:
     folder, out = tiny_folder(variant), tmp_path / "out"
     compile(folder, "--precision", "int8", "--out", out)
     scores = {}
     for name, precision in ((folder, "float32"), (folder, "int8"), (out, "auto")):
-        with Classifier(
-            name, config=Config(engine_cache_dir=tmp_path, precision=precision)
-        ) as model:
+        with Classifier(name, config=replace(config, precision=precision)) as model:
             scores[name, precision] = model.predict_scores(DOCUMENTS, raw_scores=True)
     right, fresh, stored = scores.values()
     np.testing.assert_array_equal(fresh, stored)
@@ -167,9 +165,9 @@ def test_the_rows_of_a_reward_model(config: Config, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["bert-reranker", "bert-classifier"])
 def test_verify_measures_scores(
-    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+    variant: str, tiny_folder: Callable[[str], Path], new_cache: Path
 ) -> None:
-    config = Config(engine_cache_dir=tmp_path, threads=2, precision="int8")
+    config = Config(engine_cache_dir=new_cache, threads=2, precision="int8")
     texts = FidelityTexts(("a cat", "who ran") * 25, DOCUMENTS * 5)
     report = verify(tiny_folder(variant), texts=texts, config=config).report
     assert report.num_texts == 100

@@ -65,8 +65,8 @@ NO_GPU = fake_machine(packages=CUDA)
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+def config(new_cache: Path) -> Config:
+    return Config(engine_cache_dir=new_cache, threads=2)
 
 
 @pytest.fixture

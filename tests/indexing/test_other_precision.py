@@ -39,8 +39,8 @@ def folder(tiny_folder: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture
-def caches(tmp_path: Path) -> Path:
-    return tmp_path / "engines"
+def caches(new_cache: Path) -> Path:
+    return new_cache
 
 
 @pytest.fixture

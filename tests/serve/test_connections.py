@@ -186,7 +186,17 @@ def test_an_offer_of_another_protocol_is_ignored(
             assert b"200 OK" in answer
             assert b'"embedding"' in answer
             assert b"200 OK" in await connection.send(get)
-        many = await connection.send((post + OFFER + framed) * 1000)
+        assert not connection.transport.close.called
+
+    converse(conversation)
+
+
+@pytest.mark.parametrize("framed", [LENGTH, CHUNKS])
+def test_many_offers_at_once_are_ignored(converse: Converse, framed: bytes) -> None:
+    request = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + OFFER + framed
+
+    async def conversation(connection: Connection) -> None:
+        many = await connection.send(request * 1000)
         assert many.count(b"200 OK") == 1000
         assert not connection.transport.close.called
 
