@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.cuda.capability import ADA_FP8_TORCH, first_two, is_fp8_wrong
+from embedlib.engines.cuda.capability import (
+    ADA_FP8_TORCH,
+    check_visible,
+    first_two,
+    is_fp8_wrong,
+)
 from embedlib.engines.cuda.limits import (
     LEAST_BATCH_TOKENS,
     batch_room,
@@ -114,13 +119,12 @@ def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
         EngineUnavailableError: torch sees other GPUs or none, or Triton cannot compile for them.
     """
     try:
-        from embedlib.engines.cuda.capability import check_visible
+        for device, gpu in zip(devices, gpus, strict=True):
+            check_visible(f"cuda:{torch_index(device, gpu)}")
     except (ImportError, OSError, RuntimeError) as error:  # a library of CUDA is missing
         raise EngineUnavailableError(
             f"torch cannot be loaded: {first_line(error)}; {install_line('cuda')}"
         ) from error
-    for device, gpu in zip(devices, gpus, strict=True):
-        check_visible(f"cuda:{torch_index(device, gpu)}")
     try:
         from triton.runtime import driver
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -88,6 +89,13 @@ def test_a_gpu_of_the_driver_that_torch_does_not_see() -> None:
         check_devices(("cuda:1",), (H200,))
 
 
+def test_a_torch_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = r"^torch cannot be loaded: import of torch halted.*; pip install .*cuda"
+    with pytest.raises(EngineUnavailableError, match=told):
+        check_devices(("cuda:0",), (H200,))
+
+
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton needs one at its first use."""
     triton = pytest.importorskip("triton")
@@ -101,6 +109,7 @@ def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H200.name)
     monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
     told = r"^Triton cannot compile here: Failed to find C compiler\.; it needs a C compiler \(gcc"
