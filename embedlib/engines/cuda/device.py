@@ -244,7 +244,8 @@ class CudaDevice:
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Record a CUDA graph; the engine's graphs never overlap, so they share one memory pool."""
         self.warm_up(launch)  # kernels and handles must not be created while recording
-        with _ALONE, torch.cuda.device(self.torch_device):
+        # Torch leaves the stream that it records only if the recording could be ended.
+        with _ALONE, self.launching():
             graph = torch.cuda.CUDAGraph()
             # Another engine of this process may be computing at the same time, on other threads.
             mode = "thread_local"

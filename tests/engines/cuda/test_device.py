@@ -284,7 +284,35 @@ def test_a_gpu_records_what_it_has_computed_once(gpu: Gpu) -> None:
         replay()
         assert found is result
     recorded = ["recording compute into the pool, thread_local", "launched", "replayed"]
-    assert gpu.log == 2 * [*WARM_UP, *recorded]
+    assert gpu.log == 2 * [*WARM_UP, "on compute", *recorded]
+
+
+def test_a_recording_that_fails_leaves_its_thread_the_stream_it_had(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch leaves its own stream only where the recording could be ended."""
+    current = ["default"]
+
+    @contextmanager
+    def on(stream: Any) -> Iterator[None]:
+        before = current[0]
+        current[0] = stream.name
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    @contextmanager
+    def graph(_: Any, *, stream: Any, **__: object) -> Iterator[None]:
+        current[0] = stream.name
+        yield
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with pytest.raises(RuntimeError, match="previous error"):
+        gpu.device.record(lambda: gpu.tensor([1.0]))
+    assert current == ["default"]
 
 
 def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
