@@ -779,6 +779,32 @@ def test_close_waits_for_a_limited_time(files: ModelFiles) -> None:
     assert pending.result().shape == (1, 32)
 
 
+def test_a_close_that_ctrl_c_interrupts_is_done_by_the_next_one(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, closed = make(files), []
+    close = engine._model.close
+
+    def watched() -> None:
+        closed.append(1)
+        close()
+
+    class Interrupted:  # while it waits for a query that another thread computes
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(engine._model, "close", watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_computing", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            engine.close()
+    for _ in range(2):
+        engine.close()
+        assert closed == [1]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_it_says_so(files: ModelFiles) -> None:
     with pytest.raises(EngineUnavailableError, match=r"sees no NVIDIA GPU; check nvidia-smi"):
