@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -147,14 +148,14 @@ class CpuDevice:
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Return a function that runs the launch again and copies into the first result."""
         result = launch().clone()
-
-        def replay() -> None:
-            result.copy_(launch())
-
-        return replay, result
+        return partial(_run_again, launch, result), result  # no closure: an error would keep it
 
     def close(self) -> None:
         """Nothing to wait for."""
+
+
+def _run_again(launch: Callable[[], torch.Tensor], result: torch.Tensor) -> None:
+    result.copy_(launch())
 
 
 class _Reached:

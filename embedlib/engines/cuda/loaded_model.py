@@ -5,7 +5,6 @@ All slow work and all large allocations happen in the constructor and `warm_up`.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,7 +30,7 @@ from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches, bucket_sizes
 from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
-from embedlib.engines.gpu_errors import is_out_of_memory
+from embedlib.engines.gpu_errors import clear_frames, is_out_of_memory
 from embedlib.engines.gpu_memory import MAX_PREFIX_TOKENS
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
@@ -129,6 +128,9 @@ class LoadedModel:
 
     def close(self) -> None:
         """Free the device's memory; no batch may be in flight."""
+        # Before the next engine takes their stream: from 2.12 on torch frees with a recording what
+        # cuBLAS has on its stream, and other recordings there would use it all the same. Source:
+        # https://github.com/pytorch/pytorch/issues/193402.
         for name in ("executor", "short", "workspace"):  # what exists, if loading failed
             vars(self).pop(name, None)
         self.device.close()
@@ -201,10 +203,10 @@ def _build_errors(
     try:
         yield
     except EmbedlibError as error:
-        _clear_frames(error)
+        clear_frames(error)
         raise
     except Exception as error:  # such as a product or kernel that this torch lacks on this GPU
-        _clear_frames(error)
+        clear_frames(error)
         if is_out_of_memory(error):
             raise EngineBuildError(
                 f"engine cuda: the model and batches of {max_tokens} tokens do not fit into "
@@ -215,17 +217,6 @@ def _build_errors(
             f"engine cuda: precision {precision} failed on this device: {type(error).__name__}: "
             f"{first_line(error)}; use another precision or another version of torch"
         ) from error
-
-
-def _clear_frames(error: BaseException | None) -> None:
-    """Drop the local variables of functions that an error has left.
-
-    Weights and buffers are among them. The error would keep them on the device for as long as a
-    caller keeps the error, who may want to load a smaller model meanwhile.
-    """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 def kernels_for(device: Device) -> ModuleType:

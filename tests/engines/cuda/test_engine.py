@@ -4,6 +4,7 @@ import gc
 import re
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -385,6 +386,28 @@ def test_a_model_that_cannot_be_loaded_leaves_no_memory_behind(
     with pytest.raises((EngineBuildError, EngineUnsupportedError)):
         make(files)
     assert left == [before]
+
+
+@pytest.mark.parametrize("num_tokens", [5, 50])
+@pytest.mark.parametrize("is_here", [False, True])
+def test_the_error_of_a_batch_leaves_no_memory_behind(
+    files: ModelFiles, num_tokens: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even while a program keeps it, which may load another model meanwhile."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no product today")
+
+    engine = make(files)
+    ask = engine.compute if is_here else partial(run, engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "linear", fail)
+        with pytest.raises(EngineRunError, match="no product today") as kept:
+            ask(make_batch([[5] * num_tokens]))
+    parts = [weakref.ref(getattr(engine._model, name)) for name in ("executor", "short")]
+    engine.close()
+    assert all(part() is None for part in parts)
+    assert isinstance(kept.value.__cause__, RuntimeError)
 
 
 def test_a_gpu_that_refuses_a_product_is_told_when_the_engine_is_made(
