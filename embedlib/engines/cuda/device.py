@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from embedlib.engines.cuda.capability import check_capability, check_visible, torch_version
 from embedlib.engines.cuda.streams import give_back_streams, take_streams
 from embedlib.engines.torch_gpus import take_share
+from embedlib.errors import first_line
 
 DTYPES: Final = {
     "fp8": torch.bfloat16,
@@ -264,7 +265,8 @@ class CudaDevice:
                 torch.cuda.empty_cache()
             give_back_streams(self.torch_device, self._streams)
         except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
-            logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
+            told = first_line(error)
+            logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, told)
         finally:
             self._give_back()
 

@@ -402,9 +402,12 @@ def test_a_gpu_that_is_lost_is_closed_all_the_same(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
-        raise RuntimeError("an illegal memory access was encountered")
+        raise RuntimeError(
+            "an illegal memory access was encountered\nSearch for it in CUDA's pages"
+        )
 
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     gpu.device.close()
     assert not streams._FREE, "its streams are lost with it"
-    assert "closing cuda:1: an illegal memory access was encountered" in caplog.text
+    told = "closing cuda:1: an illegal memory access was encountered"
+    assert [record.getMessage() for record in caplog.records] == [told]
