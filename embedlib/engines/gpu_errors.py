@@ -1,7 +1,4 @@
-"""What an error says of a GPU: out of memory, or lost; and what it may not keep there.
-
-For the engines on torch.
-"""
+"""What an error says of a GPU: out of memory, or lost; for the engines on torch."""
 
 from __future__ import annotations
 
@@ -29,21 +26,14 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def run_error(engine: str, error: BaseException) -> EngineRunError:
-    """Return embedlib's error for one that an engine met while it computed a batch."""
-    clear_frames(error)
+    """Return embedlib's error for one that an engine met while it computed a batch.
+
+    The functions that it has left lose their variables: weights and recordings, which would stay on
+    the device behind `close` for as long as a caller keeps the error.
+    """
+    traceback.clear_frames(error.__traceback__)
     kind = EngineOutOfMemoryError if is_out_of_memory(error) else EngineRunError
     return kind(f"engine {engine}: {first_line(error)}")
-
-
-def clear_frames(error: BaseException | None) -> None:
-    """Drop the local variables of functions that an error has left.
-
-    Weights, buffers and recordings are among them. The error would keep them on the device for as
-    long as a caller keeps the error, who may close the model and load another one meanwhile.
-    """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 def loss_of(error: BaseException) -> str | None:

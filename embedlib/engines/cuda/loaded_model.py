@@ -5,6 +5,7 @@ All slow work and all large allocations happen in the constructor and `warm_up`.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +31,7 @@ from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches, bucket_sizes
 from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
-from embedlib.engines.gpu_errors import clear_frames, is_out_of_memory
+from embedlib.engines.gpu_errors import is_out_of_memory
 from embedlib.engines.gpu_memory import MAX_PREFIX_TOKENS
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
@@ -203,10 +204,10 @@ def _build_errors(
     try:
         yield
     except EmbedlibError as error:
-        clear_frames(error)
+        _clear_frames(error)
         raise
     except Exception as error:  # such as a product or kernel that this torch lacks on this GPU
-        clear_frames(error)
+        _clear_frames(error)
         if is_out_of_memory(error):
             raise EngineBuildError(
                 f"engine cuda: the model and batches of {max_tokens} tokens do not fit into "
@@ -217,6 +218,17 @@ def _build_errors(
             f"engine cuda: precision {precision} failed on this device: {type(error).__name__}: "
             f"{first_line(error)}; use another precision or another version of torch"
         ) from error
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Drop the local variables of functions that an error has left.
+
+    Weights and buffers are among them. The error would keep them on the device for as long as a
+    caller keeps the error, who may want to load a smaller model meanwhile.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def kernels_for(device: Device) -> ModuleType:

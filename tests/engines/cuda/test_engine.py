@@ -4,6 +4,7 @@ import gc
 import re
 import signal
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -398,12 +399,21 @@ def test_the_error_of_a_batch_leaves_no_memory_behind(
     def fail(*_: object) -> None:
         raise RuntimeError("no product today")
 
+    def own(number: int) -> None:
+        raise LookupError(number)
+
     engine = make(files)
     ask = engine.compute if is_here else partial(run, engine)
     with monkeypatch.context() as patch:
         patch.setattr(reference, "linear", fail)
-        with pytest.raises(EngineRunError, match="no product today") as kept:
-            ask(make_batch([[5] * num_tokens]))
+        try:
+            own(7)
+        except LookupError as error:
+            handled = error
+            with pytest.raises(EngineRunError, match="no product today") as kept:
+                ask(make_batch([[5] * num_tokens]))
+    *_, (frame, _) = traceback.walk_tb(handled.__traceback__)
+    assert frame.f_locals == {"number": 7}, "an error of the program keeps what it has"
     parts = [weakref.ref(getattr(engine._model, name)) for name in ("executor", "short")]
     engine.close()
     assert all(part() is None for part in parts)
