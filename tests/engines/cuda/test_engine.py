@@ -503,7 +503,9 @@ def test_kernels_of_long_batches_are_compiled_before_the_first_one(
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp8"])
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.enable_grad, partial(torch.device, "meta")]
+)
 def test_it_does_not_matter_how_its_maker_uses_torch(
     mode: Callable[[], AbstractContextManager[None]], precision: str, files: ModelFiles
 ) -> None:
