@@ -72,10 +72,8 @@ def _check_room(device: str, gpu: Gpu, needed: int, plan: EnginePlan, fraction: 
     Raises:
         EngineUnavailableError: the GPU is too small, or other programs use its memory.
     """
-    if gpu.total_bytes is None or gpu.free_bytes is None:
-        return
     room = room_of(gpu, fraction)
-    if needed > room:
+    if needed > room and gpu.total_bytes is not None and gpu.free_bytes is not None:
         digits = digits_apart(needed, room)
         lower = "precision='fp8', " if gpu.has_fp8 and plan.precision.name != "fp8" else ""
         raise EngineUnavailableError(

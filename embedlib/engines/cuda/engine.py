@@ -232,7 +232,7 @@ class CudaEngine:
             self._prefixes.keep(ids if job.error is None else ids[:0])
 
         prefix, num_kept = batch_of_one(ids), np.zeros(1, np.int32)
-        prepared = self._model.prepare_prefix(prefix)
+        prepared = self._model.prepare(prefix, num_kept, is_prefix=True)
         job = BatchInFlight(prefix, num_kept, keep, prepared, has_vectors=False)
         self._add(job)
 

@@ -225,10 +225,10 @@ def _torch_device(plan: EnginePlan) -> str:
 def open_weights(files: ModelFiles, folder: Path, plan: EnginePlan) -> Mapping[str, Any]:
     """Return the weights of an engine directory, in the GPU's memory if they leave enough room."""
     from embedlib.engines.cuda.engine_directory import open_weights
-    from embedlib.engines.cuda.resident import free_bytes, resident
+    from embedlib.engines.cuda.resident import resident
 
     weights, device = open_weights(files, folder), _torch_device(plan)
-    return weights if device == "cpu" else resident(weights, device, free_bytes(device))
+    return weights if device == "cpu" else resident(weights, device)
 
 
 def check_emulation(spec: ModelSpec, machine: Machine) -> None:
