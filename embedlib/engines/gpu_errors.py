@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Final
 
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError, first_line
@@ -25,7 +26,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def run_error(engine: str, error: BaseException) -> EngineRunError:
-    """Return embedlib's error for one that an engine met while it computed a batch."""
+    """Return embedlib's error for one that an engine met while it computed a batch.
+
+    The functions that it has left lose their variables: weights and recordings, which would stay on
+    the device behind `close` for as long as a caller keeps the error.
+    """
+    traceback.clear_frames(error.__traceback__)
     kind = EngineOutOfMemoryError if is_out_of_memory(error) else EngineRunError
     return kind(f"engine {engine}: {first_line(error)}")
 

@@ -41,10 +41,7 @@ def check_gpus(plan: EnginePlan, spec: ModelSpec, config: Config, batch_tokens: 
     for device, gpu in zip(plan.devices, plan.gpus, strict=True):
         if precision.name == "fp8":
             check_fp8(device, gpu)
-        try:
-            check_room(gpu, needed, config.gpu_memory_fraction)
-        except EngineUnavailableError as error:
-            raise EngineUnavailableError(f"{device}: {error}") from error
+        _check_room(device, gpu, needed, plan, config.gpu_memory_fraction)
 
 
 def needed_bytes(
@@ -69,21 +66,22 @@ def needed_bytes(
     return weights + _activation_bytes(spec.encoder, batch_tokens) + LIBRARY_BYTES
 
 
-def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
+def _check_room(device: str, gpu: Gpu, needed: int, plan: EnginePlan, fraction: float) -> None:
     """Check that a model fits into a GPU.
 
     Raises:
         EngineUnavailableError: the GPU is too small, or other programs use its memory.
     """
-    if gpu.total_bytes is None or gpu.free_bytes is None:
-        return
     room = room_of(gpu, fraction)
-    if needed > room:
+    if needed > room and gpu.total_bytes is not None and gpu.free_bytes is not None:
         digits = digits_apart(needed, room)
+        lower = "precision='fp8', " if gpu.has_fp8 and plan.precision.name != "fp8" else ""
         raise EngineUnavailableError(
-            f"the model needs about {gib(needed, digits)}; {gpu.name} has {gib(gpu.total_bytes)}, "
-            f"{gib(gpu.free_bytes, digits)} free, of which gpu_memory_fraction = {fraction:g} "
-            f"allows {gib(gpu.total_bytes * fraction, digits)}"
+            f"{device}: the model needs about {gib(needed, digits)}; {gpu.name} has "
+            f"{gib(gpu.total_bytes)}, {gib(gpu.free_bytes, digits)} free, of which "
+            f"gpu_memory_fraction = {fraction:g} allows {gib(gpu.total_bytes * fraction, digits)}; "
+            f"take {lower}a smaller max_seq_tokens or max_batch_tokens, or a GPU with more free "
+            "memory"
         )
 
 

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from embedlib.engines.gpus import Gpu, gpu_index
-from embedlib.errors import EngineUnavailableError
+from embedlib.errors import EngineUnavailableError, first_line
 
 
 def torch_index(device: str, gpu: Gpu) -> int:
@@ -28,11 +28,18 @@ def torch_index(device: str, gpu: Gpu) -> int:
         gpu: what the driver says of it.
 
     Raises:
-        EngineUnavailableError: torch sees another GPU in its place.
+        EngineUnavailableError: torch sees another GPU in its place, or cannot use any.
     """
     import torch
 
     index, count = gpu_index(device), torch.cuda.device_count()
+    if count:  # by the driver's own library, which lists GPUs that torch may be too new for
+        try:
+            torch.cuda.init()
+        except Exception as error:  # of torch's several classes not all are a RuntimeError
+            raise EngineUnavailableError(
+                f"torch {torch.__version__} cannot use {device}: {first_line(error)}"
+            ) from error
     uuid = gpu.uuid.removeprefix("GPU-").lower()
     for other in range(count if uuid else 0):
         if str(torch.cuda.get_device_properties(other).uuid).lower() == uuid:

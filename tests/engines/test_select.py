@@ -317,10 +317,17 @@ def test_a_gpu_that_is_too_small(
     machine = fake_machine(gpu("NVIDIA L4", 2048, 1900, (8, 9)), packages=packages)
     told = (
         r"^cuda:0: the model needs about 2\.0 GiB; NVIDIA L4 has 2\.0 GiB, 1\.9 GiB free, of "
-        r"which gpu_memory_fraction = 0\.9 allows 1\.8 GiB$"
+        r"which gpu_memory_fraction = 0\.9 allows 1\.8 GiB; take precision='fp8', a smaller "
+        r"max_seq_tokens or max_batch_tokens, or a GPU with more free memory$"
     )
     with pytest.raises(EngineUnavailableError, match=told):
         plan_engine(tiny("llama"), Config(engine=engine), machine=machine)
+    told = r"1\.9 GiB free, of .*; take a smaller max_seq_tokens or"
+    for name, capability in (("fp8", (8, 9)), ("bf16", (8, 0))):
+        small = fake_machine(gpu("NVIDIA L4", 2048, 1900, capability), packages=packages)
+        choice = Config(engine=engine, precision=name)
+        with pytest.raises(EngineUnavailableError, match=told):
+            plan_engine(tiny("llama"), choice, machine=small)
     with caplog.at_level(logging.INFO):
         assert plan_engine(tiny("llama"), Config(), machine=machine).engine == "openvino"
     assert f"engine {engine} is not used: cuda:0: the model needs about" in caplog.text

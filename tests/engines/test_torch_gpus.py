@@ -29,6 +29,7 @@ def torch_sees(monkeypatch: pytest.MonkeyPatch, *gpus: tuple[str, str]) -> None:
     """Replace what torch says of its GPUs: (UUID, name)."""
     for name, value in {
         "device_count": lambda: len(gpus),
+        "init": lambda: None,
         "get_device_properties": lambda index: SimpleNamespace(uuid=gpus[index][0]),
         "get_device_name": lambda index: gpus[index][1],
     }.items():
@@ -50,6 +51,21 @@ def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineUnavailableError, match=told):
         torch_index("cuda:0", FIRST)
     assert torch_index("cuda:1", FIRST) == 1  # opening it says that there is none
+
+
+@pytest.mark.parametrize("gpu", [FIRST, H200])
+def test_a_driver_that_torch_is_too_new_for(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch counts GPUs with the driver's own library, which is as old as they are."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")
+
+    torch_sees(monkeypatch, ("11111111-aaaa", H200.name))
+    for name in ("init", "get_device_properties", "get_device_name"):
+        monkeypatch.setattr(torch.cuda, name, fail)
+    told = r"^torch \S+ cannot use cuda:0: The NVIDIA driver on your system is too old \(found"
+    with pytest.raises(EngineUnavailableError, match=told):
+        torch_index("cuda:0", gpu)
 
 
 def test_the_cuda_engine_gets_the_number_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ def _trial(
     num_rows, window = int(ends[-1]), window and min(window, TRIAL_WINDOW)
     columns = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     generator = torch.Generator().manual_seed(0)
-    qkv = torch.randn(num_rows, columns, generator=generator).to(device, dtype)
+    qkv = torch.randn(num_rows, columns, generator=generator, device="cpu").to(device, dtype)
     tile_queries = SHORT_TILE_ROWS // packed_heads(shape.num_heads // shape.num_kv_heads)
     tiles = torch.from_numpy(tile_table(ends, tile_queries)).to(device)
     outs = [qkv.new_zeros(num_rows, shape.num_heads * shape.head_dim) for _ in range(2)]

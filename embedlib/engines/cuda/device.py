@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from embedlib.engines.cuda.capability import check_capability, check_visible, torch_version
 from embedlib.engines.cuda.streams import give_back_streams, take_streams
 from embedlib.engines.torch_gpus import take_share
+from embedlib.errors import first_line
 
 DTYPES: Final = {
     "fp8": torch.bfloat16,
@@ -147,14 +149,14 @@ class CpuDevice:
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Return a function that runs the launch again and copies into the first result."""
         result = launch().clone()
-
-        def replay() -> None:
-            result.copy_(launch())
-
-        return replay, result
+        return partial(_run_again, launch, result), result  # no closure: an error would keep it
 
     def close(self) -> None:
         """Nothing to wait for."""
+
+
+def _run_again(launch: Callable[[], torch.Tensor], result: torch.Tensor) -> None:
+    result.copy_(launch())
 
 
 class _Reached:
@@ -244,7 +246,8 @@ class CudaDevice:
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Record a CUDA graph; the engine's graphs never overlap, so they share one memory pool."""
         self.warm_up(launch)  # kernels and handles must not be created while recording
-        with _ALONE, torch.cuda.device(self.torch_device):
+        # Torch leaves the stream that it records only if the recording could be ended.
+        with _ALONE, self.launching():
             graph = torch.cuda.CUDAGraph()
             # Another engine of this process may be computing at the same time, on other threads.
             mode = "thread_local"
@@ -262,7 +265,8 @@ class CudaDevice:
                 torch.cuda.empty_cache()
             give_back_streams(self.torch_device, self._streams)
         except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
-            logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
+            told = first_line(error)
+            logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, told)
         finally:
             self._give_back()
 

@@ -21,7 +21,7 @@ from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.cuda.attention import AttentionName
 from embedlib.engines.cuda.device import Event
 from embedlib.engines.cuda.device_weights import HostWeights
-from embedlib.engines.cuda.inputs import Ints, check
+from embedlib.engines.cuda.inputs import check
 from embedlib.engines.cuda.jobs import BatchInFlight
 from embedlib.engines.cuda.launcher import Launcher
 from embedlib.engines.cuda.limits import default_batch_tokens
@@ -114,15 +114,15 @@ class CudaEngine:
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[BatchInFlight] = Turns()
         self._changed = SafeCondition()
-        """Guards the turns, `_num_open`, `_is_closing` and `_is_closed`."""
+        """Guards the turns, `_num_open` and `_is_closing`."""
         self._is_closing = False
         self._is_closed = False
         self._lost: str | None = None
         self._num_open = 0
         """Number of batches submitted and not done."""
         self._computing = threading.RLock()
-        """Held by the thread whose query is computed there; `close` waits for it. `with` on it is
-        safe from Ctrl-C, as it is on no other lock."""
+        """Held by the thread whose query is computed there; `close` waits for it. Guards
+        `_is_closed`. `with` on it is safe from Ctrl-C, as it is on no other lock."""
         self._launcher = Launcher(self._model)
         self._launched: SimpleQueue[tuple[Turn[BatchInFlight], Event] | None] = SimpleQueue()
         """Groups of long batches that the device has not finished."""
@@ -194,15 +194,12 @@ class CudaEngine:
                 since the thread may use its memory; calling this again waits again.
         """
         with self._changed:
-            if self._is_closed:
-                return
             self._is_closing = True
             self._changed.notify()
         check_ended("engine cuda", self._threads, timeout)
-        with self._changed:
+        with self._computing:
             was_closed, self._is_closed = self._is_closed, True
-        if not was_closed:
-            with self._computing:
+            if not was_closed:
                 self._model.close()
 
     def _job(self, batch: Batch, on_done: Callable[[], None]) -> BatchInFlight:
@@ -226,20 +223,18 @@ class CudaEngine:
             raise
 
     def _propose_prefix(self, batch: Batch) -> None:
-        prefix = self._prefixes.propose(batch)
-        if prefix is not None:
-            self._add(self._keep_prefix(prefix))
-
-    def _keep_prefix(self, ids: Ints) -> BatchInFlight:
-        """Return the job that computes a prefix's keys and values."""
-        batch = batch_of_one(ids)
-        prepared = self._model.prepare_prefix(batch)
+        """Compute and keep the prefix that a batch's vote has decided for, if it has."""
+        ids = self._prefixes.propose(batch)
+        if ids is None:
+            return
 
         def keep() -> None:
             self._prefixes.keep(ids if job.error is None else ids[:0])
 
-        job = BatchInFlight(batch, np.zeros(1, np.int32), keep, prepared, has_vectors=False)
-        return job
+        prefix, num_kept = batch_of_one(ids), np.zeros(1, np.int32)
+        prepared = self._model.prepare(prefix, num_kept, is_prefix=True)
+        job = BatchInFlight(prefix, num_kept, keep, prepared, has_vectors=False)
+        self._add(job)
 
     def _add(self, job: BatchInFlight) -> None:
         with self._changed:

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.cuda.capability import ADA_FP8_TORCH, first_two, is_fp8_wrong
+from embedlib.engines.cuda.capability import (
+    ADA_FP8_TORCH,
+    check_visible,
+    first_two,
+    is_fp8_wrong,
+)
 from embedlib.engines.cuda.limits import (
     LEAST_BATCH_TOKENS,
     batch_room,
@@ -114,13 +119,12 @@ def check_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> None:
         EngineUnavailableError: torch sees other GPUs or none, or Triton cannot compile for them.
     """
     try:
-        from embedlib.engines.cuda.capability import check_visible
+        for device, gpu in zip(devices, gpus, strict=True):
+            check_visible(f"cuda:{torch_index(device, gpu)}")
     except (ImportError, OSError, RuntimeError) as error:  # a library of CUDA is missing
         raise EngineUnavailableError(
             f"torch cannot be loaded: {first_line(error)}; {install_line('cuda')}"
         ) from error
-    for device, gpu in zip(devices, gpus, strict=True):
-        check_visible(f"cuda:{torch_index(device, gpu)}")
     try:
         from triton.runtime import driver
 
@@ -221,10 +225,10 @@ def _torch_device(plan: EnginePlan) -> str:
 def open_weights(files: ModelFiles, folder: Path, plan: EnginePlan) -> Mapping[str, Any]:
     """Return the weights of an engine directory, in the GPU's memory if they leave enough room."""
     from embedlib.engines.cuda.engine_directory import open_weights
-    from embedlib.engines.cuda.resident import free_bytes, resident
+    from embedlib.engines.cuda.resident import resident
 
     weights, device = open_weights(files, folder), _torch_device(plan)
-    return weights if device == "cpu" else resident(weights, device, free_bytes(device))
+    return weights if device == "cpu" else resident(weights, device)
 
 
 def check_emulation(spec: ModelSpec, machine: Machine) -> None:

@@ -27,7 +27,6 @@ from embedlib.engines.cuda.inputs import Ints, fill, layout_of, split, tile_quer
 from embedlib.engines.cuda.jobs import Prepared
 from embedlib.engines.cuda.limits import MAX_FEW_ROWS, batch_room, most_short_tokens
 from embedlib.engines.cuda.lowering import build_plan
-from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches, bucket_sizes
 from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
@@ -114,21 +113,34 @@ class LoadedModel:
                 f"is room for {space.max_tokens} tokens in {space.max_seqs} sequences"
             )
 
-    def prepare(self, batch: Batch, num_kept: Ints) -> Prepared:
+    def prepare(self, batch: Batch, num_kept: Ints, *, is_prefix: bool = False) -> Prepared:
         """Lay out a long batch on the host and divide its launches into groups.
 
         Args:
             batch: a batch that has passed `check_room`.
             num_kept: int32[B], tokens before each sequence whose keys are already kept.
+            is_prefix: it is a prefix whose keys are to be kept.
         """
-        return self._prepared(batch, num_kept, self.plan.steps)
-
-    def prepare_prefix(self, batch: Batch) -> Prepared:
-        """Do the same as `prepare` for a prefix to keep, the only sequence of its batch."""
-        return self._prepared(batch, np.zeros(1, np.int32), self._prefix_steps)
+        layout = layout_of(batch, self.plan.pooled_modes, self._tile_queries)
+        values = np.empty(layout.size, np.int32)
+        fill(values, batch, layout, self._spec, self.plan.pooled_modes, num_kept)
+        # Functions that take whole sequences cannot read kept keys.
+        is_whole = not num_kept.any()
+        groups = groups_of(
+            self._prefix_steps if is_prefix else self.plan.steps,
+            layout,
+            split(values, layout),
+            batch.seq_lens,
+            self._spec.encoder,
+            self.executor.served_whole if is_whole else (),
+        )
+        return Prepared(layout, values, groups, batch.cu_seqlens if is_whole else None)
 
     def close(self) -> None:
         """Free the device's memory; no batch may be in flight."""
+        # Before the next engine takes their stream: from 2.12 on torch frees with a recording what
+        # cuBLAS has on its stream, and other recordings there would use it all the same. Source:
+        # https://github.com/pytorch/pytorch/issues/193402.
         for name in ("executor", "short", "workspace"):  # what exists, if loading failed
             vars(self).pop(name, None)
         self.device.close()
@@ -145,7 +157,7 @@ class LoadedModel:
         spec, on_device = self._spec, self.device.torch_device
         loaded = WeightLoader(spec, weights, dtype, on_device).load(self.plan)
         kernels = kernels_for(self.device)
-        self.served_whole = choose_attention(
+        served_whole = choose_attention(
             attention,
             self.plan,
             attention_shape(spec.encoder),
@@ -156,26 +168,10 @@ class LoadedModel:
             own=kernels.attend,
         )
         kept = prefix_keys(spec, self.prefix_tokens, dtype, on_device)
-        self.executor = Executor(spec, self.plan, loaded, kernels, self.served_whole, kept)
+        self.executor = Executor(spec, self.plan, loaded, kernels, served_whole, kept)
         max_seqs = max(1, room // TOKENS_PER_SEQ)
         self.workspace = Workspace(self.plan, room, max_seqs, dtype, on_device)
         self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device, sizes)
-
-    def _prepared(self, batch: Batch, num_kept: Ints, steps: Sequence[Step]) -> Prepared:
-        layout = layout_of(batch, self.plan.pooled_modes, self._tile_queries)
-        values = np.empty(layout.size, np.int32)
-        fill(values, batch, layout, self._spec, self.plan.pooled_modes, num_kept)
-        # Functions that take whole sequences cannot read kept keys.
-        is_whole = not num_kept.any()
-        groups = groups_of(
-            steps,
-            layout,
-            split(values, layout),
-            batch.seq_lens,
-            self._spec.encoder,
-            self.served_whole if is_whole else (),
-        )
-        return Prepared(layout, values, groups, batch.cu_seqlens if is_whole else None)
 
     def _launch_tokens(self) -> None:
         # As many as cuBLAS multiplies.

@@ -18,8 +18,8 @@ of `MIN_VOTES` the shared tokens are computed and kept, unless the kept prefix c
 of them. So texts that are similar by chance cost at most an eighth more time. A prefix is not
 replaced while batches in flight use it.
 
-This is pure policy on token ids, without a device. One thread calls `begin_use` and `propose`,
-other threads report what has ended.
+This is pure policy on token ids, without a device. The threads that start batches call `begin_use`
+and `propose`, others report what has ended.
 """
 
 from __future__ import annotations

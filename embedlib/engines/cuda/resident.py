@@ -15,19 +15,12 @@ an engine: its own copies of fused layers, and kept layers, which take twice the
 estimate."""
 
 
-def free_bytes(device: str) -> int:
-    """Return the free memory of a GPU."""
-    return int(torch.cuda.mem_get_info(device)[0])
+def resident(weights: DirectoryWeights, device: str) -> DirectoryWeights:
+    """Return the weights of an engine directory in a GPU's memory.
 
-
-def resident(weights: DirectoryWeights, device: str, free: int) -> DirectoryWeights:
-    """Return weights in a device's memory, or unchanged where they would take too much of it.
-
-    Args:
-        weights: those of an engine directory.
-        device: where to copy them.
-        free: its free memory in bytes.
+    They are returned unchanged where they would take too much of it.
     """
+    free, _ = torch.cuda.mem_get_info(device)
     num_bytes = sum(
         part.nbytes
         for value in weights.values()

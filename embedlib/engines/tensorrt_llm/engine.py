@@ -8,6 +8,7 @@ a separate stream while the next batch computes; a second thread waits for the c
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Collection
 from itertools import pairwise
 from pathlib import Path
@@ -154,13 +155,17 @@ class TensorRTLLMEngine:
     def _free(self) -> None:
         llm = getattr(self, "_llm", None)
         self._llm = None
-        if llm is not None:
-            llm.shutdown()
-        # The model's modules form reference cycles, and torch caches the memory they free.
-        del llm
-        gc.collect()
-        torch.cuda.empty_cache()
-        self._give_back()
+        try:
+            if llm is not None:
+                llm.shutdown()
+            # The model's modules form reference cycles, and torch caches the memory they free.
+            del llm
+            gc.collect()
+            torch.cuda.empty_cache()
+        except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
+            logging.getLogger(__name__).warning("closing the GPU: %s", first_line(error))
+        finally:
+            self._give_back()
 
     def _launch_all(self) -> None:
         """Launch batches; the first thread runs this."""

@@ -8,6 +8,7 @@ sequence are pooled into an extra row that is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -26,10 +27,6 @@ from embedlib.models.spec import (
 )
 
 
-def _gelu_tanh(values: Tensor) -> Tensor:
-    return functional.gelu(values, approximate="tanh")
-
-
 def _identity(values: Tensor) -> Tensor:
     return values
 
@@ -37,7 +34,7 @@ def _identity(values: Tensor) -> Tensor:
 ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {
         "gelu": functional.gelu,
-        "gelu_tanh": _gelu_tanh,
+        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
         "relu": functional.relu,
         "silu": functional.silu,
         "tanh": torch.tanh,

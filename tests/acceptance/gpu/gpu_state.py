@@ -16,16 +16,21 @@ INTERVAL_MS: Final = 200
 class GpuState:
     """Reads samples from nvidia-smi until closed; without nvidia-smi there are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, uuid: str) -> None:
+        """Begin.
+
+        Args:
+            uuid: of the GPU; empty: it has none of its own, and there are no samples.
+        """
         self._samples: list[tuple[float, ...]] = []
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         tool = shutil.which("nvidia-smi")
-        if tool is None:
+        if tool is None or not uuid:
             return
         command = [tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits", "-i"]
         self._process = subprocess.Popen(
-            [*command, "0", "-lms", str(INTERVAL_MS)],
+            [*command, uuid, "-lms", str(INTERVAL_MS)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.engines.gpus import list_gpus
+from embedlib.engines.gpus import check_wanted, list_gpus
 from embedlib.errors import EngineUnavailableError
 from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError
@@ -71,8 +71,11 @@ def run_gpu_bench(
     Raises:
         EngineUnavailableError: there is no GPU, or a package is missing.
     """
+    gpu = ""
     if options.device == "cuda":
-        list_gpus()
+        gpus = list_gpus()
+        check_wanted(gpus, ())
+        gpu = gpus[0].uuid
     _check_packages(options.device)
     journal = Journal(write, clock)
     journal.add("begin", **circumstances)
@@ -80,7 +83,7 @@ def run_gpu_bench(
     wishes_s = [SECONDS[block] * SHAPES[model].share for block, model in plan]
     budget = Budget(options.minutes * 60, wishes_s, clock)
     with ExitStack() as stack:
-        session = GpuSession(options, journal, budget, stack, start)
+        session = GpuSession(options, journal, budget, stack, start, gpu)
         former = ""
         for block, model in plan:
             if model != former:

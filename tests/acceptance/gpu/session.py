@@ -42,6 +42,7 @@ class GpuSession:
         budget: Budget,
         stack: ExitStack,
         start: StartProcess,
+        gpu: str,
     ) -> None:
         self.options = options
         self.journal = journal
@@ -50,7 +51,7 @@ class GpuSession:
         self.passed: dict[str, tuple[Precision, ...]] = {}
         """By model, the precisions that passed the gate: only their speed is measured."""
         self._stack = stack
-        self._state = GpuState()
+        self._state = GpuState(gpu)
         stack.callback(self._state.close)
         stack.callback(self.children.end_all)
         self._folders: dict[str, Path] = {}

@@ -14,6 +14,7 @@ from embedlib.measuring.child import serve
 from embedlib.measuring.process import ContestantFailedError, OverBudgetError
 from tests.acceptance.gpu import peers_block, run
 from tests.acceptance.gpu.options import GpuOptions
+from tests.machines import H200
 
 Line = dict[str, Any]
 
@@ -203,7 +204,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def course(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
     """Return a course with a GPU, and all packages as if they were installed."""
-    monkeypatch.setattr(run, "list_gpus", lambda: ["a GPU"])
+    monkeypatch.setattr(run, "list_gpus", lambda: [H200])
     monkeypatch.setattr(run, "PACKAGES", dict.fromkeys(run.PACKAGES, ()))
     monkeypatch.setattr(peers_block, "missing_of", lambda modules: [])
     return Course(clock, tmp_path)

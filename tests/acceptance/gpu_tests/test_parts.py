@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
+from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -285,9 +289,26 @@ def test_lines_are_short_and_valid() -> None:
     assert "é" in lines[0]
 
 
+@pytest.mark.parametrize("uuid", ["GPU-2", ""])
+def test_the_gpu_that_is_measured_is_asked(uuid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the machine's first one; of a MIG device nvidia-smi tells nothing."""
+    asked: list[list[str]] = []
+
+    def start(command: list[str], **_: object) -> Any:
+        asked.append(command)
+        return SimpleNamespace(stdout=StringIO("1500, 600.5, 60\n"), terminate=int, wait=int)
+
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    state = GpuState(uuid)
+    state.close()
+    assert [command[command.index("-i") + 1] for command in asked] == [uuid] * bool(uuid)
+    assert bool(state.means()) == bool(uuid)
+
+
 def test_the_gpu_tells_clock_and_power(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    state = GpuState()
+    state = GpuState("GPU-1")
     assert state.means() == {}
     state.listen(["1500, 600.5, 60\n", "1700, 700.5, 62\n", "[N/A], [N/A], [N/A]\n"])
     assert state.means() == {"sm_mhz": 1600, "watts": 650.5, "celsius": 61}

@@ -117,8 +117,8 @@ def _between(rows: list[tuple[int, int]]) -> list[tuple[slice, slice]]:
 def _seen(query_rows: slice, key_rows: slice, left: int, right: int) -> torch.Tensor:
     """Return bool[queries, keys]; the last query is at the last key's position. -1: unbounded."""
     num_queries, num_keys = (rows.stop - rows.start for rows in (query_rows, key_rows))
-    places = torch.arange(num_queries)[:, None] + num_keys - num_queries
-    distance = torch.arange(num_keys) - places
+    places = torch.arange(num_queries, device="cpu")[:, None] + num_keys - num_queries
+    distance = torch.arange(num_keys, device="cpu") - places
     return ((distance >= -left) | (left < 0)) & ((distance <= right) | (right < 0))
 
 
@@ -329,6 +329,12 @@ def test_what_fails_a_trial_does_not_serve(
     assert "flash_attention_3 in 0 of 3 steps" in caplog.text
     with pytest.raises(EngineUnsupportedError, match=told):
         run(CAUSAL, attention="flash_attention_3")
+
+
+def test_a_trial_does_not_depend_on_the_default_device(flash: FlashAttention) -> None:
+    with torch.device("meta"):  # as `torch.set_default_device("cuda")`
+        assert choose(CAUSAL)
+    assert flash.num_calls
 
 
 def test_a_trial_is_launched_on_the_device_of_the_engine(

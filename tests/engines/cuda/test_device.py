@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -88,6 +89,13 @@ def test_a_gpu_of_the_driver_that_torch_does_not_see() -> None:
         check_devices(("cuda:1",), (H200,))
 
 
+def test_a_torch_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = r"^torch cannot be loaded: import of torch halted.*; pip install .*cuda"
+    with pytest.raises(EngineUnavailableError, match=told):
+        check_devices(("cuda:0",), (H200,))
+
+
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton needs one at its first use."""
     triton = pytest.importorskip("triton")
@@ -101,6 +109,7 @@ def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H200.name)
     monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
     told = r"^Triton cannot compile here: Failed to find C compiler\.; it needs a C compiler \(gcc"
@@ -275,7 +284,35 @@ def test_a_gpu_records_what_it_has_computed_once(gpu: Gpu) -> None:
         replay()
         assert found is result
     recorded = ["recording compute into the pool, thread_local", "launched", "replayed"]
-    assert gpu.log == 2 * [*WARM_UP, *recorded]
+    assert gpu.log == 2 * [*WARM_UP, "on compute", *recorded]
+
+
+def test_a_recording_that_fails_leaves_its_thread_the_stream_it_had(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch leaves its own stream only where the recording could be ended."""
+    current = ["default"]
+
+    @contextmanager
+    def on(stream: Any) -> Iterator[None]:
+        before = current[0]
+        current[0] = stream.name
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    @contextmanager
+    def graph(_: Any, *, stream: Any, **__: object) -> Iterator[None]:
+        current[0] = stream.name
+        yield
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with pytest.raises(RuntimeError, match="previous error"):
+        gpu.device.record(lambda: gpu.tensor([1.0]))
+    assert current == ["default"]
 
 
 def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
@@ -365,9 +402,12 @@ def test_a_gpu_that_is_lost_is_closed_all_the_same(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
-        raise RuntimeError("an illegal memory access was encountered")
+        raise RuntimeError(
+            "an illegal memory access was encountered\nSearch for it in CUDA's pages"
+        )
 
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     gpu.device.close()
     assert not streams._FREE, "its streams are lost with it"
-    assert "closing cuda:1: an illegal memory access was encountered" in caplog.text
+    told = "closing cuda:1: an illegal memory access was encountered"
+    assert [record.getMessage() for record in caplog.records] == [told]

@@ -4,6 +4,8 @@ import gc
 import re
 import signal
 import threading
+import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -387,6 +389,37 @@ def test_a_model_that_cannot_be_loaded_leaves_no_memory_behind(
     assert left == [before]
 
 
+@pytest.mark.parametrize("num_tokens", [5, 50])
+@pytest.mark.parametrize("is_here", [False, True])
+def test_the_error_of_a_batch_leaves_no_memory_behind(
+    files: ModelFiles, num_tokens: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even while a program keeps it, which may load another model meanwhile."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no product today")
+
+    def own(number: int) -> None:
+        raise LookupError(number)
+
+    engine = make(files)
+    ask = engine.compute if is_here else partial(run, engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "linear", fail)
+        try:
+            own(7)
+        except LookupError as error:
+            handled = error
+            with pytest.raises(EngineRunError, match="no product today") as kept:
+                ask(make_batch([[5] * num_tokens]))
+    *_, (frame, _) = traceback.walk_tb(handled.__traceback__)
+    assert frame.f_locals == {"number": 7}, "an error of the program keeps what it has"
+    parts = [weakref.ref(getattr(engine._model, name)) for name in ("executor", "short")]
+    engine.close()
+    assert all(part() is None for part in parts)
+    assert isinstance(kept.value.__cause__, RuntimeError)
+
+
 def test_a_gpu_that_refuses_a_product_is_told_when_the_engine_is_made(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,7 +503,9 @@ def test_kernels_of_long_batches_are_compiled_before_the_first_one(
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp8"])
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.enable_grad, partial(torch.device, "meta")]
+)
 def test_it_does_not_matter_how_its_maker_uses_torch(
     mode: Callable[[], AbstractContextManager[None]], precision: str, files: ModelFiles
 ) -> None:
@@ -777,6 +812,32 @@ def test_close_waits_for_a_limited_time(files: ModelFiles) -> None:
     may_end.set()
     engine.close()
     assert pending.result().shape == (1, 32)
+
+
+def test_a_close_that_ctrl_c_interrupts_is_done_by_the_next_one(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, closed = make(files), []
+    close = engine._model.close
+
+    def watched() -> None:
+        closed.append(1)
+        close()
+
+    class Interrupted:  # while it waits for a query that another thread computes
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(engine._model, "close", watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_computing", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            engine.close()
+    for _ in range(2):
+        engine.close()
+        assert closed == [1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -283,7 +283,6 @@ def test_functions_of_whole_sequences_are_not_asked(
         return asked(*args)
 
     monkeypatch.setattr(loaded_model, "groups_of", watch)
-    monkeypatch.setattr(engine._model, "served_whole", served)
     monkeypatch.setattr(engine._model.executor, "served_whole", served)
     np.testing.assert_allclose(watched.embed(batch), expected, atol=1e-5)
     assert set(watched.sizes) == {63}  # a long batch

@@ -368,7 +368,11 @@ def test_a_batch_that_fails(
 
 @pytest.mark.parametrize("at_launch", [False, True])
 def test_a_lost_gpu_is_told(
-    at_launch: bool, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+    at_launch: bool,
+    make: Make,
+    gpu: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     import torch
 
@@ -376,6 +380,7 @@ def test_a_lost_gpu_is_told(
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nsee the manual")
 
     with make("llama", precision="bf16") as embedder:
+        monkeypatch.setattr(torch.cuda, "empty_cache", fail)
         assert why_lost(embedder._model.engine) is None
         monkeypatch.setattr(torch.cuda.Event, "synchronize", fail)
         monkeypatch.setattr(torch.cuda.Stream, "synchronize", fail)
@@ -389,6 +394,11 @@ def test_a_lost_gpu_is_told(
         lost = why_lost(embedder._model.engine)
         assert lost is not None
         assert re.match(told, lost)
+        given_back: list[int] = []
+        monkeypatch.setattr(embedder._model.engine, "_give_back", lambda: given_back.append(1))
+    assert given_back == [1], "it is closed all the same"
+    told = "closing the GPU: CUDA error: an illegal memory access was encountered"
+    assert told in [record.getMessage() for record in caplog.records]
 
 
 def test_the_whole_batch_is_split_where_memory_is_short(
