@@ -939,7 +939,14 @@ def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder)
     embedder.model = "of a subclass"  # type: ignore[attr-defined]
     assert embedder.model == "of a subclass"  # type: ignore[attr-defined]
     del embedder.model  # type: ignore[attr-defined]
-    for name in ("modules", "evaluate", "search", "truncate_sentence_embeddings", "dtype", "parameters"):
+    for name in (
+        "modules",
+        "evaluate",
+        "search",
+        "truncate_sentence_embeddings",
+        "dtype",
+        "parameters",
+    ):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
             getattr(embedder, name)
     with pytest.raises(
