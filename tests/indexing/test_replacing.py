@@ -88,7 +88,7 @@ def test_room_that_could_not_be_given_back_is_given_by_the_next_call(
 
     with monkeypatch.context() as patched:
         patched.setattr("embedlib.indexing.sinks.file_sink.drop_old_tables", refuse_then)
-        with pytest.raises(SinkError, match="old rows are removed, but .* and run drop-old again"):
+        with pytest.raises(SinkError, match=r"rows are removed, but .* and run drop-old again"):
             drop_old(url)
     assert drop_old(url) == 0
     assert database.stat().st_size < size
