@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedlib.cli.usage_errors import refuse
-from embedlib.errors import SourceError
+from embedlib.errors import SourceError, a_type
 from embedlib.indexing.sources.file_bytes import (
     STDIN,
     BrokenFileError,
@@ -108,7 +108,7 @@ def _record(row: RawRow, field: str) -> Record:
         raise SourceError(f"{row.place} has no key {field!r}; its keys are: {keys}; see --field")
     text = row.fields[field]
     if not isinstance(text, str):
-        raise SourceError(f"{row.place}: {field!r} is a {type(text).__name__}; a string is needed")
+        raise SourceError(f"{row.place}: {field!r} is {a_type(text)}; a string is needed")
     try:
         text.encode()
     except UnicodeEncodeError as error:

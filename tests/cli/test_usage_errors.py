@@ -106,6 +106,7 @@ def test_what_is_missing_is_shown_by_an_example(
         (["serve", "m", "m"], "two models have the same name; give one another with --name"),
         (["tune", "m", "--texts", ""], "'--texts': '' is no path; write one, or . for the"),
         (["tune", "m", "--texts", "."], "File '.' is a directory; give a file"),
+        (["completion"], "Choose from: bash, zsh, fish. For example: embedlib completion bash"),
         (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),
         (["models", "x", "y"], 'needs quotes. For example: embedlib models "qwen3 apache"'),
         (["convert", "NOWHERE"], "there is no folder 'NOWHERE'; give one with a model's files, "),
