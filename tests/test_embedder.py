@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import inspect
 import pickle
 import sys
@@ -324,6 +325,24 @@ def test_arguments_by_position() -> None:
 def test_arguments_out_of_range(embedder: Embedder, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         embedder.encode(["a"], **options)
+
+
+def test_a_future_keeps_no_other_vectors_than_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[weakref.ref[Job]] = []
+    open_job = Pipeline.open_job
+
+    def open_noted(*args: Any) -> Job:
+        job = open_job(*args)
+        jobs.append(weakref.ref(job))
+        return job
+
+    monkeypatch.setattr(Pipeline, "open_job", open_noted)
+    with fake_embedder(truncate_dim=2) as embedder:
+        future = embedder.submit_batch(TEXTS)
+        assert future.result().shape == (len(TEXTS), 2)
+    gc.collect()  # of the threads, which have ended
+    assert [job() for job in jobs] == [None]
+    assert future.done()
 
 
 def test_batch_size_is_a_hint(embedder: Embedder) -> None:
@@ -939,7 +958,14 @@ def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder)
     embedder.model = "of a subclass"  # type: ignore[attr-defined]
     assert embedder.model == "of a subclass"  # type: ignore[attr-defined]
     del embedder.model  # type: ignore[attr-defined]
-    for name in ("modules", "evaluate", "truncate_sentence_embeddings", "dtype", "parameters"):
+    for name in (
+        "modules",
+        "evaluate",
+        "search",
+        "truncate_sentence_embeddings",
+        "dtype",
+        "parameters",
+    ):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
             getattr(embedder, name)
     with pytest.raises(

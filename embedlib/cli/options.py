@@ -83,7 +83,8 @@ _HELP = {
     "token": "Hub token for private models; the variable HF_TOKEN hides it from process lists.",
     "cache_folder": "Folder for downloaded models.  [default: the hub's own cache]",
     "local_files_only": "Use downloaded files only; open no connection.",
-    "truncate_dim": "Keep only this many first dimensions of a vector.  [default: the model's own]",
+    "truncate_dim": "Keep only this many first dimensions of a vector; all, if it has fewer.  "
+    "[default: the model's own]",
     "max_active_dims": "Keep only this many weights of a sparse vector, the greatest; the same in "
     "every load and search of a destination.  [default: the sparse model's own]",
     "max_seq_tokens": "Maximum tokens of a text.  [default: the model's own limit]",

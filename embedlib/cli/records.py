@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedlib.cli.usage_errors import refuse
-from embedlib.errors import SourceError
+from embedlib.errors import SourceError, a_type
 from embedlib.indexing.sources.file_bytes import (
     STDIN,
     BrokenFileError,
@@ -43,12 +43,12 @@ def read_records(paths: tuple[str, ...], *, input_format: str, field: str) -> It
         SourceError: a file cannot be read, or one of its lines is not valid.
     """
     for path in paths:
-        is_jsonl = _is_jsonl(path, input_format)
+        has_fields = is_jsonl(path, input_format)
         with _naming(path):
-            for row in read_rows(path, "jsonl" if is_jsonl else "lines", keeps_blank=True):
+            for row in read_rows(path, "jsonl" if has_fields else "lines", keeps_blank=True):
                 if row.problem is not None:
                     raise SourceError(f"{row.place} {row.problem}")
-                yield _record(row, field if is_jsonl else "text")
+                yield _record(row, field if has_fields else "text")
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def input_paths(inputs: tuple[str, ...], input_format: str) -> tuple[str, ...]:
         if os.path.isfile(path) or os.path.isdir(path):  # opening a pipe would wait for its writer
             with _naming(path):
                 check_readable(path)
-    if not any(_is_jsonl(path, input_format) for path in paths):
+    if not any(is_jsonl(path, input_format) for path in paths):
         refuse("is for JSON Lines; add --input-format jsonl", "field")
     return paths
 
@@ -108,7 +108,7 @@ def _record(row: RawRow, field: str) -> Record:
         raise SourceError(f"{row.place} has no key {field!r}; its keys are: {keys}; see --field")
     text = row.fields[field]
     if not isinstance(text, str):
-        raise SourceError(f"{row.place}: {field!r} is a {type(text).__name__}; a string is needed")
+        raise SourceError(f"{row.place}: {field!r} is {a_type(text)}; a string is needed")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -119,7 +119,8 @@ def _record(row: RawRow, field: str) -> Record:
     return Record(text, dict(row.fields))
 
 
-def _is_jsonl(path: str, input_format: str) -> bool:
+def is_jsonl(path: str, input_format: str = "auto") -> bool:
+    """Return whether a file is read as JSON Lines."""
     if input_format == "auto":
         return FORMATS.get(suffix_of(path)) == "jsonl"
     return input_format == "jsonl"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--model", "-m", help="Model that embedded the rows.  [default: the name stored with them]"
 )
-@click.option("-k", default=SEARCH_ROWS, help="Rows to print.")
+@click.option("-k", "--top-k", "k", default=SEARCH_ROWS, help="Rows to print.")
 @click.option(
     "--where",
     type=TEXT,

@@ -91,13 +91,15 @@ def _secrets(path: Path | None, variable: str, what: str = "API key") -> tuple[s
     return found
 
 
+_FILE: Final = FilePath(exists=True, dir_okay=False, path_type=Path)
+
+
 def _option(title: str, *names: str, **settings: Any) -> Decorator:
     return click.option(*names, cls=TitledOption, title=title, **settings)
 
 
 def _listening() -> list[Decorator]:
     title = "Where it listens"
-    pem = FilePath(exists=True, dir_okay=False, path_type=Path)
     return [
         _option(title, "--host", default="127.0.0.1", help="Address to listen on."),
         click.option(
@@ -114,8 +116,8 @@ def _listening() -> list[Decorator]:
             type=FilePath(path_type=Path),
             help="Unix socket to listen on, instead of a port.",
         ),
-        _option(title, "--tls-certificate", type=pem, help="Certificate for TLS, a PEM file."),
-        _option(title, "--tls-key", type=pem, help="Private key of the certificate, a PEM file."),
+        _option(title, "--tls-certificate", type=_FILE, help="Certificate for TLS, a PEM file."),
+        _option(title, "--tls-key", type=_FILE, help="Private key of the certificate, a PEM file."),
     ]
 
 
@@ -125,7 +127,7 @@ def _bounds() -> list[Decorator]:
         _option(
             title,
             "--api-keys-file",
-            type=FilePath(path_type=Path),
+            type=_FILE,
             help=f"File with API keys, one a line; {KEYS_VARIABLE} has them with commas.",
         ),
         _option(
@@ -210,7 +212,7 @@ def _jobs() -> list[Decorator]:
         _option(
             title,
             "--webhook-secrets-file",
-            type=FilePath(path_type=Path),
+            type=_FILE,
             help="File with secrets that webhooks are signed with, one a line; "
             f"{SECRETS_VARIABLE} has them with commas.",
         ),

@@ -42,7 +42,8 @@ def explain(error: click.UsageError, group: click.Context) -> click.UsageError:
     said = shortened(without_passwords(" ".join(error.format_message().split())))
     if isinstance(error, (click.MissingParameter, click.BadOptionUsage)):
         option = error.option_name if isinstance(error, click.BadOptionUsage) else None
-        return click.UsageError(f"{said}{_for_example(error.ctx, option)}", error.ctx)
+        said = f"{said.removesuffix('.')}.{_for_example(error.ctx, option)}"
+        return click.UsageError(said, error.ctx)
     if said.startswith("Got unexpected extra argument"):
         said = f"{said}. A value with blanks needs quotes.{_for_example(error.ctx)}"
         return click.UsageError(said, error.ctx)

@@ -15,6 +15,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.cli.text_input import TEXT, one_line
+from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.fidelity_report import Gate
@@ -157,10 +158,13 @@ def compare_theirs(
 
 
 def _read_file(against: str, texts_path: Path | None, options: TheirsOptions) -> Theirs:
+    from embedlib.cli.records import is_jsonl
     from embedlib.matching.theirs import read_theirs
 
     if options.served_model:
         raise click.UsageError("--served-model is for a URL")
+    if texts_path is not None and not is_jsonl(str(texts_path)):
+        refuse("is for JSON Lines and Parquet; leave it out", "field")
     return read_theirs(Path(against), texts_path, options.field or "text")
 
 

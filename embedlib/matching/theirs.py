@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embedlib.errors import SourceError, shown
 from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
 from embedlib.indexing.sources.file_bytes import BrokenFileError
-from embedlib.indexing.sources.file_formats import read_rows, suffix_of
+from embedlib.indexing.sources.file_formats import FORMATS, read_rows, suffix_of
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
 
@@ -23,11 +23,6 @@ MAX_ROWS: Final = 1024
 MAX_TEXTS: Final = 256
 NUM_LONGEST: Final = 32
 """How many of the texts are the longest ones, which alone tell where a text is cut."""
-FORMATS: Final[dict[str, InputFormat]] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
 VECTOR: Final = "embedding"
 """The field of a vector, as embedlib itself writes it."""
 
@@ -59,6 +54,7 @@ def read_theirs(path: Path, texts_path: Path | None, field: str) -> Theirs:
         SourceError: a file cannot be read, or is not of that form.
     """
     suffix = suffix_of(str(path))
+    input_format = FORMATS.get(suffix)
     try:
         if suffix == ".npy":
             texts_path = texts_path or Path(f"{path}{ROWS_SUFFIX}")
@@ -70,14 +66,14 @@ def read_theirs(path: Path, texts_path: Path | None, field: str) -> Theirs:
                     "the texts that the vectors were made of with --texts"
                 )
             numbers = _as_float32(vectors[:MAX_ROWS])
-        elif suffix in FORMATS and texts_path is None:
-            texts, numbers = _read_fields(path, FORMATS[suffix], field)
-        elif suffix in FORMATS:
-            raise SourceError(f"{path} has its own texts; leave out --texts")
-        else:
+        elif input_format not in ("jsonl", "parquet"):
             raise SourceError(
                 f"{path}: vectors are read from .jsonl, .parquet and .npy; name such a file"
             )
+        elif texts_path is not None:
+            raise SourceError(f"{path} has its own texts; leave out --texts")
+        else:
+            texts, numbers = _read_fields(path, input_format, field)
     except BrokenFileError as error:
         raise SourceError(f"{path} {error}") from error
     if not texts:
@@ -111,7 +107,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 def _read_texts(path: Path, field: str) -> tuple[list[str], int]:
     """Return the first texts of a file, and how many it has."""
-    is_jsonl = suffix_of(str(path)) in (".jsonl", ".ndjson")
+    is_jsonl = FORMATS.get(suffix_of(str(path))) == "jsonl"
     if not path.exists():
         raise SourceError(f"{path}: no such file; name the texts of the vectors with --texts")
     rows = _checked(read_rows(str(path), "jsonl" if is_jsonl else "lines", keeps_blank=True))

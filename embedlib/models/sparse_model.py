@@ -97,7 +97,7 @@ def _default_role(config: JsonObject) -> Role:
     parameters.check_fixed("route_mappings", ({}, None))
     if "default_route" in parameters:
         return parameters.choice("default_route", ROLES)
-    parameters.check_fixed("allow_empty_key", (True, None))  # else a call without a role fails
+    parameters.check_fixed("allow_empty_key", (True,))  # else a call without a role fails
     return ROLES[next(iter(config.child("structure").values))]
 
 

@@ -75,7 +75,8 @@ class HTTPError(Exception):
     @classmethod
     def wrong_value(cls, param: str, value: object, remedy: str, status: int = 400) -> HTTPError:
         """Return the error of a field whose value, of which it shows the beginning, is wrong."""
-        return cls(status, f"{param} = {value!r:.80}; {remedy}", param=param)
+        said = str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"  # as JSON has it
+        return cls(status, f"{param} = {said}; {remedy}", param=param)
 
     @classmethod
     def overloaded(cls, message: str, seconds: float) -> HTTPError:

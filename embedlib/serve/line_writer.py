@@ -46,7 +46,11 @@ class LineWriter(ABC):
         """Return the line that tells of lines that were dropped."""
 
     def write(self, line: object) -> None:
-        """Add a line; never blocks. One thread at a time may call it."""
+        """Add a line; never blocks. One thread at a time may call it.
+
+        Raises:
+            EngineBuildError: the thread cannot be started; the line is kept, the next tries again.
+        """
         if self._stream is None:
             return
         if len(self._lines) >= MAX_LINES:
@@ -54,11 +58,11 @@ class LineWriter(ABC):
             return
         self._lines.append(line)
         if not self._has_lines.is_set():
-            self._has_lines.set()
             if self._thread is None:
                 thread = WorkerThread(partial(self._run, self._stream), self._thread_name)
                 thread.start()
                 self._thread = thread  # `close` joins no thread that could not be started
+            self._has_lines.set()
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what is left and end the thread, within some seconds."""

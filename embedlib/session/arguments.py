@@ -276,7 +276,8 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
         InputError: an item is not a pair.
     """
     inputs = as_python(inputs)
-    _check_list("inputs", inputs, "a pair of texts or a list of pairs")
+    wanted = "a pair of texts or a list of pairs, or a query and its documents to rank"
+    _check_list("inputs", inputs, wanted)
     items = list(cast(Iterable[Any], inputs))
     # As CrossEncoder: a list or tuple is a single pair if its first item is neither.
     is_single = isinstance(inputs, (list, tuple)) and bool(items)

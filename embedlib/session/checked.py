@@ -88,7 +88,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             lambda value: value is None or (isinstance(value, Mapping) and not value),
         ),
         "prompt": optional(UNICODE),
-        "prompt_name": optional(TEXT),
+        "prompt_name": optional(
+            TEXT,
+            "a str, the name of a prompt; several texts are one list, and a query and its "
+            "documents are for rank of a Reranker",
+        ),
         "raw_scores": SWITCH,
         "return_documents": SWITCH,
         "role": optional(choice(*ROLES), " or ".join(map(repr, ROLES))),

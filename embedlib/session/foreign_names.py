@@ -103,6 +103,7 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             ("rank", "predict"), "a model that scores is loaded with Reranker or Classifier"
         ),
+        "search": "use embedlib.search, or Search, with a destination that index loaded",
         "set_examples": "pass examples= to the constructor, or to encode_query",
         "compute_lexical_matching_score": "use similarity, which compares sparse vectors by dot",
         "colbert_score": "use embedlib.maxsim",

@@ -37,7 +37,8 @@ class ConfigOptions(TypedDict, total=False):
     ignore: it is truncated without a warning; error: the call raises `SequenceTooLongError`; chunk
     (embeddings only): it is divided into windows, and its vector is the mean of theirs."""
     truncate_dim: int | None
-    """Keep only this many first dimensions (Matryoshka models); None: the model's own number."""
+    """Keep only this many first dimensions (Matryoshka models), or all, if there are fewer; None:
+    the model's own number."""
     max_active_dims: int | None
     """Keep only this many weights of a sparse vector, the greatest; None: the model's own number,
     or all."""

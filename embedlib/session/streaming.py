@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
@@ -170,5 +171,14 @@ def submit(
         job.future.cancel()
         raise
     job.future.add_done_callback(resolve)
-    future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
+    future.add_done_callback(partial(_drop, weakref.ref(job)))
     return future
+
+
+def _drop(reference: weakref.ref[Job], future: Future[AnyVectors]) -> None:
+    """Drop what is left of a job whose future is cancelled.
+
+    Callers keep futures, which keep their callbacks: with it, a job would keep rows of its own.
+    """
+    if future.cancelled() and (job := reference()) is not None:
+        job.future.cancel()

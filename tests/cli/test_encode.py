@@ -223,7 +223,7 @@ def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> N
         (b"[" * 100_000, "in.jsonl' is nested too deeply"),
         (b"[1]", "is a JSON list"),
         (b'{"body": "x", "id": 1}', "has no key 'text'; its keys are: 'body', 'id'"),
-        (b'{"text": 1}', "'text' is a int"),
+        (b'{"text": 1}', "'text' is an int; a string"),
         (b'{"text": "a\\udfff"}', "'text' has the lone surrogate '\\udfff' at character 1"),
     ],
 )

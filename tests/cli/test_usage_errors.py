@@ -101,9 +101,12 @@ def test_what_is_missing_is_shown_by_an_example(
         (["serve", "m", "--tls-key", "nearby.txt"], "give both --tls-certificate and"),
         (["serve", "m", "--name", "n"], "--name 'n'; it must be NAME=MODEL"),
         (["serve", "m", "--name", "n=o"], "--name 'n=o': o is none of the models given"),
+        (["serve", "m", "--api-keys-file", "none"], "File 'none' does not exist; /"),
+        (["serve", "m", "--webhook-secrets-file", "."], "File '.' is a directory; give a file"),
         (["serve", "m", "m"], "two models have the same name; give one another with --name"),
         (["tune", "m", "--texts", ""], "'--texts': '' is no path; write one, or . for the"),
         (["tune", "m", "--texts", "."], "File '.' is a directory; give a file"),
+        (["completion"], "Choose from: bash, zsh, fish. For example: embedlib completion bash"),
         (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),
         (["models", "x", "y"], 'needs quotes. For example: embedlib models "qwen3 apache"'),
         (["convert", "NOWHERE"], "there is no folder 'NOWHERE'; give one with a model's files, "),
@@ -158,6 +161,7 @@ def test_options_of_other_servers_lead_to_options_that_are_there() -> None:
         ("index a --to x --sql q --glob *", "--glob is for files, not for --sql"),
         ("index a --to x --sql q --id-prefix file", "--id-prefix is for files, not for --sql"),
         ("index a --to x --max-active-dims 9", "--max-active-dims is for sparse vectors; add"),
+        ("verify m --against N.npy --texts TEXTS --field x", "--field is for JSON Lines and Parq"),
         ("serve m --ray-replicas 1:2", "--ray-replicas is for a Ray cluster; add --ray"),
         ("serve m --ray-cpus 2", "--ray-cpus is for a Ray cluster; add --ray"),
         ("serve m --uds s --host h", "--host is not for --uds, which takes the place of a port;"),
@@ -169,7 +173,8 @@ def test_an_option_that_would_be_ignored(
     arguments: str, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("TEXTS").touch()
+    for name in ("TEXTS", "N.npy"):
+        Path(name).touch()
     assert message in error_line(run(*arguments.split()))
 
 

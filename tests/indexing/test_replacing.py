@@ -18,6 +18,7 @@ from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import ReplacedError, open_sink
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.sinks.file_tables import drop_old_tables
 from embedlib.testing import FakeSink, FakeStore, check_replaceable
 from tests.indexing.two_models import Model, documents, is_of, vector_of
 
@@ -70,6 +71,28 @@ def test_files_keep_what_a_replaceable_sink_promises(scheme: str, tmp_path: Path
 
     check_replaceable(make)
     assert not are_open
+
+
+def test_room_that_could_not_be_given_back_is_given_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"jsonl:{tmp_path / 'a'}"
+    load(url, Model("old"))
+    load(url, Model("new"), replace=True)
+    database = tmp_path / "a.embedlib" / "rows.sqlite"
+    size = database.stat().st_size
+
+    def refuse_then(connection: sqlite3.Connection) -> None:
+        drop_old_tables(connection)
+        connection.set_progress_handler(lambda: 1, 100)  # stops what takes longer than a commit
+
+    with monkeypatch.context() as patched:
+        patched.setattr("embedlib.indexing.sinks.file_sink.drop_old_tables", refuse_then)
+        with pytest.raises(SinkError, match=r"rows are removed, but .* and run drop-old again"):
+            drop_old(url)
+    assert drop_old(url) == 0
+    assert database.stat().st_size < size
+    expect_rows(url, "new")
 
 
 def test_a_model_is_changed_while_searches_go_on(url: str) -> None:

@@ -27,6 +27,7 @@ from embedlib.errors import (
     ClosedError,
     CloseTimeoutError,
     ConfigError,
+    EngineBuildError,
     EngineRunError,
     QueueFullError,
 )
@@ -933,6 +934,23 @@ def test_lines_are_dropped_and_counted_while_their_reader_stalls(
     log.close(30)
     lines = stream.getvalue().splitlines()
     assert lines == ['{"n":0}', '{"n":1}', '{"n":2}', '{"dropped_lines":3}']
+
+
+def test_a_line_whose_thread_cannot_be_started_is_written_with_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stream = io.StringIO()
+    log = AccessLog(stream)
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", refuse)
+        with pytest.raises(EngineBuildError, match="no more threads can be started"):
+            log.write({"n": 0})
+    log.write({"n": 1})
+    log.close(30)
+    assert stream.getvalue().splitlines() == ['{"n":0}', '{"n":1}']
 
 
 def test_the_access_log_of_a_process_without_a_standard_output(

@@ -92,6 +92,7 @@ def test_long_texts_are_refused_where_asked(
 def test_vectors_keep_their_activation(client: Client) -> None:
     status, error = client.refuse("/v1/embeddings", {"input": "a", "use_activation": False})
     assert (status, error["error"]["param"]) == (400, "use_activation")
+    assert "use_activation = false; vectors have" in error["error"]["message"]
     classified = client.post("/classify", {"input": "a", "use_activation": False})
     raw = client.post("/classify", {"input": "a", "raw_scores": True})
     scores = {entry["label"]: entry["score"] for entry in raw["data"][0]}

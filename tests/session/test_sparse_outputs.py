@@ -261,6 +261,7 @@ def test_a_folder_that_says_something_else_is_refused(
         ({"parameters": {"route_mappings": {"a": "query"}}}, "route_mappings"),
         ({"parameters": {"default_route": "image"}}, 'default_route = "image"'),
         ({"parameters": {"allow_empty_key": False}}, "allow_empty_key = false"),
+        ({"parameters": {"allow_empty_key": None}}, "allow_empty_key = null"),
         ({"extra": 1}, "extra = 1 is not a known key"),
     ],
 )

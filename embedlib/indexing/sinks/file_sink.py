@@ -237,17 +237,30 @@ class FileSink:
         self.finish()
 
     def drop_old(self) -> None:
-        """Drop the old tables, and give their room back."""
-        if self.old() is None:
+        """Drop the old tables, and give their room back; a second call, where the first could not.
+
+        SQLite copies the other rows to a temporary folder and back, which a full disk refuses.
+        """
+        if not self._has_database or (self.old() is None and not self._num_free_pages()):
             return
         lock = FileLock(self._folder / "lock", self.name)
         try:
             with self._transaction() as database:
                 drop_old_tables(database)
-            with self._errors():
+            try:
                 database.execute("VACUUM")
+            except sqlite3.Error as error:
+                raise SinkError(
+                    f"{self.name}: the old rows are removed, but {self._folder} is as large as "
+                    f"before: {error}; make room there and in TMPDIR, and run drop-old again"
+                ) from error
         finally:
             lock.release()
+
+    def _num_free_pages(self) -> int:
+        with self._errors():
+            (num_pages,) = self._connect().execute("PRAGMA freelist_count").fetchone()
+            return int(num_pages)
 
     def stored_rows(self, ids: Sequence[UUID]) -> dict[UUID, StoredRow]:
         """Return text and vector of stored rows."""

@@ -217,6 +217,8 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
                 lines.problem = r"has a CR without LF; convert it, for example by tr '\r' '\n'"
             if lines.line > first_line:
                 lines.problem += f"; because of a quote it goes on to line {lines.line}"
+            if "expected" in str(error):  # it is about quotes; others are about size and line ends
+                lines.problem += '; a value that begins with " ends with one, write others twice'
         if not values and lines.problem is None:
             continue
         if not header:

@@ -157,7 +157,7 @@ def no_embedder(file: JsonObject, key: str) -> ModelUnsupportedError:
     """Return the error for a reranker or classifier that is loaded as an embedding model."""
     return ModelUnsupportedError(
         f"{file.name}: {key} = {quote(file.values[key])} is a reranker or classifier; "
-        "use Reranker or Classifier"
+        "use Reranker or Classifier (embedlib rerank, embedlib classify)"
     )
 
 

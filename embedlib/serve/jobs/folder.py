@@ -100,11 +100,18 @@ class DataFolder:
             self.sync()
 
     def check_room(self, num_bytes: int = 0) -> None:
-        """Check that the disk has room for so many bytes more.
+        """Check that the disk has room for so many bytes more, and that the folder is there.
 
         Raises:
-            HTTPError: it has not.
+            HTTPError: it has not, or it is not.
         """
+        if not self.database.exists():  # what is written into one that was removed is lost
+            raise HTTPError(
+                507,
+                "the database in --data-dir was removed, nothing was accepted; put it back, or "
+                "start the server again",
+                "disk_full",
+            )
         if shutil.disk_usage(self.path).free < FREE_BYTES + num_bytes:
             raise full_disk()
 

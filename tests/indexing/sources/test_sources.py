@@ -559,6 +559,9 @@ def test_tsv(name: str) -> None:
     assert summary(read(name)) == [("1", "a, b")]
 
 
+TWICE = '; a value that begins with " ends with one, write others twice'
+
+
 def test_bad_rows_of_csv_do_not_end_it() -> None:
     content = b'id,text\n1,a,b\n2\n,no id\n4,\n5,b\xe4d\n6,"b"ad\n7,"line\nb\xe4d"\n8,good\n'
     write("a.csv", content)
@@ -569,7 +572,7 @@ def test_bad_rows_of_csv_do_not_end_it() -> None:
         (None, "the field 'id' has no id"),
         ("4", "the text in the field 'text' is empty"),
         (None, not_utf8(4)),
-        (None, "is not CSV: ',' expected after '\"'"),
+        (None, f"is not CSV: ',' expected after '\"'{TWICE}"),
         (None, not_utf8(2)),
         ("8", "good"),
     ]
@@ -586,7 +589,15 @@ def test_a_quote_that_is_never_closed() -> None:
     write("a.csv", 'id,text\n1,a\n2,"b\n3,c\n')
     assert summary(read("a.csv")) == [
         ("1", "a"),
-        (None, "is not CSV: unexpected end of data; because of a quote it goes on to line 4"),
+        (
+            None,
+            f"is not CSV: unexpected end of data; because of a quote it goes on to line 4{TWICE}",
+        ),
+    ]
+    write("a.tsv", 'id\ttext\n1\t"a\tb"\n2\t"c" d\n')
+    assert summary(read("a.tsv")) == [
+        ("1", "a\tb"),
+        (None, f"is not CSV: '\t' expected after '\"'{TWICE}"),
     ]
 
 

@@ -399,7 +399,7 @@ def test_some_tokenizers_tell_no_types(tmp_path: Path) -> None:
 def test_an_embedder_takes_no_model_that_makes_scores(
     variant: str, tiny_folder: Callable[[str], Path]
 ) -> None:
-    message = "is a reranker or classifier; use Reranker or Classifier$"
+    message = "is a reranker or classifier; use Reranker or Classifier .embedlib rerank, emb"
     with pytest.raises(ModelUnsupportedError, match=message):
         read_model_files(tiny_folder(variant))
 

@@ -348,6 +348,26 @@ def test_a_full_disk_refuses_what_comes(
     keeper.post("/v1/batches", body)
 
 
+def test_a_folder_that_was_removed_refuses_what_comes(
+    keeper: Client, upload: Callable[[bytes], str], tmp_path: Path
+) -> None:
+    body = {"input_file_id": upload(input_of(1)), "endpoint": "/v1/embeddings"}
+    body["completion_window"] = "24h"
+    [database] = tmp_path.glob("**/jobs.sqlite3")
+    database.parent.rename(tmp_path / "away")
+    for is_made_again in (False, True):
+        if is_made_again:  # by a service that lost its volume
+            database.parent.mkdir()
+        answer = keeper.send("POST", "/v1/batches", body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
+        assert "the database in --data-dir was removed" in answer.json()["error"]["message"]
+        answer = keeper.send("POST", "/async_predict", {"model_input": {"input": "a"}})
+        assert answer.status_code == 507
+    database.parent.rmdir()
+    (tmp_path / "away").rename(database.parent)
+    keeper.post("/v1/batches", body)
+
+
 def test_sqlite_without_room_is_a_full_disk(tmp_path: Path) -> None:
     async def work() -> None:
         jobs = open_jobs(tmp_path / "jobs")
