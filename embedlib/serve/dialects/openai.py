@@ -28,7 +28,7 @@ from embedlib.serve.dialects.vllm import (
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_number
+from embedlib.serve.exchange import Exchange, check_number, usage_of
 from embedlib.serve.vectors import (
     STORED_TYPES,
     as_base64,
@@ -149,12 +149,6 @@ def _check_fields(body: EmbeddingsBody) -> None:
         raise HTTPError.wrong_value(
             "embed_dtype", body.embed_dtype, f"it must be {', '.join(STORED_TYPES)}"
         )
-
-
-def usage_of(exchange: Exchange) -> dict[str, int]:
-    """Return the object `usage`; vLLM's has completion_tokens too."""
-    num_tokens = exchange.work.usage.num_tokens
-    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
 
 
 def _encoding_of(

@@ -275,27 +275,25 @@ async def info(exchange: Exchange) -> Response:
         ids = {label: index for index, label in enumerate(session.labels)}
         name = "classifier" if isinstance(session, Classifier) else "reranker"
         kind = {name: {"id2label": labels, "label2id": ids}}
-    return Response(
-        msgspec.json.encode(
-            {
-                "model_id": model.source or model.name,
-                "model_sha": None,
-                "model_dtype": session.precision,
-                "served_model_name": model.name,
-                "model_type": kind,
-                "max_concurrent_requests": options.max_bulk_texts,
-                "max_input_length": session.max_seq_length,
-                "max_batch_tokens": session.config.max_batch_tokens
-                or engine_of(session).limits.max_batch_tokens,
-                "max_batch_requests": None,
-                "max_client_batch_size": options.max_texts,
-                "auto_truncate": True,
-                "tokenization_workers": 1,
-                "version": __version__,
-                "sha": None,
-                "docker_label": None,
-            }
-        )
+    return await exchange.answer(
+        {
+            "model_id": model.source or model.name,
+            "model_sha": None,
+            "model_dtype": session.precision,
+            "served_model_name": model.name,
+            "model_type": kind,
+            "max_concurrent_requests": options.max_bulk_texts,
+            "max_input_length": session.max_seq_length,
+            "max_batch_tokens": session.config.max_batch_tokens
+            or engine_of(session).limits.max_batch_tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": options.max_texts,
+            "auto_truncate": True,
+            "tokenization_workers": 1,
+            "version": __version__,
+            "sha": None,
+            "docker_label": None,
+        }
     )
 
 
