@@ -7,13 +7,19 @@ Source: the parameters of the classes in transformers 5.5, models/<family>/model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.families.row import FusedSlice
+from embedlib.models.families.row import FusedSlice, TensorNames
 
-ENCODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+
+def _fused(name: str, *roles: str) -> TensorNames:
+    """Return the roles of a layer that one stored tensor holds, as equal blocks of its rows."""
+    count = len(roles)
+    return {f"layers.{{i}}.{role}": FusedSlice(name, i, count) for i, role in enumerate(roles)}
+
+
+ENCODER_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "positions": "embeddings.position_embeddings.weight",
@@ -29,7 +35,7 @@ ENCODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
     }
 )
-XLM_ROBERTA_XL_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+XLM_ROBERTA_XL_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **ENCODER_TENSORS,
         "layers.{i}.attention_norm": "encoder.layer.{i}.attention.self_attn_layer_norm",
@@ -37,7 +43,7 @@ XLM_ROBERTA_XL_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType
         "final_norm": "encoder.LayerNorm",
     }
 )
-DECODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+DECODER_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         "tokens": "embed_tokens.weight",
         "layers.{i}.q": "layers.{i}.self_attn.q_proj",
@@ -55,7 +61,7 @@ DECODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     }
 )
 
-DEBERTA_V2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+DEBERTA_V2_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **ENCODER_TENSORS,
         "relative": "encoder.rel_embeddings.weight",
@@ -65,7 +71,7 @@ DEBERTA_V2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.v": "encoder.layer.{i}.attention.self.value_proj",
     }
 )
-DISTILBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+DISTILBERT_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **ENCODER_TENSORS,
         "layers.{i}.q": "transformer.layer.{i}.attention.q_lin",
@@ -79,7 +85,7 @@ DISTILBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     }
 )
 
-MPNET_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+MPNET_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **ENCODER_TENSORS,
         "position_bias": "encoder.relative_attention_bias.weight",
@@ -90,7 +96,7 @@ MPNET_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
     }
 )
-T5_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+T5_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         "tokens": "shared.weight",
         "position_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
@@ -105,7 +111,7 @@ T5_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "final_norm": "encoder.final_layer_norm",
     }
 )
-T5_GATED_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+T5_GATED_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **T5_TENSORS,
         "layers.{i}.gate": "encoder.block.{i}.layer.1.DenseReluDense.wi_0",
@@ -114,40 +120,35 @@ T5_GATED_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 )
 # Source: JinaBertModel of huggingface.co/jinaai/jina-bert-implementation, modeling_bert.py, and
 # text-embeddings-inference, backends/candle/src/models/jina.rs, for the halves of gated_layers.
-JINA_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+JINA_BERT_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **ENCODER_TENSORS,
-        "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.gated_layers", 0, 2),
-        "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.gated_layers", 1, 2),
+        **_fused("encoder.layer.{i}.mlp.gated_layers", "gate", "up"),
         "layers.{i}.down": "encoder.layer.{i}.mlp.wo",
         "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp.layernorm",
     }
 )
 # Its halves of up_gated_layer stand the other way round. Source: see JINA_CODE.
-JINA_CODE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+JINA_CODE_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **JINA_BERT_TENSORS,
         "layers.{i}.q_norm": "encoder.layer.{i}.attention.self.layer_norm_q",
         "layers.{i}.k_norm": "encoder.layer.{i}.attention.self.layer_norm_k",
         "layers.{i}.attention_out_norm": "encoder.layer.{i}.attention.output.LayerNorm",
         "layers.{i}.attention_norm": "encoder.layer.{i}.layer_norm_1",
-        "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.up_gated_layer", 0, 2),
-        "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.up_gated_layer", 1, 2),
+        **_fused("encoder.layer.{i}.mlp.up_gated_layer", "up", "gate"),
         "layers.{i}.down": "encoder.layer.{i}.mlp.down_layer",
         "layers.{i}.mlp_norm": "encoder.layer.{i}.layer_norm_2",
     }
 )
-MODERNBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+MODERNBERT_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         "tokens": "embeddings.tok_embeddings.weight",
         "embedding_norm": "embeddings.norm",
-        "layers.{i}.q": FusedSlice("layers.{i}.attn.Wqkv", 0, 3),
-        "layers.{i}.k": FusedSlice("layers.{i}.attn.Wqkv", 1, 3),
-        "layers.{i}.v": FusedSlice("layers.{i}.attn.Wqkv", 2, 3),
+        **_fused("layers.{i}.attn.Wqkv", "q", "k", "v"),
         "layers.{i}.o": "layers.{i}.attn.Wo",
         "layers.{i}.attention_norm": "layers.{i}.attn_norm",
-        "layers.{i}.gate": FusedSlice("layers.{i}.mlp.Wi", 0, 2),
-        "layers.{i}.up": FusedSlice("layers.{i}.mlp.Wi", 1, 2),
+        **_fused("layers.{i}.mlp.Wi", "gate", "up"),
         "layers.{i}.down": "layers.{i}.mlp.Wo",
         "layers.{i}.mlp_norm": "layers.{i}.mlp_norm",
         "final_norm": "final_norm",
@@ -155,14 +156,12 @@ MODERNBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
 )
 # The names of the model's own code. transformers reads and writes them too, by its
 # conversion_mapping.py, which also shows which of fc11 and fc12 is the gate.
-NOMIC_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+NOMIC_BERT_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "token_types": "embeddings.token_type_embeddings.weight",
         "embedding_norm": "emb_ln",
-        "layers.{i}.q": FusedSlice("encoder.layers.{i}.attn.Wqkv", 0, 3),
-        "layers.{i}.k": FusedSlice("encoder.layers.{i}.attn.Wqkv", 1, 3),
-        "layers.{i}.v": FusedSlice("encoder.layers.{i}.attn.Wqkv", 2, 3),
+        **_fused("encoder.layers.{i}.attn.Wqkv", "q", "k", "v"),
         "layers.{i}.o": "encoder.layers.{i}.attn.out_proj",
         "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc11",
@@ -172,7 +171,7 @@ NOMIC_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     }
 )
 # Source: text-embeddings-inference, backends/candle/src/models/nomic.rs.
-NOMIC_MOE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+NOMIC_MOE_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **NOMIC_BERT_TENSORS,
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
@@ -183,12 +182,10 @@ NOMIC_MOE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     }
 )
 # The names of the model's own code, which transformers writes back.
-JINA_EMBEDDINGS_V3_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+JINA_EMBEDDINGS_V3_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **NOMIC_BERT_TENSORS,
-        "layers.{i}.q": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 0, 3),
-        "layers.{i}.k": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 1, 3),
-        "layers.{i}.v": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 2, 3),
+        **_fused("encoder.layers.{i}.mixer.Wqkv", "q", "k", "v"),
         "layers.{i}.o": "encoder.layers.{i}.mixer.out_proj",
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
     }
@@ -196,25 +193,22 @@ JINA_EMBEDDINGS_V3_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxy
 # The same code with a table of positions. Source: `remap_state_dict`, which renames the tensors of
 # an XLM-RoBERTa, in convert_roberta_weights_to_flash.py of
 # huggingface.co/jinaai/xlm-roberta-flash-implementation.
-XLM_ROBERTA_FLASH_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+XLM_ROBERTA_FLASH_TENSORS: Final[TensorNames] = MappingProxyType(
     {**JINA_EMBEDDINGS_V3_TENSORS, "positions": "embeddings.position_embeddings.weight"}
 )
 # Source: modeling.py of huggingface.co/Alibaba-NLP/new-impl.
-NEW_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+NEW_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **ENCODER_TENSORS,
-        "layers.{i}.q": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 0, 3),
-        "layers.{i}.k": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 1, 3),
-        "layers.{i}.v": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 2, 3),
+        **_fused("encoder.layer.{i}.attention.qkv_proj", "q", "k", "v"),
         "layers.{i}.o": "encoder.layer.{i}.attention.o_proj",
         "layers.{i}.attention_norm": "encoder.layer.{i}.attn_ln",
-        "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.up_gate_proj", 0, 2),
-        "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.up_gate_proj", 1, 2),
+        **_fused("encoder.layer.{i}.mlp.up_gate_proj", "up", "gate"),
         "layers.{i}.down": "encoder.layer.{i}.mlp.down_proj",
         "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp_ln",
     }
 )
-GEMMA_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+GEMMA_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **DECODER_TENSORS,
         "layers.{i}.attention_out_norm": "layers.{i}.post_attention_layernorm",
@@ -222,7 +216,7 @@ GEMMA_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.mlp_out_norm": "layers.{i}.post_feedforward_layernorm",
     }
 )
-EMBEDDING_GEMMA2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+EMBEDDING_GEMMA2_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         **GEMMA_TENSORS,
         "layer_inputs": "ple.per_layer_model_projection",
@@ -233,7 +227,7 @@ EMBEDDING_GEMMA2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyTy
         "layers.{i}.scalar": "layers.{i}.layer_scalar",
     }
 )
-LFM2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+LFM2_TENSORS: Final[TensorNames] = MappingProxyType(
     {
         "tokens": "embed_tokens.weight",
         "layers.{i}.q": "layers.{i}.self_attn.q_proj",
