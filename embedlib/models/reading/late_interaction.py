@@ -25,7 +25,6 @@ from embedlib.models.reading.late_fields import (
     LateFiles,
     checked,
     expansion_token,
-    in_positions,
     length_limit,
 )
 from embedlib.models.reading.module_files import TOKEN_VECTORS, output_dim, read_module
@@ -134,7 +133,7 @@ def _read_pylate(parts: Parts) -> tuple[LateInteraction, dict[str, str]]:
         token = expansion_token(parts, general)
         expansion = QueryExpansion(min_tokens=query, token=token, is_attended=attends)
     late = LateInteraction(
-        query_tokens=in_positions(query, parts.encoder),
+        query_tokens=min(query, parts.encoder.max_tokens),
         document_tokens=length_limit(parts, general, "document_length"),
         expansion=expansion,
         skipped_words=_skipped_words(general, PUNCTUATION),

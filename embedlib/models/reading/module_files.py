@@ -5,8 +5,7 @@ Source: the classes of sentence-transformers 6.2, and the keys that older releas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
@@ -117,8 +116,9 @@ def read_module(
     """Return one module after the transformer.
 
     Args:
-        kind: its class in sentence-transformers: Pooling, Dense, LayerNorm or Normalize.
-        config: its config.json; may be empty for Normalize.
+        kind: its class in sentence-transformers: Pooling, Dense, LayerNorm, Normalize, or
+            FlexibleQuantizer.
+        config: its config.json; may be empty for the last two.
         dim: width of its input vectors.
         makes_scores: it is the Dense at the end of a reranker or classifier.
         inputs: the names that its input may have, and its output unless it makes scores.
@@ -126,15 +126,25 @@ def read_module(
     Raises:
         ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
-    outputs = SCORES if makes_scores else inputs
-    readers: dict[str, Callable[[JsonObject, int], Module]] = {
-        "Pooling": _read_pooling,
-        "Dense": partial(_read_dense, inputs=inputs, outputs=outputs),
-        "LayerNorm": _read_layer_norm,
-        "Normalize": partial(_read_normalize, inputs=inputs),
-        "FlexibleQuantizer": _read_quantizer,
-    }
-    return readers[kind](config, dim)
+    match kind:
+        case "Pooling":
+            return _read_pooling(config, dim)
+        case "Dense":
+            return _read_dense(config, dim, inputs, SCORES if makes_scores else inputs)
+        case "LayerNorm":
+            config.check_keys({"dimension"})
+            if config.integer("dimension") != dim:
+                raise config.refuse("dimension", f"{dim}, the width of its input")
+            return LayerNorm(dim=dim)
+        case "Normalize":
+            config.check_keys({"module_input_name", "module_output_name"})
+            config.check_fixed("module_input_name", inputs)
+            config.check_fixed("module_output_name", inputs)
+            return Normalize()
+        case "FlexibleQuantizer":
+            config.check_keys(())
+            return RoundTanh()
+    raise AssertionError(f"{kind}: read_module_list refuses it; this is a bug in embedlib")
 
 
 def read_splade(config: JsonObject, vocab_size: int, has_bias: bool) -> SpladePooling:
@@ -242,24 +252,3 @@ def _read_dense(
         ),
         has_residual=config.boolean("use_residual", False),
     )
-
-
-def _read_layer_norm(config: JsonObject, dim: int) -> LayerNorm:
-    config.check_keys({"dimension"})
-    if config.integer("dimension") != dim:
-        raise config.refuse("dimension", f"{dim}, the width of its input")
-    return LayerNorm(dim=dim)
-
-
-def _read_normalize(config: JsonObject, dim: int, inputs: tuple[str | None, ...]) -> Normalize:
-    del dim  # vectors of any width have a length
-    config.check_keys({"module_input_name", "module_output_name"})
-    config.check_fixed("module_input_name", inputs)
-    config.check_fixed("module_output_name", inputs)
-    return Normalize()
-
-
-def _read_quantizer(config: JsonObject, dim: int) -> RoundTanh:
-    del dim  # every number on its own
-    config.check_keys(())
-    return RoundTanh()
