@@ -21,7 +21,6 @@ from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import has_file, load_json
-from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.models.weights.tensor_roles import (
     fused_roles,
@@ -29,7 +28,7 @@ from embedlib.models.weights.tensor_roles import (
     tensor_name,
     tensor_prefix,
 )
-from embedlib.models.weights.weight_files import INDEX_NAME, weight_files
+from embedlib.models.weights.weight_files import INDEX_NAME, weight_folders
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.jobs import CompileJob
@@ -127,16 +126,6 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
     prefix = tensor_prefix(family, stored)
     assert prefix is not None, "load_weights checks this first; this is a bug in embedlib"
     return {role: prefix + tensor_name(f"{role}.weight", family) for role in linear_roles(encoder)}
-
-
-def weight_folders(files: ModelFiles) -> dict[Path, list[Path]]:
-    """Return the directories with weights and the safetensors files of each, the transformer first.
-
-    The weights have passed `load_weights`, so every file exists.
-    """
-    pairs = zip(files.spec.modules, files.module_dirs, strict=True)
-    modules = [path for module, path in pairs if isinstance(module, (Dense, LayerNorm))]
-    return {path: weight_files(path, files.folder) for path in (files.transformer_dir, *modules)}
 
 
 def write_json(path: Path, content: object) -> None:

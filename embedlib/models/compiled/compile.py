@@ -19,7 +19,6 @@ from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
     QUANT_CONFIG_NAME,
     quantized_layers,
-    weight_folders,
     write_checkpoint,
     write_json,
 )
@@ -55,7 +54,7 @@ from embedlib.models.reading.model_file import (
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import find_tensors, load_weights
 from embedlib.models.weights.token_heads import head_files
-from embedlib.models.weights.weight_files import INDEX_NAME
+from embedlib.models.weights.weight_files import INDEX_NAME, weight_folders
 from embedlib.version import __version__
 
 ReportProgress = Callable[[int, int], object]

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,6 +102,12 @@ class StoredTensor:
             return None
         dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
         return StoredBits(dtype, self.stored(data).view("<u2"))
+
+    def refuse_type(self, name: str, accepted: Iterable[str]) -> ModelWeightsError:
+        """Return the error for a tensor of this name that is stored in another type."""
+        return ModelWeightsError(
+            f"{self.file}: tensor {name} has type {self.dtype}; accepted: {', '.join(accepted)}"
+        )
 
     def num_bytes(self) -> int:
         """Return how many bytes it takes in the file."""

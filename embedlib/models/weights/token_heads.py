@@ -87,10 +87,7 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
         raise ModelWeightsError(f"{file}: holds {told}; expected: {wanted}")
     for key, tensor in stored.items():
         if tensor.dtype not in STORED_DTYPES:
-            raise ModelWeightsError(
-                f"{file}: tensor {key} has type {tensor.dtype}; accepted: "
-                f"{', '.join(STORED_DTYPES)}"
-            )
+            raise tensor.refuse_type(key, STORED_DTYPES)
     data = map_file(path)
     head = TokenHead(stored["weight"].read(data), stored["bias"].read(data))
     if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
