@@ -166,11 +166,9 @@ async def predict(exchange: Exchange) -> Response:
     """Answer `POST /predict`."""
     body = await exchange.read(PredictBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
-    # An empty list is no single text: it is refused below as empty.
-    is_single = isinstance(body.inputs, str) or (
-        bool(body.inputs) and all(isinstance(item, str) for item in body.inputs)
-    )
     groups = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    # An empty list is no single text: it is refused below as empty.
+    is_single = bool(groups) and all(isinstance(item, str) for item in groups)
     inputs: list[list[str]] = (
         [[str(text) for text in groups]]
         if is_single
