@@ -12,7 +12,6 @@ reads all three, and `QueryExpansionConfig` in its base/modules/transformer.py; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.config import LateSimilarity
@@ -39,12 +38,13 @@ PYLATE_KEYS: Final = frozenset(
 )  # fmt: skip
 """That PyLate adds to config_sentence_transformers.json."""
 
-SIMILARITIES: Final[Mapping[str, LateSimilarity]] = MappingProxyType(
-    {"maxsim": "maxsim", "meanmaxsim": "meanmaxsim"}
-)
-PYLATE_SIMILARITIES: Final[Mapping[str, LateSimilarity]] = MappingProxyType(
-    {**SIMILARITIES, "MaxSim": "maxsim", "cosine": "maxsim", "dot": "maxsim"}
-)
+SIMILARITIES: Final[Mapping[str, LateSimilarity]] = {"maxsim": "maxsim", "meanmaxsim": "meanmaxsim"}
+PYLATE_SIMILARITIES: Final[Mapping[str, LateSimilarity]] = {
+    **SIMILARITIES,
+    "MaxSim": "maxsim",
+    "cosine": "maxsim",
+    "dot": "maxsim",
+}
 """The last two: what PyLate wrote while it took them from SentenceTransformer, without using it."""
 
 

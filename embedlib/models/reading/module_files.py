@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal
 
 from embedlib.errors import ModelUnsupportedError
@@ -25,55 +24,47 @@ from embedlib.models.spec import (
     SpladePooling,
 )
 
-POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = MappingProxyType(
-    {
-        "cls": "cls",
-        "max": "max",
-        "mean": "mean",
-        "mean_sqrt_len_tokens": "mean_sqrt_len",
-        "weightedmean": "weighted_mean",
-        "lasttoken": "last_token",
-    }
-)
+POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last_token",
+}
 """`pooling_mode` to mode."""
 
-POOLING_MODES_BY_FLAG: Final[Mapping[str, PoolingMode]] = MappingProxyType(
-    {
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_max_tokens": "max",
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-        "pooling_mode_weightedmean_tokens": "weighted_mean",
-        "pooling_mode_lasttoken": "last_token",
-    }
-)
+POOLING_MODES_BY_FLAG: Final[Mapping[str, PoolingMode]] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last_token",
+}
 """The older flags to modes, in the order in which several are concatenated."""
 
-DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
-    {
-        "torch.nn.modules.linear.Identity": "identity",
-        "torch.nn.modules.activation.Tanh": "tanh",
-        "torch.nn.modules.activation.ReLU": "relu",
-        "torch.nn.modules.activation.GELU": "gelu",
-        "torch.nn.modules.activation.SiLU": "silu",
-        "torch.nn.modules.activation.Sigmoid": "sigmoid",
-        # Shorter names of the same classes; sentence-transformers saves the longer ones.
-        "torch.nn.Identity": "identity",
-        "torch.nn.Tanh": "tanh",
-        "torch.nn.ReLU": "relu",
-        "torch.nn.GELU": "gelu",
-        "torch.nn.SiLU": "silu",
-        "torch.nn.Sigmoid": "sigmoid",
-    }
-)
+DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    # Shorter names of the same classes; sentence-transformers saves the longer ones.
+    "torch.nn.Identity": "identity",
+    "torch.nn.Tanh": "tanh",
+    "torch.nn.ReLU": "relu",
+    "torch.nn.GELU": "gelu",
+    "torch.nn.SiLU": "silu",
+    "torch.nn.Sigmoid": "sigmoid",
+}
 """`activation_function` to activation; sentence-transformers calls the class without arguments."""
 
-SPLADE_LOGS: Final[Mapping[str, Literal[1, 2]]] = MappingProxyType({"relu": 1, "log1p_relu": 2})
+SPLADE_LOGS: Final[Mapping[str, Literal[1, 2]]] = {"relu": 1, "log1p_relu": 2}
 """`activation_function` of a SpladePooling to the number of its logarithms."""
 
-SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = MappingProxyType(
-    {"max": "max", "sum": "sum"}
-)
+SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = {"max": "max", "sum": "sum"}
 
 NEED_CONFIG: Final = ("Pooling", "Dense", "LayerNorm", "LogitScore")
 """Classes of modules that do not load without a config.json."""

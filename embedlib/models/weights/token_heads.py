@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
@@ -27,9 +26,10 @@ from embedlib.models.weights.safetensors_files import STORED_DTYPES, list_tensor
 
 TokenHeadName = Literal["sparse", "multi_vector"]
 
-HEAD_STEMS: Final[Mapping[TokenHeadName, str]] = MappingProxyType(
-    {"sparse": "sparse_linear", "multi_vector": "colbert_linear"}
-)
+HEAD_STEMS: Final[Mapping[TokenHeadName, str]] = {
+    "sparse": "sparse_linear",
+    "multi_vector": "colbert_linear",
+}
 """Name of an output's file, without `.safetensors`."""
 
 IGNORED_TOKENS: Final = ("cls_token", "eos_token", "pad_token", "unk_token")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import time
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -29,14 +28,12 @@ from embedlib.serve.vectors import as_base64, as_decimals
 from embedlib.serve.wire import texts_of
 from embedlib.vectors.arrays import Vectors
 
-_TASKS: Final[Mapping[str | None, Tasks]] = MappingProxyType(
-    {
-        None: ("embed", "embed_multi_vector", "classify"),
-        "embed": ("embed",),
-        "token_embed": ("embed_multi_vector", "embed"),
-        "classify": ("classify",),
-    }
-)
+_TASKS: Final[Mapping[str | None, Tasks]] = {
+    None: ("embed", "embed_multi_vector", "classify"),
+    "embed": ("embed",),
+    "token_embed": ("embed_multi_vector", "embed"),
+    "classify": ("classify",),
+}
 """The models of each task, the best first."""
 
 
