@@ -20,7 +20,6 @@ from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
     ITEM_BYTES,
     FileFormat,
-    WrittenTensor,
     as_numbers,
     create_file,
     quantized_kinds,
@@ -31,7 +30,7 @@ from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTenso
 
 def rewrite_file(
     source: Path, target: Path, quantized: Collection[str]
-) -> tuple[dict[str, WrittenTensor], list[CompileJob]]:
+) -> tuple[dict[str, StoredTensor], list[CompileJob]]:
     """Start rewriting a safetensors file; return its tensors by name, and the jobs to complete it.
 
     Each job writes one tensor and raises ModelWeightsError if it contains NaN or infinity.
@@ -47,7 +46,7 @@ def rewrite_file(
     stored = list_tensors(source, source.parent)
     written = create_file(target, _kinds(stored, quantized))
     in_order = sorted(stored.items(), key=lambda item: item[1].start)
-    return written, [partial(rewrite_tensor, _FORMAT, *item, target, written) for item in in_order]
+    return written, [partial(rewrite_tensor, _FORMAT, *item, written) for item in in_order]
 
 
 def _kinds(
