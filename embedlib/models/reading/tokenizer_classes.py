@@ -10,7 +10,7 @@ transformers 5.5, and the `tokenization_*.py` of the classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
@@ -186,11 +186,6 @@ def _mpnet_token(key: str, content: str) -> AddedToken:
     return AddedToken(content, lstrip=key == "mask_token", rstrip=False)
 
 
-_WORD_PIECE: Final[Mapping[str, object]] = {
-    "unk_token": UNKNOWN,
-    "max_input_chars_per_word": 100,
-    "continuing_subword_prefix": "##",
-}
 _BYTE_PAIRS: Final[Mapping[str, object]] = {
     "unk_token": None,
     "dropout": None,
@@ -202,7 +197,11 @@ _BYTE_PAIRS: Final[Mapping[str, object]] = {
 }
 _BERT: Final = TokenizerClass(
     model="WordPiece",
-    options=_WORD_PIECE,
+    options={
+        "unk_token": UNKNOWN,
+        "max_input_chars_per_word": 100,
+        "continuing_subword_prefix": "##",
+    },
     normalizer=_bert_normalizer,
     pre_tokenizer=lambda config: pre_tokenizers.BertPreTokenizer(),
     flags=frozenset({"handle_chinese_chars", "strip_accents", "lowercase"}),
@@ -212,12 +211,8 @@ _BERT: Final = TokenizerClass(
 
 CLASSES: Final[Mapping[str, TokenizerClass]] = {
     "BertTokenizer": _BERT,
-    "MPNetTokenizer": TokenizerClass(
-        model="WordPiece",
-        options=_WORD_PIECE,
-        normalizer=_bert_normalizer,
-        pre_tokenizer=_BERT.pre_tokenizer,
-        flags=_BERT.flags,
+    "MPNetTokenizer": replace(
+        _BERT,
         ends=Ends("cls_token", "sep_token", num_between=2, second_type=1),
         defaults={**ROBERTA_TOKENS, "unk_token": "[UNK]"},
         wrap=_mpnet_token,
