@@ -126,6 +126,12 @@ def _check_fields(body: EmbeddingsBody) -> None:
             "each text is embedded for itself here; leave it out, or let embedlib index cut and "
             "embed documents (--late-chunking)",
         )
+    if body.dimensions and body.output_dimension not in (None, body.dimensions):
+        raise HTTPError(
+            400,
+            "dimensions and output_dimension both say how many are kept; give one",
+            param="dimensions",
+        )
     if body.output_dtype is not None and body.embedding_type is not None:
         raise HTTPError(
             400,
