@@ -16,6 +16,12 @@ def part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}{PART_SUFFIX}")
 
 
+def not_written(what: object, error: OSError) -> str:
+    """Return what is said of a file or folder that cannot be written, without a remedy."""
+    where = f" ({error.filename})" if error.filename else ""
+    return f"cannot write {what}: {error.strerror or error}{where}"
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield the name of a file that replaces `path` when the block ends without an error.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.errors import ModelUnsupportedError
@@ -30,7 +29,7 @@ from embedlib.models.weights.weight_files import WEIGHTS_NAME
 TOKEN_WEIGHTS: Final = "SparseStaticEmbedding"
 ROUTER: Final = "Router"
 ROUTER_NAME: Final = "router_config.json"
-ROLES: Final[Mapping[str, Role]] = MappingProxyType({"query": "query", "document": "document"})
+ROLES: Final[Mapping[str, Role]] = {"query": "query", "document": "document"}
 """The routes of a Router."""
 
 

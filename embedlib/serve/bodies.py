@@ -37,10 +37,7 @@ class BodyReader:
         """
         request = exchange.request
         with Endable() as block:
-            body = self.take(request)
-            if body is None:
-                body = await self.read(request, receive, block)
-            exchange.body = body
+            exchange.body = body = await self.read(request, receive, block)
             exchange.num_body_bytes = len(body)
             try:
                 # Whichever comes first ends the handler; it drops its texts before it ends.
@@ -51,17 +48,6 @@ class BodyReader:
                 return await handle(exchange)
             finally:
                 self.release(body)
-
-    def take(self, request: Request) -> bytes | None:
-        """Return a body of which all is there, held as by `read`; None: it must be read.
-
-        Raises:
-            HTTPError: it is too large, or too much is held already.
-        """
-        whole = None if request.direct is None else request.direct.take_body()
-        if whole is not None:
-            self._hold(len(whole), len(whole))
-        return whole
 
     async def read(self, request: Request, receive: Receive, block: Endable) -> bytes:
         """Return the body; its bytes are held until `release`.

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic, time
-from types import MappingProxyType
 from typing import Final, Literal, TypeVar, get_args
 
 from embedlib.classifier import Classifier
@@ -42,15 +41,13 @@ Task = Literal["embed", "embed_sparse", "embed_multi_vector", "rerank", "classif
 Tasks = tuple[Task, ...]
 """What one model computes; the first one is its own, and a head beside it adds another."""
 ALL_TASKS: Final[Tasks] = get_args(Task)
-ROUTE_OF: Final[Mapping[Task, str]] = MappingProxyType(
-    {
-        "embed": "/v1/embeddings",
-        "embed_sparse": "/embed_sparse",
-        "embed_multi_vector": "/v1/multi-vector",
-        "rerank": "/rerank",
-        "classify": "/classify",
-    }
-)
+ROUTE_OF: Final[Mapping[Task, str]] = {
+    "embed": "/v1/embeddings",
+    "embed_sparse": "/embed_sparse",
+    "embed_multi_vector": "/v1/multi-vector",
+    "rerank": "/rerank",
+    "classify": "/classify",
+}
 """The route that errors name for a task."""
 LoadModel = Callable[[Callable[[Tasks], None]], AnyModel]
 """Loads a model, and tells before what its files say that it computes."""

@@ -40,13 +40,10 @@ class Endable:
 
     def end_after(self, seconds: float, make_error: Callable[[], Exception]) -> asyncio.TimerHandle:
         """End the block if it takes longer, unless the timer is cancelled before."""
-        timer = self._task.get_loop().call_later(seconds, self._end_late, make_error)
+        timer = self._task.get_loop().call_later(seconds, lambda: self.end(make_error()))
         # A body has a timer for each of its parts: those that are over are forgotten.
         self._timers = (*(each for each in self._timers if not each.cancelled()), timer)
         return timer
-
-    def _end_late(self, make_error: Callable[[], Exception]) -> None:
-        self.end(make_error())
 
     def end_without_client(self, direct: Direct | None, receive: Receive) -> None:
         """End the block with `ClientGoneError` when the client closes the connection.

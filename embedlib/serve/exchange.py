@@ -181,14 +181,15 @@ class Exchange(msgspec.Struct):
         """Return each row of an array encoded; many rows by a thread, one by one."""
         return await self.make(lambda: [msgspec.Raw(encode_row(row)) for row in rows], len(rows))
 
-    async def answer(self, content: Any, num_rows: int = 0) -> Response:
+    async def answer(self, content: Any, num_rows: int = 0, *, status: int = 200) -> Response:
         """Return a JSON response; one with many rows is written by a thread.
 
         Args:
             content: what it says, or a function that makes it there.
             num_rows: of it.
+            status: of HTTP.
         """
-        return Response(await self.make(partial(_written, content), num_rows))
+        return Response(await self.make(partial(_written, content), num_rows), status)
 
     async def make(self, make: Callable[[], T], num_rows: int) -> T:
         """Return what a function makes of rows; of many by a thread."""
@@ -230,6 +231,12 @@ def _with_quality(entry: str) -> tuple[str, float]:
 
 def _written(content: Any) -> bytes:
     return msgspec.json.encode(content() if callable(content) else content)
+
+
+def usage_of(exchange: Exchange) -> dict[str, int]:
+    """Return the object `usage`; vLLM's has completion_tokens too."""
+    num_tokens = exchange.work.usage.num_tokens
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
 
 
 def ranked(scores: NDArray[np.float32], top_k: int | None) -> list[int]:

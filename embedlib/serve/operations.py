@@ -9,8 +9,6 @@ from functools import partial
 from time import monotonic, time
 from typing import Final
 
-import msgspec
-
 from embedlib.engines.base import Lane
 from embedlib.errors import EmbedlibError, first_line
 from embedlib.serve.asgi import Response
@@ -36,7 +34,7 @@ async def health(exchange: Exchange) -> Response:
     # Infinity's clients read `unix`.
     content: dict[str, object] = {"version": __version__, "unix": time()}
     content |= {"status": "lost", "models": lost} if lost else {"status": "ok"}
-    return Response(msgspec.json.encode(content), 503 if lost else 200)
+    return await exchange.answer(content, status=503 if lost else 200)
 
 
 async def root(exchange: Exchange) -> Response:
@@ -67,7 +65,7 @@ async def ready(exchange: Exchange) -> Response:
         "status": "ready" if is_ready else "draining" if shared.is_draining else "not ready",
         "models": states,
     }
-    return Response(msgspec.json.encode(content), 200 if is_ready else 503)
+    return await exchange.answer(content, status=200 if is_ready else 503)
 
 
 async def _why_silent(model: ServedModel) -> str:
@@ -108,7 +106,7 @@ async def metrics(exchange: Exchange) -> Response:
 
 async def version(exchange: Exchange) -> Response:
     """Answer `GET /version`."""
-    return Response(msgspec.json.encode({"version": __version__}))
+    return await exchange.answer({"version": __version__})
 
 
 _open: Final = partial(Route, needs_key=False)

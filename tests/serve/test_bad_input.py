@@ -43,6 +43,11 @@ def message_of(error: Any) -> str:
         (b'{"input": "a", "dimensions": "3"}', 400, "dimensions: expected"),
         (b'{"input": "a", "dimensions": -1}', 422, "dimensions = -1; it must be 0 (all) or more"),
         (b'{"input": "a", "output_dimension": 0}', 422, "output_dimension = 0; it must be 1 or"),
+        (
+            b'{"input": "a", "dimensions": 3, "output_dimension": 4}',
+            400,
+            "dimensions and output_dimension both say how many",
+        ),
         (b'{"input": "a", "encoding_format": "hex"}', 400, "'hex'; it must be base64 or bytes or"),
         (b'{"input": "a", "lane": "fast"}', 400, "lane = 'fast'; it must be query or bulk"),
         (

@@ -206,6 +206,10 @@ def test_score(client: Client) -> None:
     assert scores == pytest.approx([score("q", text) for text in TEXTS])
     status, error = client.refuse("/score", {"text_1": ["a", "b"], "text_2": TEXTS})
     assert (status, error["error"]["param"]) == (400, "text_1")
+    body = {"text_1": "q", "text_2": TEXTS, "items": TEXTS}
+    status, error = client.refuse("/score", body)
+    assert (status, error["error"]["param"]) == (400, "items")
+    assert "text_2 and items" in error["error"]["message"]
 
 
 def test_an_embedder_computes_the_query_of_many_pairs_once(make_client: Any) -> None:

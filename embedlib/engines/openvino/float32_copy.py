@@ -36,12 +36,7 @@ from embedlib.models.compiled.engine_folder import file_hashes
 from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock
 from embedlib.models.compiled.role_file import RoleFile, tensors_to_store
-from embedlib.models.compiled.tensor_blocks import (
-    WrittenTensor,
-    as_numbers,
-    create_file,
-    read_blocks,
-)
+from embedlib.models.compiled.tensor_blocks import as_numbers, create_file, read_blocks
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.load import Weights
@@ -202,21 +197,18 @@ def _write(
             nonlocal done
             done += num_read
 
-        total = sum(tensor.num_bytes() for tensor in stored.values())
+        total = sum(tensor.num_bytes for tensor in stored.values())
         line = f"Preparing {name} for this machine, once"
         with telling(line, "B", lambda: Reading(done=done, total=total)):
-            jobs = [
-                partial(_widen, tensor, written[role], part / NAME)
-                for role, tensor in stored.items()
-            ]
+            jobs = [partial(_widen, tensor, written[role]) for role, tensor in stored.items()]
             run_jobs(jobs, threads, count)
     _remove_others(folder, paths)
     remove_unused(folder.parent)
 
 
-def _widen(tensor: StoredTensor, place: WrittenTensor, path: Path, report: ReportBytes) -> None:
+def _widen(tensor: StoredTensor, place: StoredTensor, report: ReportBytes) -> None:
     """Write one tensor to its place in the new file."""
-    with tensor.path.open("rb") as reader, path.open("r+b") as writer:
+    with tensor.path.open("rb") as reader, place.path.open("r+b") as writer:
         writer.seek(place.start)
         for block in read_blocks(tensor, reader, report):
             is_kept = place.dtype == tensor.dtype and not tensor.added

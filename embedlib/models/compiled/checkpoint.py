@@ -21,19 +21,17 @@ from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import has_file, load_json
-from embedlib.models.spec import Dense, LayerNorm
-from embedlib.models.weights.safetensors_files import list_tensors
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
 from embedlib.models.weights.tensor_roles import (
     fused_roles,
     linear_roles,
     tensor_name,
     tensor_prefix,
 )
-from embedlib.models.weights.weight_files import INDEX_NAME, weight_files
+from embedlib.models.weights.weight_files import INDEX_NAME, weight_folders
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.jobs import CompileJob
-    from embedlib.models.compiled.tensor_blocks import WrittenTensor
 
 CONFIG_NAME: Final = "config.json"
 QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
@@ -99,7 +97,7 @@ def write_checkpoint(
     for directory, paths in weight_folders(files).items():
         target = folder / directory.relative_to(files.folder)
         target.mkdir(parents=True, exist_ok=True)
-        written: dict[str, WrittenTensor] = {}
+        written: dict[str, StoredTensor] = {}
         weight_map: dict[str, str] = {}
         for path in paths:
             tensors, to_do = rewrite_file(path, target / path.name, quantized)
@@ -129,16 +127,6 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
     return {role: prefix + tensor_name(f"{role}.weight", family) for role in linear_roles(encoder)}
 
 
-def weight_folders(files: ModelFiles) -> dict[Path, list[Path]]:
-    """Return the directories with weights and the safetensors files of each, the transformer first.
-
-    The weights have passed `load_weights`, so every file exists.
-    """
-    pairs = zip(files.spec.modules, files.module_dirs, strict=True)
-    modules = [path for module, path in pairs if isinstance(module, (Dense, LayerNorm))]
-    return {path: weight_files(path, files.folder) for path in (files.transformer_dir, *modules)}
-
-
 def write_json(path: Path, content: object) -> None:
     """Write an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -161,7 +149,7 @@ def _check_excluded(excluded: Collection[str], layers: Collection[str], *, is_fu
 
 
 def _write_configs(
-    source: Path, target: Path, written: Mapping[str, WrittenTensor], is_fp8: bool
+    source: Path, target: Path, written: Mapping[str, StoredTensor], is_fp8: bool
 ) -> None:
     """Write config.json and, for FP8, hf_quant_config.json."""
     config: dict[str, Any] = load_json(source / CONFIG_NAME, source)
@@ -185,7 +173,7 @@ def _write_configs(
     write_json(target / CONFIG_NAME, config)
 
 
-def _kept_modules(written: Mapping[str, WrittenTensor], config: Mapping[str, Any]) -> list[str]:
+def _kept_modules(written: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> list[str]:
     """Return the names of the modules whose weight is a matrix and not in FP8."""
     kept = {
         name.removesuffix(".weight")

@@ -19,7 +19,6 @@ from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
     QUANT_CONFIG_NAME,
     quantized_layers,
-    weight_folders,
     write_checkpoint,
     write_json,
 )
@@ -44,6 +43,7 @@ from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
+from embedlib.models.new_file import not_written
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
     file_bytes,
@@ -55,7 +55,7 @@ from embedlib.models.reading.model_file import (
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import find_tensors, load_weights
 from embedlib.models.weights.token_heads import head_files
-from embedlib.models.weights.weight_files import INDEX_NAME
+from embedlib.models.weights.weight_files import INDEX_NAME, weight_folders
 from embedlib.version import __version__
 
 ReportProgress = Callable[[int, int], object]
@@ -154,12 +154,9 @@ def check_writable(files: ModelFiles, config: Config, *, out: Path | None = None
 
 
 def _not_written(target: Path, config: Config, error: OSError) -> EngineBuildError:
-    where = f" ({error.filename})" if error.filename else ""
     is_cache = target.parent == compiled_place(config)
     remedy = OTHER_CACHE if is_cache else "name another folder with out (--out)"
-    return EngineBuildError(
-        f"cannot write the engine directory {target}: {error.strerror or error}{where}; {remedy}"
-    )
+    return EngineBuildError(f"{not_written(f'the engine directory {target}', error)}; {remedy}")
 
 
 def _check_packages(precision: CompiledPrecision) -> None:

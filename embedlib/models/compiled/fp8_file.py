@@ -15,13 +15,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.fp8 import is_finite_bfloat16, quantize_rows, round_bfloat16
 from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
     ITEM_BYTES,
     FileFormat,
-    WrittenTensor,
     as_numbers,
     create_file,
     quantized_kinds,
@@ -32,7 +30,7 @@ from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTenso
 
 def rewrite_file(
     source: Path, target: Path, quantized: Collection[str]
-) -> tuple[dict[str, WrittenTensor], list[CompileJob]]:
+) -> tuple[dict[str, StoredTensor], list[CompileJob]]:
     """Start rewriting a safetensors file; return its tensors by name, and the jobs to complete it.
 
     Each job writes one tensor and raises ModelWeightsError if it contains NaN or infinity.
@@ -46,21 +44,19 @@ def rewrite_file(
         ModelWeightsError: a tensor has an unknown type.
     """
     stored = list_tensors(source, source.parent)
-    written = create_file(target, _kinds(stored, quantized, source.name))
+    written = create_file(target, _kinds(stored, quantized))
     in_order = sorted(stored.items(), key=lambda item: item[1].start)
-    return written, [partial(rewrite_tensor, _FORMAT, *item, target, written) for item in in_order]
+    return written, [partial(rewrite_tensor, _FORMAT, *item, written) for item in in_order]
 
 
 def _kinds(
-    stored: Mapping[str, StoredTensor], quantized: Collection[str], file: str
+    stored: Mapping[str, StoredTensor], quantized: Collection[str]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape of every tensor of the new file, by name."""
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, tensor in stored.items():
         if tensor.dtype not in ITEM_BYTES:
-            raise ModelWeightsError(
-                f"{file}: tensor {name} has type {tensor.dtype}; accepted: {', '.join(ITEM_BYTES)}"
-            )
+            raise tensor.refuse_type(name, ITEM_BYTES)
         dtype = "BF16" if tensor.dtype in STORED_DTYPES else tensor.dtype
         kinds[name] = dtype, tensor.shape
         if name in quantized:

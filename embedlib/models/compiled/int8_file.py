@@ -59,7 +59,7 @@ def write_int8(
         convert=_as_stored,
         refused="NaN or infinity",
     )
-    return [partial(rewrite_tensor, file_format, *item, path, written) for item in stored.items()]
+    return [partial(rewrite_tensor, file_format, *item, written) for item in stored.items()]
 
 
 def _as_stored(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -87,11 +87,9 @@ def measured_versions(
     found = []
     for precision in precisions:
         name = _name(files, digest, precision, engine, hardware)
-        reports = (read_report(place / name) for place in (cached, packed))
-        for report in reports:
-            if report is not None and (report.fingerprint, report.precision) == (digest, precision):
-                found.append(Compiled(folder=None, precision=precision, excluded=(), report=report))
-                break
+        report = _first_report((cached / name, packed / name), (digest, precision, ()))
+        if report is not None:
+            found.append(Compiled(folder=None, precision=precision, excluded=(), report=report))
     return found
 
 
@@ -117,7 +115,12 @@ def cached_report(
     digest = model_fingerprint(files, file_hashes(config))
     name = _name(files, digest, version.precision, engine, hardware)
     made = (digest, version.precision, version.excluded)
-    for report in (read_report(place / name) for place in (cached, packed)):
+    return _first_report((cached / name, packed / name), made)
+
+
+def _first_report(folders: Iterable[Path], made: tuple[object, ...]) -> FidelityReport | None:
+    """Return the first report of what was made so: fingerprint, precision, excluded layers."""
+    for report in map(read_report, folders):
         if report and (report.fingerprint, report.precision, report.excluded) == made:
             return report
     return None

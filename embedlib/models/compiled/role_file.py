@@ -31,7 +31,7 @@ class RoleFile(Weights):
     def __getitem__(self, role: str) -> NDArray[Any]:
         """Return one tensor; 16-bit tensors are converted on every call."""
         tensor = self.stored(role)
-        if tensor.dtype != "I8":
+        if tensor is None or tensor.dtype != "I8":
             return super().__getitem__(role)
         return tensor.stored(self._data[tensor.path])
 
@@ -42,5 +42,6 @@ def tensors_to_store(weights: Weights) -> dict[str, StoredTensor]:
     Weights that are computed at load are left out: they depend on the template, and are not part
     of the model.
     """
-    stored = {role: weights.stored(role) for role in weights if weights.is_stored(role)}
+    places = {role: weights.stored(role) for role in weights}
+    stored = {role: place for role, place in places.items() if place is not None}
     return dict(sorted(stored.items(), key=lambda item: (item[1].path, item[1].start)))

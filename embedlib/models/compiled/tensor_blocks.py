@@ -33,24 +33,9 @@ BLOCK_NUMBERS: Final = 1 << 16
 """Numbers to convert at a time: they fit into a core's own cache, which is up to twice as fast."""
 
 
-@dataclass(frozen=True)
-class WrittenTensor:
-    """The place of one tensor in the new file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    """Offset of its first byte in the file."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tensor in the file."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
-
-
 def create_file(
     path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> dict[str, WrittenTensor]:
+) -> dict[str, StoredTensor]:
     """Write the header of a new file, and return the place of each tensor, in their order.
 
     Tensors with larger items come first, so that every tensor is aligned. The header is that of
@@ -73,7 +58,9 @@ def create_file(
     del header["__metadata__"]
     first = HEADER_LENGTH_BYTES + len(text)
     return {
-        name: WrittenTensor(entry["dtype"], entry["shape"], first + entry["data_offsets"][0])
+        name: StoredTensor(
+            path, path.name, entry["dtype"], entry["shape"], first + entry["data_offsets"][0]
+        )
         for name, entry in header.items()
     }
 
@@ -127,8 +114,7 @@ def rewrite_tensor(
     file_format: FileFormat,
     name: str,
     tensor: StoredTensor,
-    target: Path,
-    written: Mapping[str, WrittenTensor],
+    written: Mapping[str, StoredTensor],
     report: ReportBytes,
 ) -> None:
     """Write one tensor to its place in the new file.
@@ -137,17 +123,17 @@ def rewrite_tensor(
         file_format: of the new file.
         name: of the tensor in the new file.
         tensor: the tensor as it is stored.
-        target: the new file, with its header.
-        written: the places in it.
+        written: the places in the new file, which has its header.
         report: called with the number of bytes read.
 
     Raises:
         ModelWeightsError: the tensor contains numbers that the new file cannot store.
     """
-    with tensor.path.open("rb") as reader, target.open("r+b") as writer:
+    place = written[name]
+    with tensor.path.open("rb") as reader, place.path.open("r+b") as writer:
         blocks = read_blocks(tensor, reader, report)
-        writer.seek(written[name].start)
-        if written[name].dtype == file_format.code_dtype:
+        writer.seek(place.start)
+        if place.dtype == file_format.code_dtype:
             scales = list(_write_codes(file_format, name, tensor, blocks, writer))
             writer.seek(written[name + SCALE_SUFFIX].start)
             writer.write(np.concatenate(scales).astype("<f4").data)

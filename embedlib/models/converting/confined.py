@@ -14,8 +14,7 @@ import platform
 import socket
 import struct
 import sys
-from collections.abc import Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 _PR_SET_SECCOMP: Final = 22
@@ -35,14 +34,12 @@ _ARCHITECTURE_AT: Final = 4
 _X32: Final = 0x40000000
 """Numbers of x86-64's second table start here."""
 
-_ARCHITECTURES: Final = MappingProxyType(
-    {
-        # socket, connect, sendto, sendmsg, bind, fork, vfork, execve, ptrace, execveat, io_uring
-        "x86_64": (0xC000003E, (41, 42, 44, 46, 49, 57, 58, 59, 101, 322, 425)),
-        # socket, bind, connect, sendto, sendmsg, execve, ptrace, execveat, io_uring
-        "aarch64": (0xC00000B7, (198, 200, 203, 206, 211, 221, 117, 281, 425)),
-    }
-)
+_ARCHITECTURES: Final[Mapping[str, tuple[int, tuple[int, ...]]]] = {
+    # socket, connect, sendto, sendmsg, bind, fork, vfork, execve, ptrace, execveat, io_uring
+    "x86_64": (0xC000003E, (41, 42, 44, 46, 49, 57, 58, 59, 101, 322, 425)),
+    # socket, bind, connect, sendto, sendmsg, execve, ptrace, execveat, io_uring
+    "aarch64": (0xC00000B7, (198, 200, 203, 206, 211, 221, 117, 281, 425)),
+}
 """By machine: how the kernel calls it, and the system calls that are refused."""
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, shown
 from embedlib.models.compiled.new_folder import new_folder, place_lock
-from embedlib.models.new_file import part_of
+from embedlib.models.new_file import not_written, part_of
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file, name_in
 from embedlib.models.weights.token_heads import HEAD_STEMS
@@ -114,10 +114,7 @@ def convert_folder(
             done = _run(folder, part, plan, lock, report)
     except OSError as error:
         remedy = "; give another folder with --out" if out is None else ""
-        where = f" ({error.filename})" if error.filename else ""
-        raise ModelWeightsError(
-            f"cannot write {out or folder}: {error.strerror or error}{where}{remedy}"
-        ) from error
+        raise ModelWeightsError(f"{not_written(out or folder, error)}{remedy}") from error
     return replace(done, folder=out)
 
 

@@ -25,6 +25,7 @@ from embedlib.models.converting.adapters import (
 from embedlib.models.converting.safetensors_writer import Writable, write_safetensors
 from embedlib.models.converting.torch_file import CheckpointTensor
 from embedlib.models.folders import read_folder
+from embedlib.models.new_file import not_written
 from embedlib.models.reading.adapted import AdaptedModel, files_of, find_adapted
 from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import has_file
@@ -131,8 +132,7 @@ def merge_adapter(
             write_safetensors(part / WEIGHTS_NAME, tensors, count)
             load_weights(read_folder(part))  # refuses what is left over, missing or not known
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise ModelWeightsError(f"cannot write {out}: {error.strerror or error}{where}") from error
+        raise ModelWeightsError(not_written(out, error)) from error
     return Merged(
         folder=out,
         adapter=adapter,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.errors import ModelWeightsError
@@ -64,20 +63,18 @@ class _Extra:
     """What `BUILD` and hooks take and nobody needs."""
 
 
-STORAGES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "torch DoubleStorage": "F64",
-        "torch FloatStorage": "F32",
-        "torch HalfStorage": "F16",
-        "torch BFloat16Storage": "BF16",
-        "torch LongStorage": "I64",
-        "torch IntStorage": "I32",
-        "torch ShortStorage": "I16",
-        "torch CharStorage": "I8",
-        "torch ByteStorage": "U8",
-        "torch BoolStorage": "BOOL",
-    }
-)
+STORAGES: Final[Mapping[str, str]] = {
+    "torch DoubleStorage": "F64",
+    "torch FloatStorage": "F32",
+    "torch HalfStorage": "F16",
+    "torch BFloat16Storage": "BF16",
+    "torch LongStorage": "I64",
+    "torch IntStorage": "I32",
+    "torch ShortStorage": "I16",
+    "torch CharStorage": "I8",
+    "torch ByteStorage": "U8",
+    "torch BoolStorage": "BOOL",
+}
 """The global that names a storage's type, to the type's name in safetensors."""
 REBUILD: Final = "torch._utils _rebuild_tensor_v2"
 PARAMETER: Final = "torch._utils _rebuild_parameter"
@@ -85,18 +82,25 @@ ORDERED_DICT: Final = "collections OrderedDict"
 GLOBALS: Final = frozenset({*STORAGES, REBUILD, PARAMETER, ORDERED_DICT})
 
 _MARK: Final = _Mark()
-_FIXED: Final[Mapping[int, object]] = MappingProxyType(
-    {ord("N"): None, 0x88: True, 0x89: False, ord(")"): (), ord("("): _MARK}
-)
+_FIXED: Final[Mapping[int, object]] = {
+    ord("N"): None,
+    0x88: True,
+    0x89: False,
+    ord(")"): (),
+    ord("("): _MARK,
+}
 """Opcodes that push a value: NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE, MARK."""
-_NUMBERS: Final[Mapping[int, str]] = MappingProxyType(
-    {ord("J"): "<i", ord("K"): "<B", ord("M"): "<H", ord("G"): ">d"}
-)
+_NUMBERS: Final[Mapping[int, str]] = {
+    ord("J"): "<i",
+    ord("K"): "<B",
+    ord("M"): "<H",
+    ord("G"): ">d",
+}
 """BININT, BININT1, BININT2, BINFLOAT: the format of the number behind the opcode."""
-_STRINGS: Final[Mapping[int, str]] = MappingProxyType({ord("X"): "<I", 0x8C: "<B"})
+_STRINGS: Final[Mapping[int, str]] = {ord("X"): "<I", 0x8C: "<B"}
 """BINUNICODE, SHORT_BINUNICODE: the format of the length behind the opcode."""
-_PUTS: Final[Mapping[int, str]] = MappingProxyType({ord("q"): "<B", ord("r"): "<I"})
-_GETS: Final[Mapping[int, str]] = MappingProxyType({ord("h"): "<B", ord("j"): "<I"})
+_PUTS: Final[Mapping[int, str]] = {ord("q"): "<B", ord("r"): "<I"}
+_GETS: Final[Mapping[int, str]] = {ord("h"): "<B", ord("j"): "<I"}
 
 
 def read_checkpoint(program: bytes, file: str) -> dict[str, PickledTensor]:

@@ -20,7 +20,7 @@ from embedlib.models.families.tensor_names import (
     XLM_ROBERTA_XL_TENSORS,
 )
 
-BERT: Final = Family(
+PLAIN_BERT: Final = Family(
     model_type="bert",
     norm="layer_norm",
     norm_eps=Key("layer_norm_eps", 1e-12),
@@ -29,7 +29,6 @@ BERT: Final = Family(
     activation=Key("hidden_act", "gelu"),
     positions="learned",
     num_token_types=Key("type_vocab_size", 2),
-    own_rows=(JINA_BERT, JINA_CODE),
     # BERT's class ignores is_causal; a file that sets it expects something else.
     fixed={"position_embedding_type": ("absolute",), "is_causal": (False, None)},
     tokenizer_class="BertTokenizer",
@@ -45,11 +44,11 @@ BERT: Final = Family(
         "cls.predictions.decoder", "cls.predictions.bias", Key("hidden_act", "gelu"),
     ),
 )  # fmt: skip
+BERT: Final = replace(PLAIN_BERT, own_rows=(JINA_BERT, JINA_CODE))
 
 ROBERTA: Final = replace(
-    BERT,
+    PLAIN_BERT,
     model_type="roberta",
-    own_rows=(),
     positions="learned_after_padding",
     tokenizer_class="RobertaTokenizer",
     prefixes=("", "roberta.", "0.auto_model.", "auto_model."),
@@ -78,7 +77,7 @@ XLM_ROBERTA_FLASH: Final = replace(
     PLAIN_XLM_ROBERTA,
     name="xlm-roberta-flash",
     fixed={
-        **BERT.fixed,
+        **PLAIN_BERT.fixed,
         "emb_pooler": (None,),
         "truncate_dim": (None,),
         "load_trained_adapters": (False, None),
@@ -111,18 +110,16 @@ XLM_ROBERTA_XL: Final = replace(
 )
 
 ERNIE: Final = replace(
-    BERT,
-    own_rows=(),
+    PLAIN_BERT,
     model_type="ernie",
-    fixed={**BERT.fixed, "use_task_id": (False, None)},
+    fixed={**PLAIN_BERT.fixed, "use_task_id": (False, None)},
     harmless=frozenset({"task_type_vocab_size"}),
     prefixes=("", "ernie.", "0.auto_model.", "auto_model."),
     sequence_head=cls_head("ernie.pooler.dense"),
 )
 
 ELECTRA: Final = replace(
-    BERT,
-    own_rows=(),
+    PLAIN_BERT,
     model_type="electra",
     # Smaller embeddings, as in the small models, pass through a matrix more.
     names={"hidden_size": ("embedding_size",)},
@@ -141,8 +138,7 @@ ELECTRA: Final = replace(
 )  # fmt: skip
 
 DISTILBERT: Final = replace(
-    BERT,
-    own_rows=(),
+    PLAIN_BERT,
     model_type="distilbert",
     norm_eps=1e-12,
     activation=Key("activation", "gelu"),
@@ -172,8 +168,7 @@ DISTILBERT: Final = replace(
 )  # fmt: skip
 
 MPNET: Final = replace(
-    BERT,
-    own_rows=(),
+    PLAIN_BERT,
     model_type="mpnet",
     positions="learned_after_padding",
     # The class does not read the two numbers from config.json; its padding id is always 1.
@@ -198,8 +193,7 @@ MPNET: Final = replace(
 # DeBERTa-v3 and mDeBERTa. The class of transformers 5 leaves out the character map of
 # tokenizer.json, with which the models were trained.
 DEBERTA_V2: Final = replace(
-    BERT,
-    own_rows=(),
+    PLAIN_BERT,
     model_type="deberta-v2",
     norm_eps=Key("layer_norm_eps", 1e-7),
     positions="relative",

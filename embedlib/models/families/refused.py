@@ -6,7 +6,6 @@ A message that lists what is accepted does not tell a user of such a model what 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 _LINEAR: Final = (
@@ -21,49 +20,42 @@ _IMAGES: Final = (
     "takes images, which embedlib does not; Qwen3-Embedding and Nemotron-3-Embed are the nearest "
     "for text"
 )
-MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "lfm3"), _LINEAR
-        ),
-        **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
-        **dict.fromkeys(
-            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3", "bidirlm_omni"), _IMAGES
-        ),
-        "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "
-        "GritLM-7B and e5-mistral-7b-instruct are the nearest that load",
-        "nvembed": "pools with layers of its own, which embedlib does not compute; "
-        "Qwen3-Embedding-8B is the nearest that loads",
-    }
-)
+MODEL_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "lfm3"), _LINEAR
+    ),
+    **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
+    **dict.fromkeys(
+        ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3", "bidirlm_omni"), _IMAGES
+    ),
+    "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "
+    "GritLM-7B and e5-mistral-7b-instruct are the nearest that load",
+    "nvembed": "pools with layers of its own, which embedlib does not compute; "
+    "Qwen3-Embedding-8B is the nearest that loads",
+}
 """By `model_type`."""
 
 _TO_THE_LEFT: Final = (
     "reads from left to right, with layers that are no attention, which embedlib does not compute; "
     "LFM2.5-Embedding-350M and Qwen3-Embedding-0.6B are the nearest that load"
 )
-ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("Lfm2Model", "Lfm2ForCausalLM"), _TO_THE_LEFT),
-        "GritLM": "is vLLM's form of GritLM, whose files do not tell what is pooled; "
-        "GritLM/GritLM-7B is the one that loads",
-        "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
-        "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
-    }
-)
+ARCHITECTURES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("Lfm2Model", "Lfm2ForCausalLM"), _TO_THE_LEFT),
+    "GritLM": "is vLLM's form of GritLM, whose files do not tell what is pooled; "
+    "GritLM/GritLM-7B is the one that loads",
+    "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
+    "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
+}
 """By the first of `architectures`."""
 
 NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
 """For a class of which nothing else is known."""
 
-OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
-        "ettin-reranker are the nearest that load",
-        "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
-        "that loads",
-        "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that "
-        "loads",
-    }
-)
+OWN_CLASSES: Final[Mapping[str, str]] = {
+    "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
+    "ettin-reranker are the nearest that load",
+    "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
+    "that loads",
+    "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that loads",
+}
 """By the class that `auto_map` names, without its file: what is known of it."""

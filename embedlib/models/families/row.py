@@ -35,6 +35,10 @@ class FusedSlice:
     count: int = 1
 
 
+TensorNames = Mapping[str, str | FusedSlice]
+"""Role to tensor name. `{i}` is the layer; a name without a leaf covers all its leaves."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Alternation:
     """Which layers have a window and which do not, if `layer_types` does not list them."""
@@ -270,8 +274,7 @@ class Family:
     another one gets TokenizersBackend. None: it takes whatever class the files name."""
     prefixes: tuple[str, ...]
     """Possible prefixes of tensor names; the class or library that wrote the file adds one."""
-    tensors: Mapping[str, str | FusedSlice]
-    """Role to tensor name. `{i}` is the layer; a name without a leaf covers all its leaves."""
+    tensors: TensorNames
     stores_norms_less_one: bool = False
     """True: the files contain the weights of norms minus 1."""
     ignored_tensors: tuple[str, ...]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.families.row import Family, Key
 from embedlib.models.families.tensor_names import T5_GATED_TENSORS, T5_TENSORS
 
-T5_FIXED: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
-    {"is_encoder_decoder": (True, False, None), "is_causal": (False, None)}
-)
+T5_FIXED: Final[Mapping[str, tuple[object, ...]]] = {
+    "is_encoder_decoder": (True, False, None),
+    "is_causal": (False, None),
+}
 """Keys of config.json that may have these values alone, in both rows."""
 
 # The encoder alone: sentence-transformers leaves out the decoder of a file that has one.

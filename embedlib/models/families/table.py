@@ -9,7 +9,6 @@ contain no family's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.families.convolutional import LFM2, LFM2_BIDIRECTIONAL
@@ -48,37 +47,33 @@ from embedlib.models.families.rotary_encoders import (
 from embedlib.models.families.row import Family, Nested
 from embedlib.models.families.t5_encoders import T5
 
-FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
-    {
-        row.model_type: row
-        for row in (
-            BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DEBERTA_V2,
-            DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT,
-            ULTRABERT, T5,
-            MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,
-            EMBEDDING_GEMMA2, PPLX_QWEN3, BIDIRLM, LFM2, LFM2_BIDIRECTIONAL,
-        )
-    }
-)  # fmt: skip
+FAMILIES: Final[Mapping[str, Family]] = {
+    row.model_type: row
+    for row in (
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DEBERTA_V2,
+        DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT,
+        ULTRABERT, T5,
+        MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,
+        EMBEDDING_GEMMA2, PPLX_QWEN3, BIDIRLM, LFM2, LFM2_BIDIRECTIONAL,
+    )
+}  # fmt: skip
 """All families, by `model_type`."""
 
-ROWS: Final[Mapping[str, Family]] = MappingProxyType(
-    {row.key: row for family in FAMILIES.values() for row in (family, *family.own_rows)}
-)
+ROWS: Final[Mapping[str, Family]] = {
+    row.key: row for family in FAMILIES.values() for row in (family, *family.own_rows)
+}
 """All rows, by `Encoder.family`: the families, and those that share a `model_type` with one."""
 
-NESTED: Final[Mapping[str, Nested]] = MappingProxyType(
-    {
-        "embedding_gemma2": Nested(
-            key="text_config",
-            model_type="embedding_gemma2_text",
-            harmless=frozenset(
-                {
-                    "vision_config", "audio_config", "boi_token_id", "eoi_token_id", "boa_token_id",
-                    "eoa_token_index", "image_token_id", "video_token_id", "audio_token_id",
-                }
-            ),
-        )
-    }
-)  # fmt: skip
+NESTED: Final[Mapping[str, Nested]] = {
+    "embedding_gemma2": Nested(
+        key="text_config",
+        model_type="embedding_gemma2_text",
+        harmless=frozenset(
+            {
+                "vision_config", "audio_config", "boi_token_id", "eoi_token_id", "boa_token_id",
+                "eoa_token_index", "image_token_id", "video_token_id", "audio_token_id",
+            }
+        ),
+    )
+}  # fmt: skip
 """By `model_type`: models of texts and other things, of which texts are computed."""

@@ -25,7 +25,7 @@ from embedlib.models.compiled.fidelity_report import (
 )
 from embedlib.models.compiled.new_folder import place_lock, sync
 from embedlib.models.compiled.report_cache import stored_reports
-from embedlib.models.new_file import part_of
+from embedlib.models.new_file import not_written, part_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
     file_bytes,
@@ -169,8 +169,7 @@ def pack_model(
             with suppress(OSError):  # some file systems cannot
                 sync(out.parent)
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise EngineBuildError(f"cannot write {out}: {error.strerror or error}{where}") from error
+        raise EngineBuildError(not_written(out, error)) from error
     return digest
 
 

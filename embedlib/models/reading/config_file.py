@@ -64,13 +64,10 @@ def family_of(config: JsonObject) -> Family:
     family = config.choice("model_type", FAMILIES)
     own_classes = config.child("auto_map").values
     for row in family.own_rows:
-        if row.chosen_by:
-            is_chosen = any(
-                _chooses(config.values.get(key), row.chosen_by[key]) for key in row.chosen_by
-            )
-        else:
-            is_chosen = any(row.implements(key, own_classes.get(key)) for key in row.own_code)
-        if is_chosen:
+        chosen = [(config.values.get(key), values) for key, values in row.chosen_by.items()]
+        is_chosen = any(found in values if values else found for found, values in chosen)
+        is_named = any(row.implements(key, own_classes.get(key)) for key in row.own_code)
+        if is_chosen or (is_named and not row.chosen_by):
             return row
     return family
 
@@ -94,11 +91,6 @@ def flattened(config: JsonObject) -> JsonObject:
         raise inner.refuse("model_type", nested.model_type)
     architectures = {key: config.values[key] for key in ("architectures",) if key in config.values}
     return JsonObject(inner.name, {**inner.values, **architectures})
-
-
-def _chooses(found: object, values: tuple[object, ...]) -> bool:
-    """Return whether the value of a key chooses a row; see `Family.chosen_by`."""
-    return found in values if values else bool(found)
 
 
 def _check_explained(config: JsonObject) -> None:

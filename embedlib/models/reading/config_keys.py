@@ -6,7 +6,6 @@ Source: the classes of transformers 5.5, and the keys that 4.x wrote.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.spec import Activation
@@ -57,48 +56,42 @@ SHAPE_KEYS: Final = frozenset(
 ROPE_KEYS: Final = frozenset(
     {"rope_scaling", "rope_parameters", "original_max_position_embeddings"}
 )
-WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "none": frozenset(),
-        "all_layers": frozenset(),
-        "by_layer_type": frozenset({"use_sliding_window", "max_window_layers", "layer_types"}),
-        "alternating": frozenset({"layer_types"}),
-    }
-)
+WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "none": frozenset(),
+    "all_layers": frozenset(),
+    "by_layer_type": frozenset({"use_sliding_window", "max_window_layers", "layer_types"}),
+    "alternating": frozenset({"layer_types"}),
+}
 """Keys by value of `Family.windows`, in addition to those that the row names."""
 
-FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
-    {
-        "is_encoder_decoder": (False, None),
-        "add_cross_attention": (False, None),
-        "is_decoder": (False, None),
-        "pruned_heads": ({}, None),
-        "quantization_config": (None,),
-        "partial_rotary_factor": (1.0, None),
-        # Despite its name, few classes in transformers 5 read it; the rows of those have it as a
-        # trait. The other classes read `is_causal: false`.
-        "use_bidirectional_attention": (False, None),
-    }
-)
+FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = {
+    "is_encoder_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "is_decoder": (False, None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "partial_rotary_factor": (1.0, None),
+    # Despite its name, few classes in transformers 5 read it; the rows of those have it as a
+    # trait. The other classes read `is_causal: false`.
+    "use_bidirectional_attention": (False, None),
+}
 """Keys that would change the vectors in any family, with the only values implemented."""
 
-ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = MappingProxyType(
-    {
-        "gelu": "gelu",
-        "gelu_python": "gelu",
-        "gelu_new": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-        "gelu_accurate": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_python_tanh": "gelu_tanh",
-        "relu": "relu",
-        "silu": "silu",
-        "swish": "silu",
-        "tanh": "tanh",
-        "sigmoid": "sigmoid",
-        "linear": "identity",
-    }
-)
+ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "linear": "identity",
+}
 """`hidden_act` to activation. Source: `ACT2CLS` in transformers, activations.py."""
 
 LAYER_TYPES: Final = ("full_attention", "sliding_attention")

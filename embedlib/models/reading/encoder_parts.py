@@ -111,11 +111,7 @@ def read_convolutions(config: JsonObject, family: Family, num_layers: int) -> Co
         ):
             raise config.refuse("full_attn_idxs", f"places of layers, from 0 to {num_layers - 1}")
         kinds = ["full_attention" if i in places else "conv" for i in range(num_layers)]
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != num_layers
-        or any(kind not in ("conv", "full_attention") for kind in kinds)
-    ):
+    if not _are_names(kinds, num_layers, ("conv", "full_attention")):
         raise config.refuse(
             "layer_types", f"a list of {num_layers} names, each conv or full_attention"
         )
@@ -181,18 +177,22 @@ def read_windows(
         kinds = [LAYER_TYPES[window is not None and layer >= first] for layer in range(num_layers)]
     if config.values.get("layer_types") is not None:
         kinds = config.values["layer_types"]
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != num_layers
-        or any(kind not in LAYER_TYPES for kind in kinds)
-        or (window is None and LAYER_TYPES[1] in kinds)
-    ):
+    if not _are_names(kinds, num_layers, LAYER_TYPES[: 1 if window is None else 2]):
         raise config.refuse(
             "layer_types",
             f"a list of {num_layers} names, each full_attention, or sliding_attention if the model "
             "has a window",
         )
     return tuple(window if kind == LAYER_TYPES[1] else None for kind in kinds)
+
+
+def _are_names(kinds: object, num_layers: int, accepted: tuple[str, ...]) -> bool:
+    """Return whether `layer_types` has an accepted name for every layer."""
+    return (
+        isinstance(kinds, list)
+        and len(kinds) == num_layers
+        and all(kind in accepted for kind in kinds)
+    )
 
 
 def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) -> list[str]:

@@ -10,9 +10,9 @@ names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.hub_cache import MODULES, hub_name, is_snapshot, may_have
@@ -127,24 +127,36 @@ def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
     if not parts.has_modules and is_stanford(parts.config):
         raise no_scorer(parts.folder, f"config.json is of {STANFORD_CLASS}", LATE_WAY)
     head = read_head(parts, template)
-    spec = ModelSpec(
-        modules=head.modules,
+    module_dirs = tuple(path for _, path, _ in parts.modules)
+    has_own = not head.tensors  # modules with weights in folders of their own
+    files = _files(
+        parts,
+        head.modules,
+        module_dirs if has_own else (parts.transformer_dir,) * len(head.modules),
+        head.tensors,
         embedding_dim=len(head.head.labels),
         head=head.head,
         # With a template, prompts are its instructions. CrossEncoder puts other prompts in front of
         # a pair.
         **(read_prompts(parts.general) if head.head.template is None else {}),
-        **transformer_fields(parts),
     )
-    module_dirs = tuple(path for _, path, _ in parts.modules)
-    has_own = not head.tensors  # modules with weights in folders of their own
+    return replace(files, settings_dirs=() if has_own else module_dirs)
+
+
+def _files(
+    parts: Parts,
+    modules: Sequence[Module],
+    module_dirs: Sequence[Path],
+    module_tensors: Mapping[int, str | AnswerRows | VocabularyRows],
+    **fields: Any,
+) -> ModelFiles:
+    """Return the files of a transformer with these modules; the fields are those of its spec."""
     return ModelFiles(
         folder=parts.folder,
-        spec=spec,
+        spec=ModelSpec(modules=tuple(modules), **{**transformer_fields(parts), **fields}),
         transformer_dir=parts.transformer_dir,
-        module_dirs=module_dirs if has_own else (parts.transformer_dir,) * len(head.modules),
-        module_tensors=head.tensors,
-        settings_dirs=() if has_own else module_dirs,
+        module_dirs=tuple(module_dirs),
+        module_tensors=module_tensors,
     )
 
 
@@ -154,21 +166,15 @@ def _read_late(parts: Parts) -> ModelFiles:
     dim = parts.encoder.hidden_size
     for module in found.modules:
         dim = output_dim(module, dim)
-    late = found.late
-    longest = max(late.query_tokens, late.document_tokens)
-    spec = ModelSpec(
-        modules=found.modules,
+    return _files(
+        parts,
+        found.modules,
+        found.module_dirs,
+        found.tensors,
         embedding_dim=dim,
-        late_interaction=late,
+        late_interaction=found.late,
         prompts=found.prompts,
-        **{**transformer_fields(parts), "max_seq_tokens": longest},
-    )
-    return ModelFiles(
-        folder=parts.folder,
-        spec=spec,
-        transformer_dir=parts.transformer_dir,
-        module_dirs=found.module_dirs,
-        module_tensors=found.tensors,
+        max_seq_tokens=max(found.late.query_tokens, found.late.document_tokens),
     )
 
 
@@ -204,19 +210,8 @@ def _read_embedding(parts: Parts) -> ModelFiles:
         modules.insert(1, projection[0])
         module_dirs.insert(1, parts.transformer_dir)
         module_tensors[1] = projection[1]
-    spec = ModelSpec(
-        modules=tuple(modules),
-        embedding_dim=dim,
-        **transformer_fields(parts),
-        **read_general(parts.general, dim),
-    )
-    return ModelFiles(
-        folder=parts.folder,
-        spec=spec,
-        transformer_dir=parts.transformer_dir,
-        module_dirs=tuple(module_dirs),
-        module_tensors=module_tensors,
-    )
+    general = read_general(parts.general, dim)
+    return _files(parts, modules, module_dirs, module_tensors, embedding_dim=dim, **general)
 
 
 def _read_splade(parts: Parts) -> ModelFiles:
@@ -227,19 +222,9 @@ def _read_splade(parts: Parts) -> ModelFiles:
     [(_, splade_dir, strategy)] = parts.modules
     modules, tensors = masked_modules(parts.config, parts.encoder, strategy)
     dim = parts.encoder.vocab_size
-    spec = ModelSpec(
-        modules=modules,
-        embedding_dim=dim,
-        **transformer_fields(parts),
-        **read_general(parts.general, dim, is_sparse=True),
-    )
-    return ModelFiles(
-        folder=parts.folder,
-        spec=spec,
-        transformer_dir=parts.transformer_dir,
-        module_dirs=(*(parts.transformer_dir for _ in modules[1:]), splade_dir),
-        module_tensors=tensors,
-    )
+    module_dirs = (*(parts.transformer_dir for _ in modules[1:]), splade_dir)
+    general = read_general(parts.general, dim, is_sparse=True)
+    return _files(parts, modules, module_dirs, tensors, embedding_dim=dim, **general)
 
 
 def _library_end(parts: Parts) -> list[Module]:

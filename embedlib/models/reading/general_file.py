@@ -6,16 +6,13 @@ Source: the keys that sentence-transformers 6.2 writes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.config import Similarity
 from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.spec import SIMILARITIES
 
-SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
-    {name: name for name in SIMILARITIES}
-)
+SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = {name: name for name in SIMILARITIES}
 
 GENERAL_KEYS: Final = frozenset(
     {

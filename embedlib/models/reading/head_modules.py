@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from tokenizers import Tokenizer
@@ -33,9 +32,7 @@ from embedlib.models.reading.traits import (
 )
 from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
 
-POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType(
-    {"cls": "cls", "bos": "cls", "mean": "mean"}
-)
+POOLINGS: Final[Mapping[str, PoolingMode]] = {"cls": "cls", "bos": "cls", "mean": "mean"}
 """Values of `classifier_pooling`."""
 
 

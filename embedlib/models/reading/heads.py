@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.known_rerankers import KnownReranker, known_reranker
@@ -30,35 +29,34 @@ from embedlib.models.spec import Dense, Head, Module, PairTemplate, ScoreActivat
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
 LM_CLASS: Final = "ForCausalLM"
-TASKS: Final = MappingProxyType(
-    {"sequence-classification": SEQUENCE_CLASS, "text-generation": LM_CLASS}
-)
+TASKS: Final[Mapping[str, str]] = {
+    "sequence-classification": SEQUENCE_CLASS,
+    "text-generation": LM_CLASS,
+}
 """`transformer_task` of sentence-transformers to the class it loads."""
 
-RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
-    {
-        "torch.nn.modules.activation.Sigmoid": "sigmoid",
-        "torch.nn.Sigmoid": "sigmoid",
-        "torch.nn.modules.linear.Identity": "identity",
-        "torch.nn.Identity": "identity",
-    }
-)
+RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = {
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.Sigmoid": "sigmoid",
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.Identity": "identity",
+}
 
 CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
 """The file of the chat template in transformers 5; 4 wrote it into tokenizer_config.json."""
 
-PASSES_TYPES: Final = MappingProxyType(
-    {"BertTokenizer": True, "RobertaTokenizer": False, "XLMRobertaTokenizer": False}
-)
+PASSES_TYPES: Final[Mapping[str, bool]] = {
+    "BertTokenizer": True,
+    "RobertaTokenizer": False,
+    "XLMRobertaTokenizer": False,
+}
 """Whether a tokenizer class, without "Fast", passes token types to the model."""
 
-PROBLEM_TYPES: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
-    {
-        "regression": "identity",
-        "single_label_classification": "softmax",
-        "multi_label_classification": "sigmoid",
-    }
-)
+PROBLEM_TYPES: Final[Mapping[str, ScoreActivation]] = {
+    "regression": "identity",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
 """Source: `TextClassificationPipeline.postprocess` of transformers."""
 
 

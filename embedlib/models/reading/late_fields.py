@@ -53,12 +53,7 @@ def expansion_token(parts: Parts, file: JsonObject, named: str | None = None) ->
 def length_limit(parts: Parts, file: JsonObject, key: str) -> int:
     """Return a length limit, by default that of all texts; no more than there are positions."""
     length = file.optional_integer(key, None, minimum=1)
-    return in_positions(max_seq_tokens(parts)[0] if length is None else length, parts.encoder)
-
-
-def in_positions(num_tokens: int, encoder: Encoder) -> int:
-    """Return a number of tokens, no more than the transformer has positions for."""
-    return min(num_tokens, encoder.max_tokens)
+    return min(max_seq_tokens(parts)[0] if length is None else length, parts.encoder.max_tokens)
 
 
 def checked(late: LateInteraction, encoder: Encoder, file: JsonObject) -> LateInteraction:
@@ -74,8 +69,8 @@ def checked(late: LateInteraction, encoder: Encoder, file: JsonObject) -> LateIn
     reason = None
     if encoder.is_causal:
         reason = "stands behind a text, and this transformer reads from left to right"
-    elif expansion.min_tokens > in_positions(expansion.min_tokens, encoder):
-        reason = f"is longer than the {in_positions(expansion.min_tokens, encoder)} positions"
+    elif expansion.min_tokens > encoder.max_tokens:
+        reason = f"is longer than the {encoder.max_tokens} positions"
     elif not expansion.is_attended and encoder.convolutions is not None:
         reason = "is not attended, and a convolution of this transformer mixes it into the query"
     elif not expansion.is_attended:

@@ -12,7 +12,6 @@ reads all three, and `QueryExpansionConfig` in its base/modules/transformer.py; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.config import LateSimilarity
@@ -25,7 +24,6 @@ from embedlib.models.reading.late_fields import (
     LateFiles,
     checked,
     expansion_token,
-    in_positions,
     length_limit,
 )
 from embedlib.models.reading.module_files import TOKEN_VECTORS, output_dim, read_module
@@ -40,12 +38,13 @@ PYLATE_KEYS: Final = frozenset(
 )  # fmt: skip
 """That PyLate adds to config_sentence_transformers.json."""
 
-SIMILARITIES: Final[Mapping[str, LateSimilarity]] = MappingProxyType(
-    {"maxsim": "maxsim", "meanmaxsim": "meanmaxsim"}
-)
-PYLATE_SIMILARITIES: Final[Mapping[str, LateSimilarity]] = MappingProxyType(
-    {**SIMILARITIES, "MaxSim": "maxsim", "cosine": "maxsim", "dot": "maxsim"}
-)
+SIMILARITIES: Final[Mapping[str, LateSimilarity]] = {"maxsim": "maxsim", "meanmaxsim": "meanmaxsim"}
+PYLATE_SIMILARITIES: Final[Mapping[str, LateSimilarity]] = {
+    **SIMILARITIES,
+    "MaxSim": "maxsim",
+    "cosine": "maxsim",
+    "dot": "maxsim",
+}
 """The last two: what PyLate wrote while it took them from SentenceTransformer, without using it."""
 
 
@@ -134,7 +133,7 @@ def _read_pylate(parts: Parts) -> tuple[LateInteraction, dict[str, str]]:
         token = expansion_token(parts, general)
         expansion = QueryExpansion(min_tokens=query, token=token, is_attended=attends)
     late = LateInteraction(
-        query_tokens=in_positions(query, parts.encoder),
+        query_tokens=min(query, parts.encoder.max_tokens),
         document_tokens=length_limit(parts, general, "document_length"),
         expansion=expansion,
         skipped_words=_skipped_words(general, PUNCTUATION),

@@ -5,10 +5,8 @@ Source: the classes of sentence-transformers 6.2, and the keys that older releas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal
 
 from embedlib.errors import ModelUnsupportedError
@@ -26,55 +24,47 @@ from embedlib.models.spec import (
     SpladePooling,
 )
 
-POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = MappingProxyType(
-    {
-        "cls": "cls",
-        "max": "max",
-        "mean": "mean",
-        "mean_sqrt_len_tokens": "mean_sqrt_len",
-        "weightedmean": "weighted_mean",
-        "lasttoken": "last_token",
-    }
-)
+POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last_token",
+}
 """`pooling_mode` to mode."""
 
-POOLING_MODES_BY_FLAG: Final[Mapping[str, PoolingMode]] = MappingProxyType(
-    {
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_max_tokens": "max",
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-        "pooling_mode_weightedmean_tokens": "weighted_mean",
-        "pooling_mode_lasttoken": "last_token",
-    }
-)
+POOLING_MODES_BY_FLAG: Final[Mapping[str, PoolingMode]] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last_token",
+}
 """The older flags to modes, in the order in which several are concatenated."""
 
-DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
-    {
-        "torch.nn.modules.linear.Identity": "identity",
-        "torch.nn.modules.activation.Tanh": "tanh",
-        "torch.nn.modules.activation.ReLU": "relu",
-        "torch.nn.modules.activation.GELU": "gelu",
-        "torch.nn.modules.activation.SiLU": "silu",
-        "torch.nn.modules.activation.Sigmoid": "sigmoid",
-        # Shorter names of the same classes; sentence-transformers saves the longer ones.
-        "torch.nn.Identity": "identity",
-        "torch.nn.Tanh": "tanh",
-        "torch.nn.ReLU": "relu",
-        "torch.nn.GELU": "gelu",
-        "torch.nn.SiLU": "silu",
-        "torch.nn.Sigmoid": "sigmoid",
-    }
-)
+DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    # Shorter names of the same classes; sentence-transformers saves the longer ones.
+    "torch.nn.Identity": "identity",
+    "torch.nn.Tanh": "tanh",
+    "torch.nn.ReLU": "relu",
+    "torch.nn.GELU": "gelu",
+    "torch.nn.SiLU": "silu",
+    "torch.nn.Sigmoid": "sigmoid",
+}
 """`activation_function` to activation; sentence-transformers calls the class without arguments."""
 
-SPLADE_LOGS: Final[Mapping[str, Literal[1, 2]]] = MappingProxyType({"relu": 1, "log1p_relu": 2})
+SPLADE_LOGS: Final[Mapping[str, Literal[1, 2]]] = {"relu": 1, "log1p_relu": 2}
 """`activation_function` of a SpladePooling to the number of its logarithms."""
 
-SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = MappingProxyType(
-    {"max": "max", "sum": "sum"}
-)
+SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = {"max": "max", "sum": "sum"}
 
 NEED_CONFIG: Final = ("Pooling", "Dense", "LayerNorm", "LogitScore")
 """Classes of modules that do not load without a config.json."""
@@ -117,8 +107,9 @@ def read_module(
     """Return one module after the transformer.
 
     Args:
-        kind: its class in sentence-transformers: Pooling, Dense, LayerNorm or Normalize.
-        config: its config.json; may be empty for Normalize.
+        kind: its class in sentence-transformers: Pooling, Dense, LayerNorm, Normalize, or
+            FlexibleQuantizer.
+        config: its config.json; may be empty for the last two.
         dim: width of its input vectors.
         makes_scores: it is the Dense at the end of a reranker or classifier.
         inputs: the names that its input may have, and its output unless it makes scores.
@@ -126,15 +117,25 @@ def read_module(
     Raises:
         ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
-    outputs = SCORES if makes_scores else inputs
-    readers: dict[str, Callable[[JsonObject, int], Module]] = {
-        "Pooling": _read_pooling,
-        "Dense": partial(_read_dense, inputs=inputs, outputs=outputs),
-        "LayerNorm": _read_layer_norm,
-        "Normalize": partial(_read_normalize, inputs=inputs),
-        "FlexibleQuantizer": _read_quantizer,
-    }
-    return readers[kind](config, dim)
+    match kind:
+        case "Pooling":
+            return _read_pooling(config, dim)
+        case "Dense":
+            return _read_dense(config, dim, inputs, SCORES if makes_scores else inputs)
+        case "LayerNorm":
+            config.check_keys({"dimension"})
+            if config.integer("dimension") != dim:
+                raise config.refuse("dimension", f"{dim}, the width of its input")
+            return LayerNorm(dim=dim)
+        case "Normalize":
+            config.check_keys({"module_input_name", "module_output_name"})
+            config.check_fixed("module_input_name", inputs)
+            config.check_fixed("module_output_name", inputs)
+            return Normalize()
+        case "FlexibleQuantizer":
+            config.check_keys(())
+            return RoundTanh()
+    raise AssertionError(f"{kind}: read_module_list refuses it; this is a bug in embedlib")
 
 
 def read_splade(config: JsonObject, vocab_size: int, has_bias: bool) -> SpladePooling:
@@ -242,24 +243,3 @@ def _read_dense(
         ),
         has_residual=config.boolean("use_residual", False),
     )
-
-
-def _read_layer_norm(config: JsonObject, dim: int) -> LayerNorm:
-    config.check_keys({"dimension"})
-    if config.integer("dimension") != dim:
-        raise config.refuse("dimension", f"{dim}, the width of its input")
-    return LayerNorm(dim=dim)
-
-
-def _read_normalize(config: JsonObject, dim: int, inputs: tuple[str | None, ...]) -> Normalize:
-    del dim  # vectors of any width have a length
-    config.check_keys({"module_input_name", "module_output_name"})
-    config.check_fixed("module_input_name", inputs)
-    config.check_fixed("module_output_name", inputs)
-    return Normalize()
-
-
-def _read_quantizer(config: JsonObject, dim: int) -> RoundTanh:
-    del dim  # every number on its own
-    config.check_keys(())
-    return RoundTanh()

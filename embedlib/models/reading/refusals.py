@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.errors import ModelError
@@ -27,18 +26,16 @@ _POOLED_TOKENS: Final = (
     "averages vectors of tokens that are alike, which embedlib does not; LateOn and "
     "GTE-ModernColBERT load without it"
 )
-MODULES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("SpladePooling", "MLMTransformer", "SparseStaticEmbedding"), _SPARSE),
-        "SparseAutoEncoder": _SPARSE,
-        "MultiVectorMask": OF_TOKENS,
-        "HierarchicalTokenPooling": _POOLED_TOKENS,
-        **dict.fromkeys(
-            ("Router", "Asym"),
-            "has one model for queries and another for documents; load the folder of one of them",
-        ),
-    }
-)
+MODULES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("SpladePooling", "MLMTransformer", "SparseStaticEmbedding"), _SPARSE),
+    "SparseAutoEncoder": _SPARSE,
+    "MultiVectorMask": OF_TOKENS,
+    "HierarchicalTokenPooling": _POOLED_TOKENS,
+    **dict.fromkeys(
+        ("Router", "Asym"),
+        "has one model for queries and another for documents; load the folder of one of them",
+    ),
+}
 """By the class of a module of sentence-transformers."""
 
 QUANTIZED: Final = (

@@ -12,7 +12,7 @@ from embedlib.models.reading.config_keys import LAYER_TYPES
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.traits import read_number
 
-ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
+ROPE_KIND_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
     "ntk": frozenset({"factor", "mixed_b"}),

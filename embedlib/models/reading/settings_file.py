@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.models.reading.json_files import JsonObject
@@ -33,57 +32,49 @@ def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
     return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
 
 
-EMBEDDING_KEYS: Final[SettingsKeys] = MappingProxyType(
-    {
-        "max_seq_length": None,
-        "do_lower_case": None,
-        # since sentence-transformers 6
-        "transformer_task": ("feature-extraction",),
-        "modality_config": (_modality("last_hidden_state"),),
-        "module_output_name": ("token_embeddings",),
-        "unpad_inputs": None,
-        "processing_kwargs": ({}, None),
-        "query_length": (None,),
-        "document_length": (None,),
-        "query_expansion": (None,),
-        # arguments for transformers, which could change any vector. That the folder's own code be
-        # run asks for nothing: config.json names it.
-        "model_args": ({}, None, {"trust_remote_code": True}),
-        "tokenizer_args": ({}, None),
-        "config_args": ({}, None),
-        "model_kwargs": ({}, None),
-        "processor_kwargs": ({}, None),
-        "config_kwargs": ({}, None),
-        "tokenizer_name_or_path": (None,),
-    }
-)
+EMBEDDING_KEYS: Final[SettingsKeys] = {
+    "max_seq_length": None,
+    "do_lower_case": None,
+    # since sentence-transformers 6
+    "transformer_task": ("feature-extraction",),
+    "modality_config": (_modality("last_hidden_state"),),
+    "module_output_name": ("token_embeddings",),
+    "unpad_inputs": None,
+    "processing_kwargs": ({}, None),
+    "query_length": (None,),
+    "document_length": (None,),
+    "query_expansion": (None,),
+    # arguments for transformers, which could change any vector. That the folder's own code be
+    # run asks for nothing: config.json names it.
+    "model_args": ({}, None, {"trust_remote_code": True}),
+    "tokenizer_args": ({}, None),
+    "config_args": ({}, None),
+    "model_kwargs": ({}, None),
+    "processor_kwargs": ({}, None),
+    "config_kwargs": ({}, None),
+    "tokenizer_name_or_path": (None,),
+}
 """Of an embedding model."""
 
-LATE_KEYS: Final[SettingsKeys] = MappingProxyType(
-    {
-        **EMBEDDING_KEYS,
-        **dict.fromkeys(("query_length", "document_length", "query_expansion")),
-    }
-)
+LATE_KEYS: Final[SettingsKeys] = {
+    **EMBEDDING_KEYS,
+    **dict.fromkeys(("query_length", "document_length", "query_expansion")),
+}
 """Of a late-interaction model; `late_interaction` checks the values of its own keys."""
 
-SCORING_KEYS: Final[SettingsKeys] = MappingProxyType(
-    {
-        **EMBEDDING_KEYS,
-        "transformer_task": None,
-        "modality_config": (_modality("logits"), _modality("logits", has_messages=True)),
-        "module_output_name": ("scores", "causal_logits"),
-    }
-)
+SCORING_KEYS: Final[SettingsKeys] = {
+    **EMBEDDING_KEYS,
+    "transformer_task": None,
+    "modality_config": (_modality("logits"), _modality("logits", has_messages=True)),
+    "module_output_name": ("scores", "causal_logits"),
+}
 """Of a reranker or classifier."""
 
-MASKED_KEYS: Final[SettingsKeys] = MappingProxyType(
-    {
-        **EMBEDDING_KEYS,
-        "transformer_task": ("fill-mask",),
-        "modality_config": (_modality("logits"),),
-    }
-)
+MASKED_KEYS: Final[SettingsKeys] = {
+    **EMBEDDING_KEYS,
+    "transformer_task": ("fill-mask",),
+    "modality_config": (_modality("logits"),),
+}
 """Of a sparse model."""
 
 

@@ -15,7 +15,6 @@ from embedlib.models.reading.late_fields import (
     LateFiles,
     checked,
     expansion_token,
-    in_positions,
     length_limit,
 )
 from embedlib.models.reading.parts import Parts
@@ -65,7 +64,7 @@ def read_stanford(parts: Parts) -> LateFiles:
     }
     query = metadata.optional_integer("query_maxlen", None, minimum=1) or QUERY_TOKENS
     late = LateInteraction(
-        query_tokens=in_positions(query, encoder),
+        query_tokens=min(query, encoder.max_tokens),
         document_tokens=length_limit(parts, metadata, "doc_maxlen"),
         expansion=QueryExpansion(
             min_tokens=query,

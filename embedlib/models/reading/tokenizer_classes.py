@@ -10,8 +10,7 @@ transformers 5.5, and the `tokenization_*.py` of the classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
@@ -34,29 +33,25 @@ PLAIN: Final = "TokenizersBackend"
 PLAIN_NAMES: Final = ("PreTrainedTokenizer", PLAIN, "PythonBackend")
 """Its names in files, without "Fast"."""
 
-SUBCLASSES: Final[Mapping[str, str]] = MappingProxyType({"DistilBertTokenizer": "BertTokenizer"})
+SUBCLASSES: Final[Mapping[str, str]] = {"DistilBertTokenizer": "BertTokenizer"}
 """Classes that only have another name than the one they derive from."""
 
-BERT_TOKENS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "unk_token": "[UNK]",
-        "sep_token": "[SEP]",
-        "pad_token": "[PAD]",
-        "cls_token": "[CLS]",
-        "mask_token": "[MASK]",
-    }
-)
-ROBERTA_TOKENS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "sep_token": "</s>",
-        "cls_token": "<s>",
-        "unk_token": "<unk>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-    }
-)
+BERT_TOKENS: Final[Mapping[str, str]] = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+ROBERTA_TOKENS: Final[Mapping[str, str]] = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "cls_token": "<s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}
 QWEN2_PIECES: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -191,27 +186,22 @@ def _mpnet_token(key: str, content: str) -> AddedToken:
     return AddedToken(content, lstrip=key == "mask_token", rstrip=False)
 
 
-_WORD_PIECE: Final[Mapping[str, object]] = MappingProxyType(
-    {
+_BYTE_PAIRS: Final[Mapping[str, object]] = {
+    "unk_token": None,
+    "dropout": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+_BERT: Final = TokenizerClass(
+    model="WordPiece",
+    options={
         "unk_token": UNKNOWN,
         "max_input_chars_per_word": 100,
         "continuing_subword_prefix": "##",
-    }
-)
-_BYTE_PAIRS: Final[Mapping[str, object]] = MappingProxyType(
-    {
-        "unk_token": None,
-        "dropout": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-    }
-)
-_BERT: Final = TokenizerClass(
-    model="WordPiece",
-    options=_WORD_PIECE,
+    },
     normalizer=_bert_normalizer,
     pre_tokenizer=lambda config: pre_tokenizers.BertPreTokenizer(),
     flags=frozenset({"handle_chinese_chars", "strip_accents", "lowercase"}),
@@ -219,87 +209,81 @@ _BERT: Final = TokenizerClass(
     defaults=BERT_TOKENS,
 )
 
-CLASSES: Final[Mapping[str, TokenizerClass]] = MappingProxyType(
-    {
-        "BertTokenizer": _BERT,
-        "MPNetTokenizer": TokenizerClass(
-            model="WordPiece",
-            options=_WORD_PIECE,
-            normalizer=_bert_normalizer,
-            pre_tokenizer=_BERT.pre_tokenizer,
-            flags=_BERT.flags,
-            ends=Ends("cls_token", "sep_token", num_between=2, second_type=1),
-            defaults={**ROBERTA_TOKENS, "unk_token": "[UNK]"},
-            wrap=_mpnet_token,
+CLASSES: Final[Mapping[str, TokenizerClass]] = {
+    "BertTokenizer": _BERT,
+    "MPNetTokenizer": replace(
+        _BERT,
+        ends=Ends("cls_token", "sep_token", num_between=2, second_type=1),
+        defaults={**ROBERTA_TOKENS, "unk_token": "[UNK]"},
+        wrap=_mpnet_token,
+    ),
+    "RobertaTokenizer": TokenizerClass(
+        model="BPE",
+        options=_BYTE_PAIRS,
+        normalizer=lambda config: None,
+        pre_tokenizer=_byte_level,
+        flags=frozenset({"add_prefix_space", "trim_offsets"}),
+        ends=Ends("cls_token", "sep_token", num_between=2, second_type=0),
+        defaults=ROBERTA_TOKENS,
+    ),
+    "XLMRobertaTokenizer": TokenizerClass(
+        model="Unigram",
+        options={"unk_id": 3, "byte_fallback": False},
+        normalizer=lambda config: None,
+        pre_tokenizer=_words_with_space,
+        keeps_charsmap=True,
+        # The converters of transformers 4 wrote these; multilingual-e5 and bge-m3 have some.
+        optional=(
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
+            {"type": "Strip", "strip_left": False, "strip_right": True},
+            {"type": "WhitespaceSplit"},
         ),
-        "RobertaTokenizer": TokenizerClass(
-            model="BPE",
-            options=_BYTE_PAIRS,
-            normalizer=lambda config: None,
-            pre_tokenizer=_byte_level,
-            flags=frozenset({"add_prefix_space", "trim_offsets"}),
-            ends=Ends("cls_token", "sep_token", num_between=2, second_type=0),
-            defaults=ROBERTA_TOKENS,
-        ),
-        "XLMRobertaTokenizer": TokenizerClass(
-            model="Unigram",
-            options={"unk_id": 3, "byte_fallback": False},
-            normalizer=lambda config: None,
-            pre_tokenizer=_words_with_space,
-            keeps_charsmap=True,
-            # The converters of transformers 4 wrote these; multilingual-e5 and bge-m3 have some.
-            optional=(
-                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
-                {"type": "Strip", "strip_left": False, "strip_right": True},
-                {"type": "WhitespaceSplit"},
-            ),
-            ends=Ends("bos_token", "eos_token", num_between=2, second_type=0),
-            defaults=ROBERTA_TOKENS,
-        ),
-        "LlamaTokenizer": TokenizerClass(
-            model="BPE",
-            options={**_BYTE_PAIRS, "fuse_unk": True, "byte_fallback": True},
-            normalizer=lambda config: None,
-            pre_tokenizer=_text_with_space,
-            defaults={"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
-        ),
-        "GemmaTokenizer": TokenizerClass(
-            model="BPE",
-            options={
-                **_BYTE_PAIRS,
-                "unk_token": UNKNOWN,
-                "fuse_unk": True,
-                "byte_fallback": True,
-            },
-            normalizer=lambda config: normalizers.Replace(" ", "▁"),
-            pre_tokenizer=lambda config: pre_tokenizers.Split(" ", "merged_with_previous"),
-            # The normalizer leaves no space to split at.
-            optional=(
-                {
-                    "type": "Split",
-                    "pattern": {"String": " "},
-                    "behavior": "MergedWithPrevious",
-                    "invert": False,
-                },
-            ),
-            defaults={
-                "unk_token": "<unk>",
-                "bos_token": "<bos>",
-                "eos_token": "<eos>",
-                "pad_token": "<pad>",
-                "mask_token": "<mask>",
+        ends=Ends("bos_token", "eos_token", num_between=2, second_type=0),
+        defaults=ROBERTA_TOKENS,
+    ),
+    "LlamaTokenizer": TokenizerClass(
+        model="BPE",
+        options={**_BYTE_PAIRS, "fuse_unk": True, "byte_fallback": True},
+        normalizer=lambda config: None,
+        pre_tokenizer=_text_with_space,
+        defaults={"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    ),
+    "GemmaTokenizer": TokenizerClass(
+        model="BPE",
+        options={
+            **_BYTE_PAIRS,
+            "unk_token": UNKNOWN,
+            "fuse_unk": True,
+            "byte_fallback": True,
+        },
+        normalizer=lambda config: normalizers.Replace(" ", "▁"),
+        pre_tokenizer=lambda config: pre_tokenizers.Split(" ", "merged_with_previous"),
+        # The normalizer leaves no space to split at.
+        optional=(
+            {
+                "type": "Split",
+                "pattern": {"String": " "},
+                "behavior": "MergedWithPrevious",
+                "invert": False,
             },
         ),
-        "Qwen2Tokenizer": TokenizerClass(
-            model="BPE",
-            options=_BYTE_PAIRS,
-            normalizer=lambda config: normalizers.NFC(),
-            pre_tokenizer=_qwen2_pieces,
-            flags=frozenset({"add_prefix_space", "trim_offsets"}),
-            defaults=dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
-            adds_anew=True,
-        ),
-    }
-)
+        defaults={
+            "unk_token": "<unk>",
+            "bos_token": "<bos>",
+            "eos_token": "<eos>",
+            "pad_token": "<pad>",
+            "mask_token": "<mask>",
+        },
+    ),
+    "Qwen2Tokenizer": TokenizerClass(
+        model="BPE",
+        options=_BYTE_PAIRS,
+        normalizer=lambda config: normalizers.NFC(),
+        pre_tokenizer=_qwen2_pieces,
+        flags=frozenset({"add_prefix_space", "trim_offsets"}),
+        defaults=dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+        adds_anew=True,
+    ),
+}
 """By the name without "Fast"."""

@@ -78,23 +78,13 @@ class Weights(Mapping[str, NDArray[np.float32]]):
 
     def stored_bits(self, role: str) -> StoredBits | None:
         """Return a tensor that is stored in 16 bits; None: it is stored or computed otherwise."""
+        tensor = self.stored(role)
+        return None if tensor is None else tensor.bits(self._data[tensor.path])
+
+    def stored(self, role: str) -> StoredTensor | None:
+        """Return where a tensor is stored; None: it is computed when it is accessed."""
         tensor = self._tensors[role]
-        return tensor.bits(self._data[tensor.path]) if isinstance(tensor, StoredTensor) else None
-
-    def is_stored(self, role: str) -> bool:
-        """Return whether a tensor is stored in a file; the others are computed on access."""
-        return isinstance(self._tensors[role], StoredTensor)
-
-    def stored(self, role: str) -> StoredTensor:
-        """Return where a tensor is stored.
-
-        Raises:
-            ModelWeightsError: if the tensor is computed and not stored.
-        """
-        tensor = self._tensors[role]
-        if not isinstance(tensor, StoredTensor):
-            raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, not stored")
-        return tensor
+        return tensor if isinstance(tensor, StoredTensor) else None
 
     def __contains__(self, role: object) -> bool:
         """Return whether there is such a tensor; `Mapping` would read and convert it."""

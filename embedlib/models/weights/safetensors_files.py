@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,7 +70,7 @@ class StoredTensor:
     def block(self, index: int, count: int) -> StoredTensor:
         """Return one of `count` equal blocks of rows."""
         rows = self.shape[0] // count
-        num_bytes = self.num_bytes() // count
+        num_bytes = self.num_bytes // count
         return replace(self, shape=(rows, *self.shape[1:]), start=self.start + index * num_bytes)
 
     def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -90,7 +90,7 @@ class StoredTensor:
     def stored(self, data: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the tensor as it is stored, a view: of the type in `NUMPY_TYPES`."""
         kind = np.dtype(NUMPY_TYPES[self.dtype])
-        return data[self.start : self.start + self.num_bytes()].view(kind).reshape(self.shape)
+        return data[self.start : self.start + self.num_bytes].view(kind).reshape(self.shape)
 
     def bits(self, data: NDArray[np.uint8]) -> StoredBits | None:
         """Return the tensor as it is stored, a view; None if that is not in 16 bits.
@@ -103,8 +103,15 @@ class StoredTensor:
         dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
         return StoredBits(dtype, self.stored(data).view("<u2"))
 
+    def refuse_type(self, name: str, accepted: Iterable[str]) -> ModelWeightsError:
+        """Return the error for a tensor of this name that is stored in another type."""
+        return ModelWeightsError(
+            f"{self.file}: tensor {name} has type {self.dtype}; accepted: {', '.join(accepted)}"
+        )
+
+    @property
     def num_bytes(self) -> int:
-        """Return how many bytes it takes in the file."""
+        """Its size in the file."""
         return math.prod(self.shape) * np.dtype(NUMPY_TYPES[self.dtype]).itemsize
 
 

@@ -161,6 +161,4 @@ def _check(
             f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; expected: {wanted}"
         )
     if tensor.dtype not in dtypes:
-        raise ModelWeightsError(
-            f"{tensor.file}: tensor {name} has type {tensor.dtype}; accepted: {', '.join(dtypes)}"
-        )
+        raise tensor.refuse_type(name, dtypes)

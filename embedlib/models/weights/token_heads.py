@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
@@ -27,9 +26,10 @@ from embedlib.models.weights.safetensors_files import STORED_DTYPES, list_tensor
 
 TokenHeadName = Literal["sparse", "multi_vector"]
 
-HEAD_STEMS: Final[Mapping[TokenHeadName, str]] = MappingProxyType(
-    {"sparse": "sparse_linear", "multi_vector": "colbert_linear"}
-)
+HEAD_STEMS: Final[Mapping[TokenHeadName, str]] = {
+    "sparse": "sparse_linear",
+    "multi_vector": "colbert_linear",
+}
 """Name of an output's file, without `.safetensors`."""
 
 IGNORED_TOKENS: Final = ("cls_token", "eos_token", "pad_token", "unk_token")
@@ -87,10 +87,7 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
         raise ModelWeightsError(f"{file}: holds {told}; expected: {wanted}")
     for key, tensor in stored.items():
         if tensor.dtype not in STORED_DTYPES:
-            raise ModelWeightsError(
-                f"{file}: tensor {key} has type {tensor.dtype}; accepted: "
-                f"{', '.join(STORED_DTYPES)}"
-            )
+            raise tensor.refuse_type(key, STORED_DTYPES)
     data = map_file(path)
     head = TokenHead(stored["weight"].read(data), stored["bias"].read(data))
     if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):

@@ -46,15 +46,21 @@ def weight_paths(files: ModelFiles) -> list[Path]:
     Raises:
         ModelWeightsError: there are none.
     """
-    paths = weight_files(files.transformer_dir, files.folder)
-    for position, (module, path) in enumerate(
-        zip(files.spec.modules, files.module_dirs, strict=True)
-    ):
-        if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
-            paths += weight_files(path, files.folder)
+    paths = [path for paths in weight_folders(files).values() for path in paths]
     if files.queries is not None:
         paths += weight_files(files.queries.transformer_dir, files.folder)
     return paths + head_files(files.transformer_dir)
+
+
+def weight_folders(files: ModelFiles) -> dict[Path, list[Path]]:
+    """Return the directories with weights and the safetensors files of each, the transformer first.
+
+    Raises:
+        ModelWeightsError: there are none.
+    """
+    pairs = zip(files.spec.modules, files.module_dirs, strict=True)
+    modules = [path for module, path in pairs if isinstance(module, (Dense, LayerNorm))]
+    return {path: weight_files(path, files.folder) for path in (files.transformer_dir, *modules)}
 
 
 def list_all(directory: Path, folder: Path) -> tuple[dict[str, StoredTensor], str]:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from embedlib.serve.asgi import Response
+from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.dialects.dialect import BASETEN, job_route
 from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
@@ -19,19 +20,7 @@ from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.deliveries import as_time
 from embedlib.serve.jobs.requests import RequestRow, Status
 
-PATHS: Final = (
-    *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/classify", "/v2/embed"),
-    *(
-        "/v1/multi-vector",
-        "/embed",
-        "/embed_all",
-        "/embed_sparse",
-        "/rerank",
-        "/predict",
-        "/similarity",
-        "/",
-    ),
-)
+PATHS: Final = (*ENDPOINTS, "/embed_all", "/")
 """Routes that may answer a request."""
 _PARAMETERS = (*LIMITS, "status")
 
@@ -95,7 +84,7 @@ async def predict(exchange: Exchange) -> Response:
         traceparent=exchange.traceparent,
     )
     await jobs.add_request(row, model_input)
-    return Response(msgspec.json.encode({"request_id": row.id}), 202)
+    return await exchange.answer({"request_id": row.id}, status=202)
 
 
 async def _path_of(exchange: Exchange, model_input: bytes) -> str:

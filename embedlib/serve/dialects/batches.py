@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
@@ -36,7 +36,7 @@ class OutputExpiry(msgspec.Struct):
     """How long the outputs of a batch are kept."""
 
     seconds: int
-    anchor: str = "created_at"
+    anchor: Literal["created_at"] = "created_at"
 
 
 class BatchBody(msgspec.Struct, kw_only=True):

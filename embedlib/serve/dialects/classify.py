@@ -17,9 +17,8 @@ from embedlib.classifier import Classifier
 from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
-from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
-from embedlib.serve.exchange import Exchange, labelled
+from embedlib.serve.exchange import Exchange, labelled, usage_of
 from embedlib.serve.wire import texts_of
 
 

@@ -128,21 +128,10 @@ TEI = Dialect(
 )
 
 
-def _cohere_error(error: HTTPError, status: int) -> object:
-    """Source: cohere-python 7, `core/api_error.py`: the body is an object with a message."""
-    return {"message": error.message}
-
-
-COHERE = Dialect(_cohere_error)
-
-
-def _plain_error(error: HTTPError, status: int) -> object:
-    """Source: ollama's api.md and Baseten's documentation, inference errors: an object."""
-    return {"error": error.message}
-
-
-OLLAMA = Dialect(_plain_error)
-BASETEN = Dialect(_plain_error)
+# Source: cohere-python 7, `core/api_error.py`: the body is an object with a message.
+COHERE = Dialect(lambda error, status: {"message": error.message})
+# Source: ollama's api.md and Baseten's documentation, inference errors: an object.
+OLLAMA = BASETEN = Dialect(lambda error, status: {"error": error.message})
 
 
 def check_json(response: Response, what: str) -> Response:

@@ -6,7 +6,6 @@ Source: https://api.jina.ai/redoc; cohere-python 7.3, `types/embed_input_type.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
@@ -19,13 +18,11 @@ from embedlib.serve.sessions import check_quantization, ranges_of
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.quantization import quantize
 
-_TASKS: Final[Mapping[str, Role | None]] = MappingProxyType(
-    {
-        "retrieval.query": "query",
-        "retrieval.passage": "document",
-        **dict.fromkeys(("text-matching", "classification", "clustering", "separation")),
-    }
-)
+_TASKS: Final[Mapping[str, Role | None]] = {
+    "retrieval.query": "query",
+    "retrieval.passage": "document",
+    **dict.fromkeys(("text-matching", "classification", "clustering", "separation")),
+}
 """Jina's tasks, and the role whose prompt stands for each."""
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 """Cohere's names; base64 is of float32."""

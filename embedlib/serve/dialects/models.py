@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import msgspec
-
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Lane
 from embedlib.serve.asgi import Response
@@ -23,14 +21,14 @@ from embedlib.serve.sessions import engine_of
 async def models(exchange: Exchange, *, owner: str) -> Response:
     """Answer `GET /v1/models`."""
     found = [_describe(model, owner) for model in exchange.shared.catalog]
-    return Response(msgspec.json.encode({"object": "list", "data": found}))
+    return await exchange.answer({"object": "list", "data": found})
 
 
 async def model(exchange: Exchange, *, owner: str) -> Response:
     """Answer `GET /v1/models/NAME`; a name may have slashes."""
     for found in exchange.shared.catalog:
         if found.name == exchange.rest:
-            return Response(msgspec.json.encode(_describe(found, owner)))
+            return await exchange.answer(_describe(found, owner))
     raise HTTPError(
         404, f"no model {exchange.rest!r:.80} here; GET /v1/models lists them", "not_found"
     )

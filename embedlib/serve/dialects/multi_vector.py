@@ -14,14 +14,13 @@ from embedlib.serve.asgi import Response
 from embedlib.serve.compute import embed_tokens
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_fields import role_of
-from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.vllm import (
     PoolingFields,
     check_length_is_own,
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.exchange import Exchange, usage_of
 from embedlib.serve.vectors import as_base64, as_decimals
 from embedlib.serve.wire import texts_of
 from embedlib.vectors.arrays import Vectors

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
-import msgspec
-
 from embedlib.serve.asgi import Response
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OLLAMA, Route
@@ -57,7 +55,7 @@ async def embed_prompt(exchange: Exchange) -> Response:
 async def tags(exchange: Exchange) -> Response:
     """Answer `GET /api/tags`."""
     names = [{"name": model.name, "model": model.name} for model in exchange.shared.catalog]
-    return Response(msgspec.json.encode({"models": names}))
+    return await exchange.answer({"models": names})
 
 
 ROUTES = (

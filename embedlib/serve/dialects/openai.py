@@ -28,7 +28,7 @@ from embedlib.serve.dialects.vllm import (
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_number
+from embedlib.serve.exchange import Exchange, check_number, usage_of
 from embedlib.serve.vectors import (
     STORED_TYPES,
     as_base64,
@@ -126,6 +126,12 @@ def _check_fields(body: EmbeddingsBody) -> None:
             "each text is embedded for itself here; leave it out, or let embedlib index cut and "
             "embed documents (--late-chunking)",
         )
+    if body.dimensions and body.output_dimension not in (None, body.dimensions):
+        raise HTTPError(
+            400,
+            "dimensions and output_dimension both say how many are kept; give one",
+            param="dimensions",
+        )
     if body.output_dtype is not None and body.embedding_type is not None:
         raise HTTPError(
             400,
@@ -149,12 +155,6 @@ def _check_fields(body: EmbeddingsBody) -> None:
         raise HTTPError.wrong_value(
             "embed_dtype", body.embed_dtype, f"it must be {', '.join(STORED_TYPES)}"
         )
-
-
-def usage_of(exchange: Exchange) -> dict[str, int]:
-    """Return the object `usage`; vLLM's has completion_tokens too."""
-    num_tokens = exchange.work.usage.num_tokens
-    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
 
 
 def _encoding_of(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import time
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -18,26 +17,23 @@ from embedlib.serve.catalog import ServedModel, Tasks
 from embedlib.serve.compute import embed, embed_tokens, score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_fields import role_of
-from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.vllm import (
     PoolingFields,
     check_length_is_own,
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.exchange import Exchange, usage_of
 from embedlib.serve.vectors import as_base64, as_decimals
 from embedlib.serve.wire import texts_of
 from embedlib.vectors.arrays import Vectors
 
-_TASKS: Final[Mapping[str | None, Tasks]] = MappingProxyType(
-    {
-        None: ("embed", "embed_multi_vector", "classify"),
-        "embed": ("embed",),
-        "token_embed": ("embed_multi_vector", "embed"),
-        "classify": ("classify",),
-    }
-)
+_TASKS: Final[Mapping[str | None, Tasks]] = {
+    None: ("embed", "embed_multi_vector", "classify"),
+    "embed": ("embed",),
+    "token_embed": ("embed_multi_vector", "embed"),
+    "classify": ("classify",),
+}
 """The models of each task, the best first."""
 
 

@@ -16,13 +16,12 @@ from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import score_by_tokens, score_pairs
 from embedlib.serve.dialects.cutting import cut_texts
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, OPENAI_AND_VOYAGE, TEI, Route
-from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.ranking import RANKING, check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import check_lengths
-from embedlib.serve.exchange import Exchange, check_number, ranked
+from embedlib.serve.exchange import Exchange, check_number, ranked, usage_of
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
 
@@ -170,8 +169,8 @@ async def score(exchange: Exchange) -> Response:
     """Answer vLLM's `POST /score`: 1 to N, or N to N."""
     body = await exchange.read(ScoreBody)
     take_pooling_fields(exchange, body)
-    first_name, first = _first_of(body, "text_1", "queries", "data_1")
-    second_name, second = _first_of(body, "text_2", "documents", "items", "data_2")
+    first_name, first = _only_of(body, "text_1", "queries", "data_1")
+    second_name, second = _only_of(body, "text_2", "documents", "items", "data_2")
     check_count(second, second_name, exchange.shared.options.max_texts)
     if len(first) not in (1, len(second)):
         raise HTTPError(
@@ -213,17 +212,20 @@ async def score(exchange: Exchange) -> Response:
     return await exchange.answer(content, len(scores))
 
 
-def _first_of(body: ScoreBody, *names: str) -> tuple[str, list[str]]:
+def _only_of(body: ScoreBody, *names: str) -> tuple[str, list[str]]:
     """Return the field of these that the body has, and its texts.
 
     Raises:
-        HTTPError: it has none of them.
+        HTTPError: it has none of them, or two.
     """
-    for name in names:
-        value: str | list[str] | None = getattr(body, name)
-        if value is not None:
-            return name, [value] if isinstance(value, str) else value
-    raise HTTPError(422, f"{names[0]} is missing; the body must have it", param=names[0])
+    found = [name for name in names if getattr(body, name) is not None]
+    if not found:
+        raise HTTPError(422, f"{names[0]} is missing; the body must have it", param=names[0])
+    if len(found) > 1:
+        both = " and ".join(found[:2])
+        raise HTTPError(400, f"{both} are the same side; send one of them", param=found[1])
+    value: str | list[str] = getattr(body, found[0])
+    return found[0], [value] if isinstance(value, str) else value
 
 
 _RANKED = "Documents in the order in which they answer a query."

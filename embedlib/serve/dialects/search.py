@@ -24,9 +24,8 @@ from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import Work, embed, embed_tokens, score_by_tokens, score_pairs
 from embedlib.serve.destinations import Destination
 from embedlib.serve.dialects.dialect import OPENAI, Route
-from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange
+from embedlib.serve.exchange import Common, Exchange, usage_of
 from embedlib.serve.wire import check_count
 from embedlib.session.scoring import activate
 

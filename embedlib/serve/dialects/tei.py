@@ -166,11 +166,9 @@ async def predict(exchange: Exchange) -> Response:
     """Answer `POST /predict`."""
     body = await exchange.read(PredictBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
-    # An empty list is no single text: it is refused below as empty.
-    is_single = isinstance(body.inputs, str) or (
-        bool(body.inputs) and all(isinstance(item, str) for item in body.inputs)
-    )
     groups = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    # An empty list is no single text: it is refused below as empty.
+    is_single = bool(groups) and all(isinstance(item, str) for item in groups)
     inputs: list[list[str]] = (
         [[str(text) for text in groups]]
         if is_single
@@ -275,27 +273,25 @@ async def info(exchange: Exchange) -> Response:
         ids = {label: index for index, label in enumerate(session.labels)}
         name = "classifier" if isinstance(session, Classifier) else "reranker"
         kind = {name: {"id2label": labels, "label2id": ids}}
-    return Response(
-        msgspec.json.encode(
-            {
-                "model_id": model.source or model.name,
-                "model_sha": None,
-                "model_dtype": session.precision,
-                "served_model_name": model.name,
-                "model_type": kind,
-                "max_concurrent_requests": options.max_bulk_texts,
-                "max_input_length": session.max_seq_length,
-                "max_batch_tokens": session.config.max_batch_tokens
-                or engine_of(session).limits.max_batch_tokens,
-                "max_batch_requests": None,
-                "max_client_batch_size": options.max_texts,
-                "auto_truncate": True,
-                "tokenization_workers": 1,
-                "version": __version__,
-                "sha": None,
-                "docker_label": None,
-            }
-        )
+    return await exchange.answer(
+        {
+            "model_id": model.source or model.name,
+            "model_sha": None,
+            "model_dtype": session.precision,
+            "served_model_name": model.name,
+            "model_type": kind,
+            "max_concurrent_requests": options.max_bulk_texts,
+            "max_input_length": session.max_seq_length,
+            "max_batch_tokens": session.config.max_batch_tokens
+            or engine_of(session).limits.max_batch_tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": options.max_texts,
+            "auto_truncate": True,
+            "tokenization_workers": 1,
+            "version": __version__,
+            "sha": None,
+            "docker_label": None,
+        }
     )
 
 

@@ -190,9 +190,8 @@ class BatchStore(Store[BatchRow]):
     def finish(self, batch_id: str, end: End, now: int) -> None:
         """Record the end of a batch."""
         self._keep_outputs(self.get(batch_id), now)
-        times = {"completed": "completed_at", "expired": "expired_at", "cancelled": "cancelled_at"}
-        values = {"status": end, "finalizing_at": now, "ended_at": now, times[end]: now}
-        self.update(batch_id, **values)
+        ended = {f"{end}_at": now}
+        self.update(batch_id, status=end, finalizing_at=now, ended_at=now, **ended)
 
     def _keep_outputs(self, row: BatchRow, now: int) -> None:
         """Make files of the outputs of a batch that ends."""

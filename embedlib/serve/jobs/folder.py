@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from embedlib.errors import ConfigError, first_line
+from embedlib.models.compiled.new_folder import sync
 from embedlib.serve.errors import HTTPError
 
 FREE_BYTES = 64 << 20
@@ -80,11 +81,7 @@ class DataFolder:
 
     def sync(self) -> None:
         """Write the names of files to disk: a new file is there only after this."""
-        folder = os.open(self.path / "files", os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self.path / "files")
 
     def append(self, file_id: str, size: int, data: bytes) -> None:
         """Write data behind the first `size` bytes of a file, which are all that count, to disk."""

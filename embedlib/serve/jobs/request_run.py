@@ -6,7 +6,6 @@ Source: Baseten's documentation, "Async inference": codes of errors, `inference_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.serve.errors import Kind
@@ -19,14 +18,12 @@ NOT_LOADED_SECONDS = 30.0
 """Before a request is tried again whose model could not be loaded."""
 MAX_RESULT_BYTES = 512 << 20
 """Of a result; SQLite stores at most 1,000,000,000 bytes as one value."""
-_CODES: Final[Mapping[Kind, str]] = MappingProxyType(
-    {
-        "not_found": "MODEL_DOES_NOT_EXIST",
-        "timeout": "MODEL_PREDICT_TIMEOUT",
-        "failed": "MODEL_PREDICT_ERROR",
-        "internal": "INTERNAL_SERVER_ERROR",
-    }
-)
+_CODES: Final[Mapping[Kind, str]] = {
+    "not_found": "MODEL_DOES_NOT_EXIST",
+    "timeout": "MODEL_PREDICT_TIMEOUT",
+    "failed": "MODEL_PREDICT_ERROR",
+    "internal": "INTERNAL_SERVER_ERROR",
+}
 
 
 async def run_request(row: RequestRow, tools: Tools) -> None:

@@ -77,6 +77,15 @@ def found(files: ModelFiles, config: Config, hardware: str = HERE) -> list[str]:
     return [version.precision for version in versions]
 
 
+def test_a_report_with_kept_layers_is_none_of_the_model_s_own_files(
+    files: ModelFiles, config: Config
+) -> None:
+    """One of an engine directory in a pack may have the same place; its vectors are others."""
+    report = replace(report_of(files), excluded=("layers.0.q",))
+    write_report(report_place(files, report, config), report)
+    assert found(files, config) == []
+
+
 def test_a_report_is_found_by_model_engine_and_hardware(
     files: ModelFiles, config: Config, tmp_path: Path
 ) -> None:

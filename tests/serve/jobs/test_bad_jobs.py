@@ -28,6 +28,11 @@ WRONG_BATCHES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"metadata": {"k": "v" * 600}}, "metadata", "it may have 16 keys"),
     ({"metadata": {"k": 3}}, "metadata[...]", "expected `str`"),
     ({"output_expires_after": {"seconds": 1}}, "output_expires_after", "it must be 3600"),
+    (
+        {"output_expires_after": {"anchor": "last_active_at", "seconds": 3600}},
+        "output_expires_after.anchor",
+        "it must be created_at",
+    ),
     ({"endpoint": 3}, "endpoint", "expected `str`"),
 ]
 
