@@ -188,7 +188,7 @@ def test_the_plan_counts_packed_copies(
     assert coded.weights < memory_needs(big, kept, config).weights < exact.weights
     halves = at_scale(read_model_files(tiny_folder("mistral")), 1024, 24)
     widened = memory_needs(halves, ChosenPrecision(name="float32"), config)
-    assert widened.weights < widened.shared < 1.25 * widened.weights + 0.4 * GIB
+    assert widened.weights < widened.shared < 1.26 * widened.weights + 0.4 * GIB
     for stored in (big, halves):  # packed once, in two bytes, whatever the file stores
         rounded = memory_needs(stored, ChosenPrecision(name="bf16"), config)
         assert rounded.copies == 1

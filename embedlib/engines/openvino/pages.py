@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 LOOK_SECONDS: Final = 0.02
 """Between two times that pages are let go; from memory, some 60 MiB are read meanwhile."""
 MAX_FREED_BYTES: Final = 48 << 20
-"""To return less takes more time. Source: docs/measurements/memory.md, a stage for each layer."""
+"""To return less takes more time. Source: docs/measurements/memory.md, stages."""
 
 
 @dataclass(frozen=True)

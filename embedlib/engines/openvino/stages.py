@@ -177,7 +177,12 @@ class Request:
         ]
 
     def cancel(self) -> None:
-        """Stop after the operator that is running; any thread may call this."""
+        """Stop after the operator that is running; any thread may call this.
+
+        For an engine that is about to close: operators that did not run stay sized for this batch,
+        and another one of the size before it may fail. Source:
+        docs/measurements/queries-beside-bulk.md, tried and not taken.
+        """
         self._is_cancelled = True
         for _, request, _ in self._stages:
             request.cancel()
