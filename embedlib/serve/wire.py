@@ -57,7 +57,8 @@ def decode(body: bytes, kind: type[T]) -> T:
             return decode(body[len(_MARK) :], kind)
         what = str(error) if body.strip() else "the body is empty"
         remedy = "send a JSON object"
-        if isinstance(error, UnicodeDecodeError) or b"\0" in body[:4]:
+        # Before msgspec 0.23 a UnicodeDecodeError, then a DecodeError that says so.
+        if isinstance(error, UnicodeDecodeError) or "UTF-8" in what or b"\0" in body[:4]:
             what, remedy = "its text is not UTF-8", "encode the body in UTF-8"
         # Near the end of a body the decoder says of half a pair that the data was truncated.
         if "surrogate" in what or ("truncated" in what and _HALF_OF_A_PAIR.search(body)):
