@@ -1,6 +1,6 @@
 """What lets queries go before bulk work.
 
-Where both lanes share a compiled model in stages, a bulk batch waits between two for a query. Where
+Where both lanes share a compiled model in stages, a bulk batch waits before each for a query. Where
 each has its own, bulk threads compute only while a core is idle, from the first time on that the
 two meet: an engine without queries keeps its priority beside other programs.
 """
