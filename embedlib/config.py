@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from embedlib.checks import (
     ARRAY_OR_FILE,
@@ -328,41 +327,39 @@ def _absolute(folder: str | Path) -> str | Path:
 
 _SIMILARITY = choice(*get_args(Similarity))
 _FOLDER = Kind(PATH.what, PATH.accepts, _expand)
-_KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "revision": optional(TEXT),
-        "token": Kind(
-            "a str, True or False",
-            lambda value: value is None or isinstance(value, str) or is_switch(value),
-        ),
-        "cache_folder": optional(_FOLDER),
-        "local_files_only": SWITCH,
-        "prompts": optional(
-            # A dict: `Embedder.prompts` is a view, which cannot be pickled.
-            Kind("a dict of prompts by name", lambda value: isinstance(value, Mapping), dict)
-        ),
-        "default_prompt_name": optional(TEXT),
-        "examples": optional(Kind("a list of examples", is_sequence)),
-        "template": optional(TEXT),
-        "max_seq_tokens": optional(COUNT),
-        "on_truncate": choice(*get_args(OnTruncate)),
-        "truncate_dim": optional(COUNT),
-        "max_active_dims": optional(COUNT),
-        "quantization_ranges": optional(ARRAY_OR_FILE),
-        "similarity_fn_name": optional(
-            Kind(_SIMILARITY.what, lambda value: _SIMILARITY.accepts(_plain(value)), _plain)
-        ),
-        "engine": TEXT,
-        "device": optional(Kind(ANY_DEVICES, _are_devices, _devices)),
-        "precision": choice(*get_args(PrecisionName)),
-        "prepare": SWITCH,
-        "prepare_seconds": SECONDS,
-        "gpu_memory_fraction": SHARE,
-        "threads": optional(COUNT),
-        "engine_cache_dir": optional(_FOLDER),
-        "max_batch_tokens": optional(COUNT),
-        "max_inflight_batches": optional(COUNT),
-        "max_queued_texts": COUNT,
-    }
-)
+_KINDS: Final[Mapping[str, Kind]] = {
+    "revision": optional(TEXT),
+    "token": Kind(
+        "a str, True or False",
+        lambda value: value is None or isinstance(value, str) or is_switch(value),
+    ),
+    "cache_folder": optional(_FOLDER),
+    "local_files_only": SWITCH,
+    "prompts": optional(
+        # A dict: `Embedder.prompts` is a view, which cannot be pickled.
+        Kind("a dict of prompts by name", lambda value: isinstance(value, Mapping), dict)
+    ),
+    "default_prompt_name": optional(TEXT),
+    "examples": optional(Kind("a list of examples", is_sequence)),
+    "template": optional(TEXT),
+    "max_seq_tokens": optional(COUNT),
+    "on_truncate": choice(*get_args(OnTruncate)),
+    "truncate_dim": optional(COUNT),
+    "max_active_dims": optional(COUNT),
+    "quantization_ranges": optional(ARRAY_OR_FILE),
+    "similarity_fn_name": optional(
+        Kind(_SIMILARITY.what, lambda value: _SIMILARITY.accepts(_plain(value)), _plain)
+    ),
+    "engine": TEXT,
+    "device": optional(Kind(ANY_DEVICES, _are_devices, _devices)),
+    "precision": choice(*get_args(PrecisionName)),
+    "prepare": SWITCH,
+    "prepare_seconds": SECONDS,
+    "gpu_memory_fraction": SHARE,
+    "threads": optional(COUNT),
+    "engine_cache_dir": optional(_FOLDER),
+    "max_batch_tokens": optional(COUNT),
+    "max_inflight_batches": optional(COUNT),
+    "max_queued_texts": COUNT,
+}
 """What each option takes."""

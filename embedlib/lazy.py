@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+_NONE: Final[Mapping[str, str]] = {}
 
 
 def importer(

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +21,10 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.safetensors_files import STORED_DTYPES, list_tensors, map_file
 
-_ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
-    {"bert": "BERT", "qwen3": "QWEN3", "mistral": "LLAMA"}
-)
+_ARCHITECTURES: Final[Mapping[str, str]] = {"bert": "BERT", "qwen3": "QWEN3", "mistral": "LLAMA"}
 """By config.json's model_type. Source: llama.cpp, the folder conversion/."""
 
-_POOLINGS: Final[Mapping[str, int]] = MappingProxyType({"mean": 1, "cls": 2, "last_token": 3})
+_POOLINGS: Final[Mapping[str, int]] = {"mean": 1, "cls": 2, "last_token": 3}
 """Source: `enum llama_pooling_type` in llama.h."""
 
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5

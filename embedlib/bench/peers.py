@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.measuring.packages import missing_of
@@ -53,36 +52,32 @@ def _llama_cpp() -> Peer:
     )
 
 
-PEERS: Final[Mapping[str, Peer]] = MappingProxyType(
-    {
-        INT8: Peer(modules=("openvino",), remedy="pip install openvino", own_batches=BY_TOKENS),
-        ST: Peer(modules=("sentence_transformers", "torch")),
-        f"{ST}-bf16": Peer(modules=("sentence_transformers", "torch")),
-        f"{ST}-openvino": Peer(modules=("sentence_transformers", "optimum.intel", "openvino")),
-        f"{ST}-openvino-float32": Peer(
-            modules=("sentence_transformers", "optimum.intel", "openvino")
-        ),
-        f"{ST}-onnx-int8": _onnx(()),
-        "fastembed": _onnx(("fastembed",)),
-        "llama.cpp-float32": _llama_cpp(),
-        "llama.cpp-bf16": _llama_cpp(),
-        "llama.cpp-q8_0": _llama_cpp(),
-        "infinity": Peer(
-            modules=("infinity_emb", "torch"),
-            remedy='pip install "infinity-emb[torch]" into an environment of its own, and name its '
-            "interpreter with --python",
-            own_batches="32 texts",
-        ),
-        "model2vec": Peer(
-            modules=("model2vec",), remedy="pip install model2vec", own_batches="1024 texts"
-        ),
-        "text-embeddings-inference": Peer(
-            modules=(),
-            remedy="put text-embeddings-router on PATH, or name it in EMBEDLIB_BENCH_TEI",
-            own_batches=BY_TOKENS,
-        ),
-    }
-)
+PEERS: Final[Mapping[str, Peer]] = {
+    INT8: Peer(modules=("openvino",), remedy="pip install openvino", own_batches=BY_TOKENS),
+    ST: Peer(modules=("sentence_transformers", "torch")),
+    f"{ST}-bf16": Peer(modules=("sentence_transformers", "torch")),
+    f"{ST}-openvino": Peer(modules=("sentence_transformers", "optimum.intel", "openvino")),
+    f"{ST}-openvino-float32": Peer(modules=("sentence_transformers", "optimum.intel", "openvino")),
+    f"{ST}-onnx-int8": _onnx(()),
+    "fastembed": _onnx(("fastembed",)),
+    "llama.cpp-float32": _llama_cpp(),
+    "llama.cpp-bf16": _llama_cpp(),
+    "llama.cpp-q8_0": _llama_cpp(),
+    "infinity": Peer(
+        modules=("infinity_emb", "torch"),
+        remedy='pip install "infinity-emb[torch]" into an environment of its own, and name its '
+        "interpreter with --python",
+        own_batches="32 texts",
+    ),
+    "model2vec": Peer(
+        modules=("model2vec",), remedy="pip install model2vec", own_batches="1024 texts"
+    ),
+    "text-embeddings-inference": Peer(
+        modules=(),
+        remedy="put text-embeddings-router on PATH, or name it in EMBEDLIB_BENCH_TEI",
+        own_batches=BY_TOKENS,
+    ),
+}
 """The names allowed in `vs`."""
 
 RERANK_PEERS: Final = (ST, INT8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from embedlib.measuring.texts import docstrings
@@ -94,28 +93,24 @@ def _surround(tokenizer: Tokenizer, first: str | None, last: str) -> None:
 _MISTRAL: Final = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _ROBERTA: Final = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>"}
 
-TOKENIZERS: Final[Mapping[TokenizerKind, Callable[[int], tuple[Tokenizer, dict[str, Any]]]]] = (
-    MappingProxyType(
-        {
-            "word-piece": _word_piece,
-            # As in Qwen3-Embedding.
-            "byte-pairs-end": lambda size: _byte_pairs(
-                size,
-                {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
-                None,
-                "<|endoftext|>",
-            ),
-            "byte-pairs-both": lambda size: _byte_pairs(
-                size, {**_MISTRAL, "pad_token": "</s>"}, "<s>", "</s>"
-            ),
-            # The ids of XLM-RoBERTa: its padding token is 1, and positions count from 2.
-            "byte-pairs-roberta": lambda size: _byte_pairs(
-                size,
-                {**_ROBERTA, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
-                "<s>",
-                "</s>",
-            ),
-        }
-    )
-)
+TOKENIZERS: Final[Mapping[TokenizerKind, Callable[[int], tuple[Tokenizer, dict[str, Any]]]]] = {
+    "word-piece": _word_piece,
+    # As in Qwen3-Embedding.
+    "byte-pairs-end": lambda size: _byte_pairs(
+        size,
+        {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+        None,
+        "<|endoftext|>",
+    ),
+    "byte-pairs-both": lambda size: _byte_pairs(
+        size, {**_MISTRAL, "pad_token": "</s>"}, "<s>", "</s>"
+    ),
+    # The ids of XLM-RoBERTa: its padding token is 1, and positions count from 2.
+    "byte-pairs-roberta": lambda size: _byte_pairs(
+        size,
+        {**_ROBERTA, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+        "<s>",
+        "</s>",
+    ),
+}
 """Each returns a tokenizer of at most so many pieces, and its special tokens by their roles."""

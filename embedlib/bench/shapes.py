@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from embedlib.bench.shape_tokenizer import TOKENIZERS, TokenizerKind
@@ -84,101 +83,99 @@ def _bert(pooling: Literal["cls", "mean"], **changes: int) -> Shape:
     )
 
 
-SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
-    {
-        # Source: config.json of sentence-transformers/all-MiniLM-L6-v2.
-        "minilm": _bert("mean", hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
-        # Source: config.json of BAAI/bge-base-en-v1.5.
-        "bert-base": _bert("cls"),
-        # Source: config.json of BAAI/bge-large-en-v1.5.
-        "bert-large": _bert(
-            "cls",
-            hidden_size=1024,
-            num_hidden_layers=24,
-            num_attention_heads=16,
-            intermediate_size=4096,
-        ),
-        # Source: config.json of Qwen/Qwen3-Embedding-0.6B.
-        "qwen3-0.6b": Shape(
-            config=_DECODER
-            | {
-                "model_type": "qwen3",
-                "architectures": ["Qwen3ForCausalLM"],
-                "head_dim": 128,
-                "max_position_embeddings": 32768,
-                "rms_norm_eps": 1e-6,
-                "rope_theta": 1000000,
-                "use_sliding_window": False,
-                "sliding_window": None,
-            },
-            tokenizer="byte-pairs-end",
-            pooling="lasttoken",
-            max_tokens=8192,
-            dtype="BF16",
-        ),
-        # Source: config.json of BAAI/bge-en-icl.
-        "mistral-7b": Shape(
-            config=_DECODER
-            | {
-                "model_type": "mistral",
-                "architectures": ["MistralModel"],
-                "num_hidden_layers": 32,
-                "num_attention_heads": 32,
-                "hidden_size": 4096,
-                "intermediate_size": 14336,
-                "head_dim": 128,
-                "max_position_embeddings": 32768,
-                "rms_norm_eps": 1e-5,
-                "rope_theta": 10000.0,
-                "sliding_window": 4096,
-                "tie_word_embeddings": False,
-            },
-            tokenizer="byte-pairs-both",
-            pooling="lasttoken",
-            max_tokens=4096,
-            dtype="BF16",
-        ),
-        # Source: config.json of cross-encoder/ms-marco-MiniLM-L6-v2.
-        "minilm-reranker": Shape(
-            config=_BERT
-            | _ONE_LABEL
-            | {
-                "architectures": ["BertForSequenceClassification"],
-                "hidden_size": 384,
-                "num_hidden_layers": 6,
-                "intermediate_size": 1536,
-            },
-            tokenizer="word-piece",
-            pooling=None,
-            max_tokens=512,
-            prefix="bert.",
-            has_token_types=True,
-        ),
-        # Source: config.json of BAAI/bge-reranker-v2-m3.
-        "bge-reranker-v2-m3": Shape(
-            config=_BERT
-            | _ONE_LABEL
-            | {
-                "model_type": "xlm-roberta",
-                "architectures": ["XLMRobertaForSequenceClassification"],
-                "hidden_size": 1024,
-                "num_hidden_layers": 24,
-                "num_attention_heads": 16,
-                "intermediate_size": 4096,
-                "max_position_embeddings": 8194,
-                "type_vocab_size": 1,
-                "layer_norm_eps": 1e-5,
-                "pad_token_id": 1,
-                "bos_token_id": 0,
-                "eos_token_id": 2,
-            },
-            tokenizer="byte-pairs-roberta",
-            pooling=None,
-            max_tokens=8192,
-            prefix="roberta.",
-        ),
-    }
-)
+SHAPES: Final[Mapping[str, Shape]] = {
+    # Source: config.json of sentence-transformers/all-MiniLM-L6-v2.
+    "minilm": _bert("mean", hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
+    # Source: config.json of BAAI/bge-base-en-v1.5.
+    "bert-base": _bert("cls"),
+    # Source: config.json of BAAI/bge-large-en-v1.5.
+    "bert-large": _bert(
+        "cls",
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+    ),
+    # Source: config.json of Qwen/Qwen3-Embedding-0.6B.
+    "qwen3-0.6b": Shape(
+        config=_DECODER
+        | {
+            "model_type": "qwen3",
+            "architectures": ["Qwen3ForCausalLM"],
+            "head_dim": 128,
+            "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1000000,
+            "use_sliding_window": False,
+            "sliding_window": None,
+        },
+        tokenizer="byte-pairs-end",
+        pooling="lasttoken",
+        max_tokens=8192,
+        dtype="BF16",
+    ),
+    # Source: config.json of BAAI/bge-en-icl.
+    "mistral-7b": Shape(
+        config=_DECODER
+        | {
+            "model_type": "mistral",
+            "architectures": ["MistralModel"],
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "head_dim": 128,
+            "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "sliding_window": 4096,
+            "tie_word_embeddings": False,
+        },
+        tokenizer="byte-pairs-both",
+        pooling="lasttoken",
+        max_tokens=4096,
+        dtype="BF16",
+    ),
+    # Source: config.json of cross-encoder/ms-marco-MiniLM-L6-v2.
+    "minilm-reranker": Shape(
+        config=_BERT
+        | _ONE_LABEL
+        | {
+            "architectures": ["BertForSequenceClassification"],
+            "hidden_size": 384,
+            "num_hidden_layers": 6,
+            "intermediate_size": 1536,
+        },
+        tokenizer="word-piece",
+        pooling=None,
+        max_tokens=512,
+        prefix="bert.",
+        has_token_types=True,
+    ),
+    # Source: config.json of BAAI/bge-reranker-v2-m3.
+    "bge-reranker-v2-m3": Shape(
+        config=_BERT
+        | _ONE_LABEL
+        | {
+            "model_type": "xlm-roberta",
+            "architectures": ["XLMRobertaForSequenceClassification"],
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "max_position_embeddings": 8194,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 1,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        },
+        tokenizer="byte-pairs-roberta",
+        pooling=None,
+        max_tokens=8192,
+        prefix="roberta.",
+    ),
+}
 
 
 def find_or_write(model: str, config: Config, scratch: Path) -> ModelFolder:

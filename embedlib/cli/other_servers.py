@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from typing import Final
 
-OTHER_SERVERS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("--auto-truncate", "--batch-size", "--bettertransformer", "--compile"),
-                *("--convert", "--enforce-eager", "--hf-overrides", "--max-client-batch-size"),
-                *("--max-num-seqs", "--model-warmup", "--pooler-config", "--pooling"),
-                *("--pooling-method", "--runner", "--task", "--tokenization-workers"),
-                *("--trust-remote-code", "--url-prefix"),
-            ),
-            "leave it out",
+OTHER_SERVERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("--auto-truncate", "--batch-size", "--bettertransformer", "--compile"),
+            *("--convert", "--enforce-eager", "--hf-overrides", "--max-client-batch-size"),
+            *("--max-num-seqs", "--model-warmup", "--pooler-config", "--pooling"),
+            *("--pooling-method", "--runner", "--task", "--tokenization-workers"),
+            *("--trust-remote-code", "--url-prefix"),
         ),
-        **dict.fromkeys(("--dtype", "--quantization"), "give --precision, or leave it out"),
-        **dict.fromkeys(("--download-dir", "--huggingface-hub-cache"), "give --cache-folder"),
-        **dict.fromkeys(("--device-id", "--tensor-parallel-size"), "give --device cuda:0,cuda:1"),
-        **dict.fromkeys(("--hf-api-token", "--hf-token"), "set HF_TOKEN, or give --token"),
-        "--api-key": "set EMBEDLIB_API_KEYS, or give --api-keys-file",
-        "--gpu-memory-utilization": "give --gpu-memory-fraction",
-        "--hostname": "give --host",
-        "--max-concurrent-requests": "give --max-waiting-requests",
-        "--max-model-len": "give --max-seq-tokens",
-        "--max-num-batched-tokens": "give --max-batch-tokens",
-        "--payload-limit": "give --max-body-mb",
-        "--served-model-name": "give --name NAME=MODEL",
-        "--ssl-certfile": "give --tls-certificate",
-        "--ssl-keyfile": "give --tls-key",
-        "--uds-path": "give --uds",
-    }
-)
+        "leave it out",
+    ),
+    **dict.fromkeys(("--dtype", "--quantization"), "give --precision, or leave it out"),
+    **dict.fromkeys(("--download-dir", "--huggingface-hub-cache"), "give --cache-folder"),
+    **dict.fromkeys(("--device-id", "--tensor-parallel-size"), "give --device cuda:0,cuda:1"),
+    **dict.fromkeys(("--hf-api-token", "--hf-token"), "set HF_TOKEN, or give --token"),
+    "--api-key": "set EMBEDLIB_API_KEYS, or give --api-keys-file",
+    "--gpu-memory-utilization": "give --gpu-memory-fraction",
+    "--hostname": "give --host",
+    "--max-concurrent-requests": "give --max-waiting-requests",
+    "--max-model-len": "give --max-seq-tokens",
+    "--max-num-batched-tokens": "give --max-batch-tokens",
+    "--payload-limit": "give --max-body-mb",
+    "--served-model-name": "give --name NAME=MODEL",
+    "--ssl-certfile": "give --tls-certificate",
+    "--ssl-keyfile": "give --tls-key",
+    "--uds-path": "give --uds",
+}
 """Of text-embeddings-inference, vLLM and Infinity."""

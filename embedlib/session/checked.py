@@ -10,7 +10,6 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
-from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar, get_args
 
 from embedlib.batching.usage import Usage
@@ -55,60 +54,58 @@ def _only_none(instead: str) -> Kind:
     return Kind(f"None; {instead}", lambda value: value is None)
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "activation_fn": optional(
-            Kind(
-                "a name, a function or a module of torch",
-                lambda value: isinstance(value, str) or callable(value),
-            )
-        ),
-        "apply_softmax": optional(SWITCH),
-        "batch_size": COUNT,
-        "chunk_size": _only_none("batches are made by token budget"),
-        "convert_to_numpy": SWITCH,
-        "convert_to_tensor": SWITCH,
-        "device": optional(
-            Kind("None or 'cpu'; pass any other to the constructor, device='cuda:0'", _is_cpu)
-        ),
-        "examples": optional(Kind("a list of examples", is_sequence)),
-        "hypothesis_template": UNICODE,
-        "instruction": optional(UNICODE),
-        "max_active_dims": optional(COUNT),
-        "multi_label": SWITCH,
-        "normalize_embeddings": SWITCH,
-        "output_value": choice(*OUTPUT_VALUES),
-        "pool": _only_none(
-            "one process uses all cores, and several devices are an option of the constructor: "
-            "device='cuda:0,cuda:1'"
-        ),
-        "precision": optional(choice(*get_args(VectorPrecision))),
-        "processing_kwargs": Kind(
-            "None; pass max_seq_tokens= to the constructor for max_length",
-            lambda value: value is None or (isinstance(value, Mapping) and not value),
-        ),
-        "prompt": optional(UNICODE),
-        "prompt_name": optional(
-            TEXT,
-            "a str, the name of a prompt; several texts are one list, and a query and its "
-            "documents are for rank of a Reranker",
-        ),
-        "raw_scores": SWITCH,
-        "return_documents": SWITCH,
-        "role": optional(choice(*ROLES), " or ".join(map(repr, ROLES))),
-        "show_progress_bar": optional(SWITCH, "True, False or None"),
-        "task": optional(UNICODE),
-        "timeout": optional(
-            Kind(
-                "a number of seconds, or None for no limit",
-                lambda value: is_number(value) and 0 <= value <= threading.TIMEOUT_MAX,
-            )
-        ),
-        "top_k": optional(whole_number(0), "a whole number of at least 0, or None for all"),
-        "truncate_dim": optional(COUNT),
-        "usage": optional(Kind("an embedlib.Usage", lambda value: isinstance(value, Usage))),
-    }
-)
+KINDS: Final[Mapping[str, Kind]] = {
+    "activation_fn": optional(
+        Kind(
+            "a name, a function or a module of torch",
+            lambda value: isinstance(value, str) or callable(value),
+        )
+    ),
+    "apply_softmax": optional(SWITCH),
+    "batch_size": COUNT,
+    "chunk_size": _only_none("batches are made by token budget"),
+    "convert_to_numpy": SWITCH,
+    "convert_to_tensor": SWITCH,
+    "device": optional(
+        Kind("None or 'cpu'; pass any other to the constructor, device='cuda:0'", _is_cpu)
+    ),
+    "examples": optional(Kind("a list of examples", is_sequence)),
+    "hypothesis_template": UNICODE,
+    "instruction": optional(UNICODE),
+    "max_active_dims": optional(COUNT),
+    "multi_label": SWITCH,
+    "normalize_embeddings": SWITCH,
+    "output_value": choice(*OUTPUT_VALUES),
+    "pool": _only_none(
+        "one process uses all cores, and several devices are an option of the constructor: "
+        "device='cuda:0,cuda:1'"
+    ),
+    "precision": optional(choice(*get_args(VectorPrecision))),
+    "processing_kwargs": Kind(
+        "None; pass max_seq_tokens= to the constructor for max_length",
+        lambda value: value is None or (isinstance(value, Mapping) and not value),
+    ),
+    "prompt": optional(UNICODE),
+    "prompt_name": optional(
+        TEXT,
+        "a str, the name of a prompt; several texts are one list, and a query and its "
+        "documents are for rank of a Reranker",
+    ),
+    "raw_scores": SWITCH,
+    "return_documents": SWITCH,
+    "role": optional(choice(*ROLES), " or ".join(map(repr, ROLES))),
+    "show_progress_bar": optional(SWITCH, "True, False or None"),
+    "task": optional(UNICODE),
+    "timeout": optional(
+        Kind(
+            "a number of seconds, or None for no limit",
+            lambda value: is_number(value) and 0 <= value <= threading.TIMEOUT_MAX,
+        )
+    ),
+    "top_k": optional(whole_number(0), "a whole number of at least 0, or None for all"),
+    "truncate_dim": optional(COUNT),
+    "usage": optional(Kind("an embedlib.Usage", lambda value: isinstance(value, Usage))),
+}
 """What each option takes."""
 
 

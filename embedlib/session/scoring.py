@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -151,6 +150,8 @@ def _softmax(numbers: Scores) -> Scores:
     return cast(Scores, powers / powers.sum(axis=1, keepdims=True))
 
 
-_ACTIVATIONS: Mapping[str, Callable[[Scores], Scores]] = MappingProxyType(
-    {"identity": _identity, "sigmoid": _sigmoid, "softmax": _softmax}
-)
+_ACTIVATIONS: Final[Mapping[str, Callable[[Scores], Scores]]] = {
+    "identity": _identity,
+    "sigmoid": _sigmoid,
+    "softmax": _softmax,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final, cast
 
 import numpy as np
@@ -78,15 +77,13 @@ def _gelu_tanh(vectors: Vectors) -> Vectors:
     return cast(Vectors, 0.5 * vectors * (1 + np.tanh(inner)))
 
 
-ACTIVATIONS: Final[Mapping[Activation, Callable[[Vectors], Vectors]]] = MappingProxyType(
-    {
-        "identity": lambda vectors: vectors,
-        "relu": lambda vectors: np.maximum(vectors, 0),
-        "tanh": np.tanh,
-        "sigmoid": _sigmoid,
-        "silu": lambda vectors: vectors * _sigmoid(vectors),
-        "gelu": _gelu,
-        "gelu_tanh": _gelu_tanh,
-    }
-)
+ACTIVATIONS: Final[Mapping[Activation, Callable[[Vectors], Vectors]]] = {
+    "identity": lambda vectors: vectors,
+    "relu": lambda vectors: np.maximum(vectors, 0),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "silu": lambda vectors: vectors * _sigmoid(vectors),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+}
 """Source: torch.nn.functional."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from langchain_core.embeddings import Embeddings
 from pydantic import Field
@@ -26,7 +25,10 @@ VECTOR_ARGUMENTS = ("prompt_name", "prompt", "task", "normalize_embeddings", "tr
 INERT_ARGUMENTS = ("batch_size", "device")
 """Accepted with the values that `Embedder.encode` allows; none of them changes a vector."""
 
-FIXED_ARGUMENTS = MappingProxyType({"output_value": "sentence_embedding", "precision": "float32"})
+FIXED_ARGUMENTS: Final[Mapping[str, str]] = {
+    "output_value": "sentence_embedding",
+    "precision": "float32",
+}
 """Accepted with this value only: LangChain gets one list of floats per text."""
 
 CONVERSION_ARGUMENTS = ("convert_to_numpy", "convert_to_tensor")
@@ -68,13 +70,11 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 
     _held_kind: ClassVar[type[Any]] = Embedder
     _held_name: ClassVar[str] = "embedder"
-    _their_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **ModelHolder._their_fields,
-            "query_instruction": "pass query_encode_kwargs={'prompt': ...}",
-            "embed_instruction": "pass encode_kwargs={'prompt': ...}",
-        }
-    )
+    _their_fields: ClassVar[Mapping[str, str]] = {
+        **ModelHolder._their_fields,
+        "query_instruction": "pass query_encode_kwargs={'prompt': ...}",
+        "embed_instruction": "pass encode_kwargs={'prompt': ...}",
+    }
 
     def __init__(
         self, *, embedder: Embedder | None = None, **fields: Unpack[EmbeddingsFields]

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -43,9 +42,9 @@ class ModelHolder(BaseModel):
     """Class of the held object: Embedder or Reranker."""
     _held_name: ClassVar[str]
     """Name of the argument for a given one."""
-    _their_fields: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"max_length": "pass model_kwargs={'max_seq_tokens': ...}"}
-    )
+    _their_fields: ClassVar[Mapping[str, str]] = {
+        "max_length": "pass model_kwargs={'max_seq_tokens': ...}"
+    }
     """Fields of langchain-community's classes, and what to write instead."""
 
     _held: Any = PrivateAttr()

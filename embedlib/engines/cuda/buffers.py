@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -65,7 +64,7 @@ class Workspace:
             if matrix.is_fp8:
                 scales = torch.empty((num_rows, 1), dtype=torch.float32, device=device)
             buffers[matrix] = Buffer(values, scales)
-        self._buffers: Mapping[Matrix, Buffer] = MappingProxyType(buffers)
+        self._buffers: Mapping[Matrix, Buffer] = buffers
         self.max_tokens = max_tokens
         self.max_seqs = max_seqs
 

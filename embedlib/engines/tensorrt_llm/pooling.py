@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -31,17 +30,15 @@ def _identity(values: Tensor) -> Tensor:
     return values
 
 
-ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {
-        "gelu": functional.gelu,
-        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-        "relu": functional.relu,
-        "silu": functional.silu,
-        "tanh": torch.tanh,
-        "sigmoid": torch.sigmoid,
-        "identity": _identity,
-    }
-)
+ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "identity": _identity,
+}
 
 
 class Head(nn.Module):  # type: ignore[misc]

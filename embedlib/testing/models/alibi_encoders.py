@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.variant import Json, TinyVariant, pooling
@@ -40,25 +39,23 @@ JINA_CODE: Final[Json] = JINA_BERT | {
     "layer_norm_eps": 1e-5,
 }
 
-ALIBI_ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {
-        # Like jina-embeddings-v2-base-en, with a number of heads that is no power of two.
-        "jina_bert": TinyVariant(
-            tokenizer="bert",
-            config=JINA_BERT,
-            modules=(pooling("mean_tokens", dim=36),),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 64},
-            settings={"max_seq_length": 64, "do_lower_case": False},
-            has_own_reference=True,
-        ),
-        # Like jina-embeddings-v2-base-code.
-        "jina_bert-code": TinyVariant(
-            tokenizer="roberta",
-            config=JINA_CODE,
-            modules=(pooling("mean_tokens", dim=30),),
-            tokenizer_config={"tokenizer_class": "RobertaTokenizer", "model_max_length": 64},
-            settings={"max_seq_length": 64, "do_lower_case": False},
-            has_own_reference=True,
-        ),
-    }
-)
+ALIBI_ENCODERS: Final[Mapping[str, TinyVariant]] = {
+    # Like jina-embeddings-v2-base-en, with a number of heads that is no power of two.
+    "jina_bert": TinyVariant(
+        tokenizer="bert",
+        config=JINA_BERT,
+        modules=(pooling("mean_tokens", dim=36),),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 64},
+        settings={"max_seq_length": 64, "do_lower_case": False},
+        has_own_reference=True,
+    ),
+    # Like jina-embeddings-v2-base-code.
+    "jina_bert-code": TinyVariant(
+        tokenizer="roberta",
+        config=JINA_CODE,
+        modules=(pooling("mean_tokens", dim=30),),
+        tokenizer_config={"tokenizer_class": "RobertaTokenizer", "model_max_length": 64},
+        settings={"max_seq_length": 64, "do_lower_case": False},
+        has_own_reference=True,
+    ),
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.variant import (
@@ -137,189 +136,185 @@ def _llama(scaling: Json) -> TinyVariant:
     return TinyVariant(tokenizer="begin", config=config, modules=(LAST,), prefix="model.")
 
 
-DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {
-        "mistral": TinyVariant(
-            tokenizer="mistral",
-            config=DECODER
-            | {
-                "model_type": "mistral",
-                "architectures": ["MistralModel"],
-                "sliding_window": 6,
+DECODERS: Final[Mapping[str, TinyVariant]] = {
+    "mistral": TinyVariant(
+        tokenizer="mistral",
+        config=DECODER
+        | {
+            "model_type": "mistral",
+            "architectures": ["MistralModel"],
+            "sliding_window": 6,
+        },
+        modules=(LAST, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "LlamaTokenizer", "model_max_length": 10**30},
+        settings={"max_seq_length": 56, "do_lower_case": False},
+        general={"prompts": {"search": "Instruct: search\nQuery: "}},
+        dtype="BF16",
+        num_shards=3,
+    ),
+    "mistral-bidirectional": TinyVariant(
+        tokenizer="mistral",
+        config=DECODER | {"model_type": "mistral", "sliding_window": 5, "is_causal": False},
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "LlamaTokenizer"},
+    ),
+    "llama": TinyVariant(
+        tokenizer="begin",
+        config={key: value for key, value in DECODER.items() if key != "rope_theta"}
+        | {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "head_dim": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+        modules=(LAST,),
+        prefix="model.",
+    ),
+    "llama-bare": TinyVariant(tokenizer="begin", config=DECODER, prefix="model."),
+    "llama-linear": _llama({"type": "linear", "factor": 4.0}),
+    "llama-dynamic": _llama({"rope_type": "dynamic", "factor": 2.0}),
+    "llama-llama3": _llama(
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        }
+    ),
+    "llama-yarn": _llama(
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    ),
+    "qwen2": TinyVariant(
+        tokenizer="end",
+        config=DECODER
+        | {
+            "model_type": "qwen2",
+            "architectures": ["Qwen2Model"],
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 1,
+        },
+        modules=(LAST,),
+        dtype="F16",
+    ),
+    "qwen3": TinyVariant(
+        tokenizer="end",
+        config=QWEN3,
+        modules=(LAST, NORMALIZE),
+        settings={"max_seq_length": 50, "do_lower_case": False},
+        general={
+            "prompts": {"query": "Instruct: search\nQuery:", "document": ""},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    ),
+    "qwen3-bidirectional": TinyVariant(
+        tokenizer="end", config=QWEN3 | {"is_causal": False}, modules=(MEAN,), prefix="model."
+    ),
+    "llama-bidirectional": TinyVariant(
+        tokenizer="begin", config=DECODER | {"is_causal": False}, prefix="model."
+    ),
+    "qwen2-bidirectional": TinyVariant(
+        tokenizer="end",
+        config=DECODER
+        | {
+            "model_type": "qwen2",
+            "architectures": ["Qwen2Model"],
+            "is_causal": False,
+            "use_sliding_window": True,
+            "sliding_window": 3,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+        modules=(MEAN, NORMALIZE),
+    ),
+    "gemma2": TinyVariant(
+        tokenizer="gemma",
+        config=GEMMA2,
+        modules=(LAST, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 10**30},
+        settings={"max_seq_length": 50, "do_lower_case": False},
+        general={"prompts": {"web": "<instruct>search\n<query>"}},
+        dtype="BF16",
+        num_shards=2,
+    ),
+    "gemma2-bidirectional": TinyVariant(
+        tokenizer="gemma",
+        config=GEMMA2 | {"is_causal": False, "attn_logit_softcapping": None},
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
+        prefix="model.",
+    ),
+    # Like EmbeddingGemma: bidirectional, with a window on either side.
+    "gemma3_text": TinyVariant(
+        tokenizer="gemma",
+        config=GEMMA3
+        | {
+            "use_bidirectional_attention": True,
+            "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+            "_sliding_window_pattern": 6,
+            "rope_theta": 2000.0,
+            "rope_local_base_freq": 30.0,
+        },
+        modules=(
+            MEAN,
+            projection("2_Dense", 32, 56),
+            projection("3_Dense", 56, 32),
+            TinyModule(type=ST5 + "Normalize", path="4_Normalize"),
+        ),
+        tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 2048},
+        settings={"max_seq_length": 60, "do_lower_case": False},
+        general={
+            "prompts": {
+                "query": "task: search result | query: ",
+                "document": "title: none | text: ",
             },
-            modules=(LAST, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "LlamaTokenizer", "model_max_length": 10**30},
-            settings={"max_seq_length": 56, "do_lower_case": False},
-            general={"prompts": {"search": "Instruct: search\nQuery: "}},
-            dtype="BF16",
-            num_shards=3,
-        ),
-        "mistral-bidirectional": TinyVariant(
-            tokenizer="mistral",
-            config=DECODER | {"model_type": "mistral", "sliding_window": 5, "is_causal": False},
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "LlamaTokenizer"},
-        ),
-        "llama": TinyVariant(
-            tokenizer="begin",
-            config={key: value for key, value in DECODER.items() if key != "rope_theta"}
-            | {
-                "attention_bias": True,
-                "mlp_bias": True,
-                "head_dim": 8,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
-            },
-            modules=(LAST,),
-            prefix="model.",
-        ),
-        "llama-bare": TinyVariant(tokenizer="begin", config=DECODER, prefix="model."),
-        "llama-linear": _llama({"type": "linear", "factor": 4.0}),
-        "llama-dynamic": _llama({"rope_type": "dynamic", "factor": 2.0}),
-        "llama-llama3": _llama(
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 32,
-            }
-        ),
-        "llama-yarn": _llama(
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-        ),
-        "qwen2": TinyVariant(
-            tokenizer="end",
-            config=DECODER
-            | {
-                "model_type": "qwen2",
-                "architectures": ["Qwen2Model"],
-                "num_hidden_layers": 3,
-                "use_sliding_window": True,
-                "sliding_window": 4,
-                "max_window_layers": 1,
-            },
-            modules=(LAST,),
-            dtype="F16",
-        ),
-        "qwen3": TinyVariant(
-            tokenizer="end",
-            config=QWEN3,
-            modules=(LAST, NORMALIZE),
-            settings={"max_seq_length": 50, "do_lower_case": False},
-            general={
-                "prompts": {"query": "Instruct: search\nQuery:", "document": ""},
-                "default_prompt_name": None,
-                "similarity_fn_name": "cosine",
-            },
-        ),
-        "qwen3-bidirectional": TinyVariant(
-            tokenizer="end", config=QWEN3 | {"is_causal": False}, modules=(MEAN,), prefix="model."
-        ),
-        "llama-bidirectional": TinyVariant(
-            tokenizer="begin", config=DECODER | {"is_causal": False}, prefix="model."
-        ),
-        "qwen2-bidirectional": TinyVariant(
-            tokenizer="end",
-            config=DECODER
-            | {
-                "model_type": "qwen2",
-                "architectures": ["Qwen2Model"],
-                "is_causal": False,
-                "use_sliding_window": True,
-                "sliding_window": 3,
-                "layer_types": ["full_attention", "sliding_attention"],
-            },
-            modules=(MEAN, NORMALIZE),
-        ),
-        "gemma2": TinyVariant(
-            tokenizer="gemma",
-            config=GEMMA2,
-            modules=(LAST, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 10**30},
-            settings={"max_seq_length": 50, "do_lower_case": False},
-            general={"prompts": {"web": "<instruct>search\n<query>"}},
-            dtype="BF16",
-            num_shards=2,
-        ),
-        "gemma2-bidirectional": TinyVariant(
-            tokenizer="gemma",
-            config=GEMMA2 | {"is_causal": False, "attn_logit_softcapping": None},
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
-            prefix="model.",
-        ),
-        # Like EmbeddingGemma: bidirectional, with a window on either side.
-        "gemma3_text": TinyVariant(
-            tokenizer="gemma",
-            config=GEMMA3
-            | {
-                "use_bidirectional_attention": True,
-                "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
-                "_sliding_window_pattern": 6,
-                "rope_theta": 2000.0,
-                "rope_local_base_freq": 30.0,
-            },
-            modules=(
-                MEAN,
-                projection("2_Dense", 32, 56),
-                projection("3_Dense", 56, 32),
-                TinyModule(type=ST5 + "Normalize", path="4_Normalize"),
-            ),
-            tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 2048},
-            settings={"max_seq_length": 60, "do_lower_case": False},
-            general={
-                "prompts": {
-                    "query": "task: search result | query: ",
-                    "document": "title: none | text: ",
-                },
-                "default_prompt_name": None,
-                "similarity_fn_name": "cosine",
-            },
-        ),
-        "gemma3_text-causal": TinyVariant(
-            tokenizer="gemma",
-            config=GEMMA3
-            | {
-                "architectures": ["Gemma3ForCausalLM"],
-                "attention_bias": True,
-                "sliding_window_pattern": 2,
-                "rope_theta": 3000.0,
-                "rope_local_base_freq": 50.0,
-                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-            },
-            tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
-            prefix="model.",
-        ),
-        # Like Nemotron-3-Embed: both ways, and texts end at the original length.
-        "ministral3": TinyVariant(
-            tokenizer="begin",
-            config=MINISTRAL3 | {"is_causal": False},
-            modules=(MEAN, NORMALIZE),
-            settings={"max_seq_length": 48},
-        ),
-        "llama_bidirec": TinyVariant(
-            tokenizer="begin",
-            config=DECODER
-            | {
-                "model_type": "llama_bidirec",
-                "architectures": ["LlamaBidirectionalModel"],
-                "auto_map": {"AutoModel": "llama_bidirectional_model.LlamaBidirectionalModel"},
-                "pooling": "avg",
-                "temperature": 1.0,
-            },
-            modules=(MEAN, NORMALIZE),
-            # What transformers has in place of the model's own class.
-            reference_config=DECODER | {"is_causal": False},
-        ),
-        "eurobert": TinyVariant(
-            tokenizer="begin", config=EUROBERT, modules=(MEAN,), prefix="model."
-        ),
-        "ultrabert": TinyVariant(tokenizer="begin", config=ULTRABERT, modules=(MEAN,)),
-        "gemma": TinyVariant(
-            tokenizer="gemma",
-            config=GEMMA,
-            modules=(LAST, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
-        ),
-    }
-)
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    ),
+    "gemma3_text-causal": TinyVariant(
+        tokenizer="gemma",
+        config=GEMMA3
+        | {
+            "architectures": ["Gemma3ForCausalLM"],
+            "attention_bias": True,
+            "sliding_window_pattern": 2,
+            "rope_theta": 3000.0,
+            "rope_local_base_freq": 50.0,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
+        prefix="model.",
+    ),
+    # Like Nemotron-3-Embed: both ways, and texts end at the original length.
+    "ministral3": TinyVariant(
+        tokenizer="begin",
+        config=MINISTRAL3 | {"is_causal": False},
+        modules=(MEAN, NORMALIZE),
+        settings={"max_seq_length": 48},
+    ),
+    "llama_bidirec": TinyVariant(
+        tokenizer="begin",
+        config=DECODER
+        | {
+            "model_type": "llama_bidirec",
+            "architectures": ["LlamaBidirectionalModel"],
+            "auto_map": {"AutoModel": "llama_bidirectional_model.LlamaBidirectionalModel"},
+            "pooling": "avg",
+            "temperature": 1.0,
+        },
+        modules=(MEAN, NORMALIZE),
+        # What transformers has in place of the model's own class.
+        reference_config=DECODER | {"is_causal": False},
+    ),
+    "eurobert": TinyVariant(tokenizer="begin", config=EUROBERT, modules=(MEAN,), prefix="model."),
+    "ultrabert": TinyVariant(tokenizer="begin", config=ULTRABERT, modules=(MEAN,)),
+    "gemma": TinyVariant(
+        tokenizer="gemma",
+        config=GEMMA,
+        modules=(LAST, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
+    ),
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.variant import (
@@ -86,202 +85,199 @@ T5: Final[Json] = {
     "decoder_start_token_id": 0,
 }
 
-ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {
-        "bert": TinyVariant(
-            tokenizer="bert",
-            config=BERT,
-            modules=(MEAN, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
-            settings={"max_seq_length": 24, "do_lower_case": False},
-            general={"__version__": {"sentence_transformers": "2.0.0"}},
-        ),
-        "bert-bare": TinyVariant(
-            tokenizer="bert",
-            config=BERT | {"hidden_act": "relu"},
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 40},
-            prefix="bert.",
-        ),
-        "bert-cls-dense": TinyVariant(
-            tokenizer="bert",
-            config=BERT | {"hidden_act": "gelu_new"},
-            transformer_type=ST6_BASE + "transformer.Transformer",
-            transformer_path="0_Transformer",
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 30},
-            settings=ST6_SETTINGS,
-            modules=(
-                TinyModule(
-                    type=ST6 + "pooling.Pooling",
-                    path="1_Pooling",
-                    config={
-                        "embedding_dimension": 32,
-                        "pooling_mode": "cls",
-                        "include_prompt": True,
-                    },
-                ),
-                TinyModule(
-                    type=ST6_BASE + "dense.Dense",
-                    path="2_Dense",
-                    config={
-                        "in_features": 32,
-                        "out_features": 20,
-                        "bias": True,
-                        "activation_function": "torch.nn.modules.activation.Tanh",
-                        "module_input_name": "sentence_embedding",
-                        "module_output_name": "sentence_embedding",
-                    },
-                ),
-                TinyModule(
-                    type=ST6 + "layer_norm.LayerNorm", path="3_LayerNorm", config={"dimension": 20}
-                ),
-                TinyModule(type=ST6_BASE + "normalize.Normalize", path="4_Normalize"),
-            ),
-            general={
-                "model_type": "SentenceTransformer",
-                "prompts": {"query": "query: ", "document": ""},
-                "default_prompt_name": None,
-                "similarity_fn_name": "dot",
-                "truncate_dim": 16,
-            },
-        ),
-        "bert-concat": TinyVariant(
-            tokenizer="bert-cased",
-            config=BERT | {"hidden_act": "gelu_pytorch_tanh"},
-            modules=(
-                pooling(
-                    "cls_token",
-                    "max_tokens",
-                    "mean_tokens",
-                    "mean_sqrt_len_tokens",
-                    "weightedmean_tokens",
-                    "lasttoken",
-                ),
-            ),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
-            settings={"max_seq_length": 30, "do_lower_case": True},
-        ),
-        "bert-prompt": TinyVariant(
-            tokenizer="bert",
-            config=BERT,
-            modules=(pooling("mean_tokens", "weightedmean_tokens", include_prompt=False),),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
-            settings={"max_seq_length": 36, "do_lower_case": False},
-            general={
-                "prompts": {
-                    "query": "Represent this sentence for search: ",
-                    "passage": "Represent the passage: ",
+ENCODERS: Final[Mapping[str, TinyVariant]] = {
+    "bert": TinyVariant(
+        tokenizer="bert",
+        config=BERT,
+        modules=(MEAN, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        settings={"max_seq_length": 24, "do_lower_case": False},
+        general={"__version__": {"sentence_transformers": "2.0.0"}},
+    ),
+    "bert-bare": TinyVariant(
+        tokenizer="bert",
+        config=BERT | {"hidden_act": "relu"},
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 40},
+        prefix="bert.",
+    ),
+    "bert-cls-dense": TinyVariant(
+        tokenizer="bert",
+        config=BERT | {"hidden_act": "gelu_new"},
+        transformer_type=ST6_BASE + "transformer.Transformer",
+        transformer_path="0_Transformer",
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 30},
+        settings=ST6_SETTINGS,
+        modules=(
+            TinyModule(
+                type=ST6 + "pooling.Pooling",
+                path="1_Pooling",
+                config={
+                    "embedding_dimension": 32,
+                    "pooling_mode": "cls",
+                    "include_prompt": True,
                 },
-                "default_prompt_name": "passage",
-                "similarity_fn_name": "cosine",
-            },
-        ),
-        "roberta": TinyVariant(
-            tokenizer="roberta",
-            config=ROBERTA,
-            modules=(
-                MEAN,
-                projection("2_Dense", 32, 48),
             ),
-            tokenizer_config={"tokenizer_class": "RobertaTokenizer", "model_max_length": 46},
-            prefix="roberta.",
+            TinyModule(
+                type=ST6_BASE + "dense.Dense",
+                path="2_Dense",
+                config={
+                    "in_features": 32,
+                    "out_features": 20,
+                    "bias": True,
+                    "activation_function": "torch.nn.modules.activation.Tanh",
+                    "module_input_name": "sentence_embedding",
+                    "module_output_name": "sentence_embedding",
+                },
+            ),
+            TinyModule(
+                type=ST6 + "layer_norm.LayerNorm", path="3_LayerNorm", config={"dimension": 20}
+            ),
+            TinyModule(type=ST6_BASE + "normalize.Normalize", path="4_Normalize"),
         ),
-        "xlm-roberta": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=ROBERTA | {"model_type": "xlm-roberta", "num_hidden_layers": 3},
-            modules=(pooling("cls_token"), NORMALIZE),
-            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
-            settings_name="sentence_xlm-roberta_config.json",
-            settings={"max_seq_length": 40},
-            general={"prompts": {"query": "query: ", "passage": "passage: "}},
+        general={
+            "model_type": "SentenceTransformer",
+            "prompts": {"query": "query: ", "document": ""},
+            "default_prompt_name": None,
+            "similarity_fn_name": "dot",
+            "truncate_dim": 16,
+        },
+    ),
+    "bert-concat": TinyVariant(
+        tokenizer="bert-cased",
+        config=BERT | {"hidden_act": "gelu_pytorch_tanh"},
+        modules=(
+            pooling(
+                "cls_token",
+                "max_tokens",
+                "mean_tokens",
+                "mean_sqrt_len_tokens",
+                "weightedmean_tokens",
+                "lasttoken",
+            ),
         ),
-        "distilbert": TinyVariant(
-            tokenizer="bert",
-            config={
-                "model_type": "distilbert",
-                "architectures": ["DistilBertForMaskedLM"],
-                "dim": 32,
-                "n_layers": 2,
-                "n_heads": 4,
-                "hidden_dim": 56,
-                "max_position_embeddings": 44,
-                "activation": "gelu",
-                "sinusoidal_pos_embds": False,
-                "tie_weights_": True,
-                "dropout": 0.1,
-                "qa_dropout": 0.1,
-                "seq_classif_dropout": 0.2,
-                "pad_token_id": 0,
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        settings={"max_seq_length": 30, "do_lower_case": True},
+    ),
+    "bert-prompt": TinyVariant(
+        tokenizer="bert",
+        config=BERT,
+        modules=(pooling("mean_tokens", "weightedmean_tokens", include_prompt=False),),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        settings={"max_seq_length": 36, "do_lower_case": False},
+        general={
+            "prompts": {
+                "query": "Represent this sentence for search: ",
+                "passage": "Represent the passage: ",
             },
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "DistilBertTokenizer", "model_max_length": 512},
-            settings_name="sentence_distilbert_config.json",
-            settings={"max_seq_length": 40, "do_lower_case": False},
-            prefix="distilbert.",
+            "default_prompt_name": "passage",
+            "similarity_fn_name": "cosine",
+        },
+    ),
+    "roberta": TinyVariant(
+        tokenizer="roberta",
+        config=ROBERTA,
+        modules=(
+            MEAN,
+            projection("2_Dense", 32, 48),
         ),
-        "mpnet": TinyVariant(
-            tokenizer="mpnet",
-            config=MPNET | {"architectures": ["MPNetForMaskedLM"]},
-            modules=(MEAN, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "MPNetTokenizer", "model_max_length": 512},
-            settings={"max_seq_length": 43, "do_lower_case": False},
-            prefix="mpnet.",
-        ),
-        "camembert": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=ROBERTA | {"model_type": "camembert", "architectures": ["CamembertModel"]},
-            modules=(MEAN,),
-            tokenizer_config={"model_max_length": 46},
-            prefix="roberta.",
-        ),
-        "xlm-roberta-xl": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=ROBERTA
-            | {"model_type": "xlm-roberta-xl", "architectures": ["XLMRobertaXLModel"]},
-            modules=(MEAN,),
-            tokenizer_config={"model_max_length": 46},
-            prefix="roberta.",
-        ),
-        "ernie": TinyVariant(
-            tokenizer="bert",
-            config=BERT
-            | {
-                "model_type": "ernie",
-                "architectures": ["ErnieModel"],
-                "use_task_id": False,
-                "task_type_vocab_size": 3,
-            },
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
-        ),
-        "electra": TinyVariant(
-            tokenizer="bert",
-            config=ELECTRA,
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
-            prefix="electra.",
-        ),
-        "deberta-v2": TinyVariant(
-            tokenizer="bert",
-            config=DEBERTA_V2,
-            modules=(MEAN,),
-            tokenizer_config={"model_max_length": 48},
-            prefix="deberta.",
-        ),
-        # Like sentence-t5 and gtr-t5.
-        "t5": TinyVariant(
-            tokenizer="t5",
-            config=T5,
-            modules=(MEAN, projection("2_Dense", 32, 24), replace(NORMALIZE, path="3_Normalize")),
-            tokenizer_config={"tokenizer_class": "T5Tokenizer", "model_max_length": 40},
-        ),
-        # Like instructor on a T5 of version 1.1.
-        "t5-gated": TinyVariant(
-            tokenizer="t5",
-            config=T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-            modules=(pooling("mean_tokens", include_prompt=False), NORMALIZE),
-            tokenizer_config={"tokenizer_class": "T5Tokenizer"},
-            settings={"max_seq_length": 40, "do_lower_case": False},
-            general={"prompts": {"query": "Represent the question: "}},
-        ),
-    }
-)
+        tokenizer_config={"tokenizer_class": "RobertaTokenizer", "model_max_length": 46},
+        prefix="roberta.",
+    ),
+    "xlm-roberta": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=ROBERTA | {"model_type": "xlm-roberta", "num_hidden_layers": 3},
+        modules=(pooling("cls_token"), NORMALIZE),
+        tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
+        settings_name="sentence_xlm-roberta_config.json",
+        settings={"max_seq_length": 40},
+        general={"prompts": {"query": "query: ", "passage": "passage: "}},
+    ),
+    "distilbert": TinyVariant(
+        tokenizer="bert",
+        config={
+            "model_type": "distilbert",
+            "architectures": ["DistilBertForMaskedLM"],
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 56,
+            "max_position_embeddings": 44,
+            "activation": "gelu",
+            "sinusoidal_pos_embds": False,
+            "tie_weights_": True,
+            "dropout": 0.1,
+            "qa_dropout": 0.1,
+            "seq_classif_dropout": 0.2,
+            "pad_token_id": 0,
+        },
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "DistilBertTokenizer", "model_max_length": 512},
+        settings_name="sentence_distilbert_config.json",
+        settings={"max_seq_length": 40, "do_lower_case": False},
+        prefix="distilbert.",
+    ),
+    "mpnet": TinyVariant(
+        tokenizer="mpnet",
+        config=MPNET | {"architectures": ["MPNetForMaskedLM"]},
+        modules=(MEAN, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "MPNetTokenizer", "model_max_length": 512},
+        settings={"max_seq_length": 43, "do_lower_case": False},
+        prefix="mpnet.",
+    ),
+    "camembert": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=ROBERTA | {"model_type": "camembert", "architectures": ["CamembertModel"]},
+        modules=(MEAN,),
+        tokenizer_config={"model_max_length": 46},
+        prefix="roberta.",
+    ),
+    "xlm-roberta-xl": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=ROBERTA | {"model_type": "xlm-roberta-xl", "architectures": ["XLMRobertaXLModel"]},
+        modules=(MEAN,),
+        tokenizer_config={"model_max_length": 46},
+        prefix="roberta.",
+    ),
+    "ernie": TinyVariant(
+        tokenizer="bert",
+        config=BERT
+        | {
+            "model_type": "ernie",
+            "architectures": ["ErnieModel"],
+            "use_task_id": False,
+            "task_type_vocab_size": 3,
+        },
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+    ),
+    "electra": TinyVariant(
+        tokenizer="bert",
+        config=ELECTRA,
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        prefix="electra.",
+    ),
+    "deberta-v2": TinyVariant(
+        tokenizer="bert",
+        config=DEBERTA_V2,
+        modules=(MEAN,),
+        tokenizer_config={"model_max_length": 48},
+        prefix="deberta.",
+    ),
+    # Like sentence-t5 and gtr-t5.
+    "t5": TinyVariant(
+        tokenizer="t5",
+        config=T5,
+        modules=(MEAN, projection("2_Dense", 32, 24), replace(NORMALIZE, path="3_Normalize")),
+        tokenizer_config={"tokenizer_class": "T5Tokenizer", "model_max_length": 40},
+    ),
+    # Like instructor on a T5 of version 1.1.
+    "t5-gated": TinyVariant(
+        tokenizer="t5",
+        config=T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        modules=(pooling("mean_tokens", include_prompt=False), NORMALIZE),
+        tokenizer_config={"tokenizer_class": "T5Tokenizer"},
+        settings={"max_seq_length": 40, "do_lower_case": False},
+        general={"prompts": {"query": "Represent the question: "}},
+    ),
+}

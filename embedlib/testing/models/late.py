@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.encoders import BERT, ROBERTA
@@ -55,8 +54,7 @@ def _native(**general: object) -> Json:
     } | general
 
 
-LATE: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {
+LATE: Final[Mapping[str, TinyVariant]] = {
         "late-bert": TinyVariant(
             tokenizer="bert",
             transformer_type=ST6_BASE + "transformer.Transformer",
@@ -153,6 +151,5 @@ LATE: Final[Mapping[str, TinyVariant]] = MappingProxyType(
                 "bsize": 32,
             },
         ),
-    }
-)  # fmt: skip
+    }  # fmt: skip
 """Every variant of a late-interaction model."""

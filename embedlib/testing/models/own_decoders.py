@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.decoders import DECODER, QWEN3
@@ -117,73 +116,71 @@ LFM2: Final[Json] = {
 }
 QUANTIZER: Final = TinyModule(type="st_quantize.FlexibleQuantizer", path="2_Quantizer")
 
-OWN_DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {
-        # Like gte-Qwen2, whose own tokenizer adds the end.
-        "qwen2-both-ways": TinyVariant(
-            tokenizer="end",
-            config=GTE_QWEN2,
-            modules=(LAST, NORMALIZE),
-            tokenizer_config={"add_eos_token": True},
-            reference_config={key: GTE_QWEN2[key] for key in GTE_QWEN2 if key != "auto_map"},
-        ),
-        # Like GritLM: no modules.json, and a chat template for its other half.
-        "mistral-gritlm": TinyVariant(
-            tokenizer="mistral",
-            config=GRITLM,
-            tokenizer_config={"tokenizer_class": "LlamaTokenizer", "chat_template": "{{ 1 }}"},
-            general={
-                "prompts": {
-                    "query": "<|user|>\nGiven a question, find its answer\n<|embed|>\n",
-                    "document": "<|embed|>\n",
-                }
-            },
-            reference_config=DECODER | {"model_type": "mistral", "is_causal": False},
-            has_own_reference=True,
-        ),
-        # Like voyage-4-nano: a matrix behind the transformer.
-        "qwen3-voyage": TinyVariant(
-            tokenizer="end",
-            config=VOYAGE,
-            modules=(pooling("mean_tokens", dim=40), NORMALIZE),
-            prefix="model.",
-            reference_config=QWEN3 | {"is_causal": False},
-            has_own_reference=True,
-        ),
-        # Like pplx-embed-v1: whole numbers.
-        "pplx": TinyVariant(
-            tokenizer="end",
-            config=PPLX,
-            modules=(MEAN, QUANTIZER),
-            reference_config=QWEN3 | {"is_causal": False},
-            has_own_reference=True,
-        ),
-        # Like BidirLM-0.6B.
-        "bidirlm": TinyVariant(
-            tokenizer="end",
-            config=BIDIRLM,
-            modules=(MEAN,),
-            reference_config=QWEN3 | {"is_causal": False},
-        ),
-        # The half of EmbeddingGemma 2 that computes texts.
-        "embedding_gemma2_text": TinyVariant(
-            tokenizer="gemma",
-            config=EMBEDDING_GEMMA2,
-            modules=(pooling("mean_tokens", dim=40), replace(NORMALIZE, path="2_Normalize")),
-            tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 64},
-            general={"prompts": {"query": "task: search result | query: "}},
-        ),
-        # Like LFM2.5-Embedding.
-        "lfm2": TinyVariant(
-            tokenizer="begin",
-            config=LFM2,
-            modules=(pooling("cls_token"),),
-            general={"prompts": {"query": "query: ", "document": "document: "}},
-            reference_config={
-                key: value for key, value in LFM2.items() if key not in ("auto_map", "num_heads")
+OWN_DECODERS: Final[Mapping[str, TinyVariant]] = {
+    # Like gte-Qwen2, whose own tokenizer adds the end.
+    "qwen2-both-ways": TinyVariant(
+        tokenizer="end",
+        config=GTE_QWEN2,
+        modules=(LAST, NORMALIZE),
+        tokenizer_config={"add_eos_token": True},
+        reference_config={key: GTE_QWEN2[key] for key in GTE_QWEN2 if key != "auto_map"},
+    ),
+    # Like GritLM: no modules.json, and a chat template for its other half.
+    "mistral-gritlm": TinyVariant(
+        tokenizer="mistral",
+        config=GRITLM,
+        tokenizer_config={"tokenizer_class": "LlamaTokenizer", "chat_template": "{{ 1 }}"},
+        general={
+            "prompts": {
+                "query": "<|user|>\nGiven a question, find its answer\n<|embed|>\n",
+                "document": "<|embed|>\n",
             }
-            | {"is_causal": False},
-            has_own_reference=True,
-        ),
-    }
-)
+        },
+        reference_config=DECODER | {"model_type": "mistral", "is_causal": False},
+        has_own_reference=True,
+    ),
+    # Like voyage-4-nano: a matrix behind the transformer.
+    "qwen3-voyage": TinyVariant(
+        tokenizer="end",
+        config=VOYAGE,
+        modules=(pooling("mean_tokens", dim=40), NORMALIZE),
+        prefix="model.",
+        reference_config=QWEN3 | {"is_causal": False},
+        has_own_reference=True,
+    ),
+    # Like pplx-embed-v1: whole numbers.
+    "pplx": TinyVariant(
+        tokenizer="end",
+        config=PPLX,
+        modules=(MEAN, QUANTIZER),
+        reference_config=QWEN3 | {"is_causal": False},
+        has_own_reference=True,
+    ),
+    # Like BidirLM-0.6B.
+    "bidirlm": TinyVariant(
+        tokenizer="end",
+        config=BIDIRLM,
+        modules=(MEAN,),
+        reference_config=QWEN3 | {"is_causal": False},
+    ),
+    # The half of EmbeddingGemma 2 that computes texts.
+    "embedding_gemma2_text": TinyVariant(
+        tokenizer="gemma",
+        config=EMBEDDING_GEMMA2,
+        modules=(pooling("mean_tokens", dim=40), replace(NORMALIZE, path="2_Normalize")),
+        tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 64},
+        general={"prompts": {"query": "task: search result | query: "}},
+    ),
+    # Like LFM2.5-Embedding.
+    "lfm2": TinyVariant(
+        tokenizer="begin",
+        config=LFM2,
+        modules=(pooling("cls_token"),),
+        general={"prompts": {"query": "query: ", "document": "document: "}},
+        reference_config={
+            key: value for key, value in LFM2.items() if key not in ("auto_map", "num_heads")
+        }
+        | {"is_causal": False},
+        has_own_reference=True,
+    ),
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.variant import MEAN, NORMALIZE, SIZES, Json, TinyVariant, pooling
@@ -151,130 +150,128 @@ NOMIC_MOE: Final[Json] = {
     "pad_token_id": 1,
 }
 
-ROTARY_ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {
-        "modernbert": TinyVariant(
-            tokenizer="bert",
-            config=MODERNBERT
-            | {
-                "layer_norm_eps": 1e-5,
-                "position_embedding_type": "absolute",
-                "global_attn_every_n_layers": 3,
-                "global_rope_theta": 900.0,
-                "local_rope_theta": 40.0,
-                "attention_bias": False,
-                "mlp_bias": False,
-                "norm_bias": False,
+ROTARY_ENCODERS: Final[Mapping[str, TinyVariant]] = {
+    "modernbert": TinyVariant(
+        tokenizer="bert",
+        config=MODERNBERT
+        | {
+            "layer_norm_eps": 1e-5,
+            "position_embedding_type": "absolute",
+            "global_attn_every_n_layers": 3,
+            "global_rope_theta": 900.0,
+            "local_rope_theta": 40.0,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "norm_bias": False,
+        },
+        modules=(pooling("cls_token", dim=36),),
+        tokenizer_config={"model_max_length": 48},
+        settings={"max_seq_length": 48, "do_lower_case": False},
+    ),
+    "modernbert-biases": TinyVariant(
+        tokenizer="bert",
+        config=MODERNBERT
+        | {
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
             },
-            modules=(pooling("cls_token", dim=36),),
-            tokenizer_config={"model_max_length": 48},
-            settings={"max_seq_length": 48, "do_lower_case": False},
-        ),
-        "modernbert-biases": TinyVariant(
-            tokenizer="bert",
-            config=MODERNBERT
-            | {
-                "layer_types": ["sliding_attention", "full_attention"] * 2,
-                "rope_parameters": {
-                    "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0},
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
-                },
-                "attention_bias": True,
-                "mlp_bias": True,
-                "norm_bias": True,
-                "hidden_activation": "gelu_pytorch_tanh",
-            },
-            modules=(pooling("mean_tokens", dim=36),),
-            tokenizer_config={"model_max_length": 48},
-            prefix="model.",
-        ),
-        # In the format that transformers 5 saves.
-        "nomic_bert": TinyVariant(
-            tokenizer="bert",
-            config=NOMIC_BERT,
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
-            settings={"max_seq_length": 30, "do_lower_case": False},
-        ),
-        # Only the keys of the model's own code.
-        "nomic_bert-own-keys": TinyVariant(
-            tokenizer="bert",
-            config=NOMIC_BERT_OWN_KEYS,
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
-            settings={"max_seq_length": 45, "do_lower_case": False},
-            reference_config=NOMIC_BERT,
-        ),
-        # Both sets of keys, like nomic-embed-text-v1.5; texts may exceed the trained length.
-        "nomic_bert-both-keys": TinyVariant(
-            tokenizer="bert",
-            config=NOMIC_BERT_OWN_KEYS | NOMIC_BERT,
-            modules=(MEAN,),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
-            settings={"max_seq_length": 40, "do_lower_case": False},
-        ),
-        "new": TinyVariant(
-            tokenizer="bert",
-            config=NEW,
-            modules=(pooling("cls_token"),),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
-            settings={"max_seq_length": 48, "do_lower_case": False},
-        ),
-        # Like gte-multilingual-base, whose files also contain a head for token weights.
-        "new-types": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=NEW | {"type_vocab_size": 1, "pad_token_id": 1, "hidden_act": "gelu_new"},
-            modules=(pooling("cls_token"), NORMALIZE),
-            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 40},
-            prefix="new.",
-        ),
-        # Like snowflake-arctic-embed-m-v2.0.
-        "gte": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=GTE | dict.fromkeys(("unpad_inputs", "use_memory_efficient_attention"), "true"),
-            modules=(pooling("cls_token"), NORMALIZE),
-            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
-            settings={"max_seq_length": 44, "do_lower_case": False},
-            general={"prompts": {"query": "query: "}},
-            # The model's code treats the strings as true and would then need xformers.
-            reference_config=GTE,
-        ),
-        "gte-native": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=GTE_NATIVE,
-            modules=(pooling("cls_token"), NORMALIZE),
-            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
-            settings={"max_seq_length": 44, "do_lower_case": False},
-        ),
-        "jina_embeddings_v3": TinyVariant(
-            tokenizer="xlm-roberta",
-            config={
-                "model_type": "jina_embeddings_v3",
-                "architectures": ["JinaEmbeddingsV3Model"],
-                "hidden_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "intermediate_size": 48,
-                "max_position_embeddings": 50,
-                "hidden_act": "gelu",
-                "layer_norm_eps": 1e-5,
-                "type_vocab_size": 1,
-                "pad_token_id": 1,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
-            },
-            modules=(MEAN, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 48},
-            prefix="roberta.",
-        ),
-        # Like nomic-embed-text-v2-moe.
-        "nomic_bert-moe": TinyVariant(
-            tokenizer="xlm-roberta",
-            config=NOMIC_MOE,
-            modules=(MEAN, NORMALIZE),
-            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 512},
-            settings={"max_seq_length": 40, "do_lower_case": False},
-            general={"prompts": {"query": "search_query: ", "passage": "search_document: "}},
-            has_own_reference=True,
-        ),
-    }
-)
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+        modules=(pooling("mean_tokens", dim=36),),
+        tokenizer_config={"model_max_length": 48},
+        prefix="model.",
+    ),
+    # In the format that transformers 5 saves.
+    "nomic_bert": TinyVariant(
+        tokenizer="bert",
+        config=NOMIC_BERT,
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+        settings={"max_seq_length": 30, "do_lower_case": False},
+    ),
+    # Only the keys of the model's own code.
+    "nomic_bert-own-keys": TinyVariant(
+        tokenizer="bert",
+        config=NOMIC_BERT_OWN_KEYS,
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+        settings={"max_seq_length": 45, "do_lower_case": False},
+        reference_config=NOMIC_BERT,
+    ),
+    # Both sets of keys, like nomic-embed-text-v1.5; texts may exceed the trained length.
+    "nomic_bert-both-keys": TinyVariant(
+        tokenizer="bert",
+        config=NOMIC_BERT_OWN_KEYS | NOMIC_BERT,
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+        settings={"max_seq_length": 40, "do_lower_case": False},
+    ),
+    "new": TinyVariant(
+        tokenizer="bert",
+        config=NEW,
+        modules=(pooling("cls_token"),),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        settings={"max_seq_length": 48, "do_lower_case": False},
+    ),
+    # Like gte-multilingual-base, whose files also contain a head for token weights.
+    "new-types": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=NEW | {"type_vocab_size": 1, "pad_token_id": 1, "hidden_act": "gelu_new"},
+        modules=(pooling("cls_token"), NORMALIZE),
+        tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 40},
+        prefix="new.",
+    ),
+    # Like snowflake-arctic-embed-m-v2.0.
+    "gte": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=GTE | dict.fromkeys(("unpad_inputs", "use_memory_efficient_attention"), "true"),
+        modules=(pooling("cls_token"), NORMALIZE),
+        tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
+        settings={"max_seq_length": 44, "do_lower_case": False},
+        general={"prompts": {"query": "query: "}},
+        # The model's code treats the strings as true and would then need xformers.
+        reference_config=GTE,
+    ),
+    "gte-native": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=GTE_NATIVE,
+        modules=(pooling("cls_token"), NORMALIZE),
+        tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
+        settings={"max_seq_length": 44, "do_lower_case": False},
+    ),
+    "jina_embeddings_v3": TinyVariant(
+        tokenizer="xlm-roberta",
+        config={
+            "model_type": "jina_embeddings_v3",
+            "architectures": ["JinaEmbeddingsV3Model"],
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": 50,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-5,
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+        },
+        modules=(MEAN, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 48},
+        prefix="roberta.",
+    ),
+    # Like nomic-embed-text-v2-moe.
+    "nomic_bert-moe": TinyVariant(
+        tokenizer="xlm-roberta",
+        config=NOMIC_MOE,
+        modules=(MEAN, NORMALIZE),
+        tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 512},
+        settings={"max_seq_length": 40, "do_lower_case": False},
+        general={"prompts": {"query": "search_query: ", "passage": "search_document: "}},
+        has_own_reference=True,
+    ),
+}

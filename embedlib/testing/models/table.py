@@ -6,7 +6,6 @@ Together the variants cover every family, trait and file format that the reader 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.testing.models.alibi_encoders import ALIBI_ENCODERS
@@ -18,9 +17,13 @@ from embedlib.testing.models.own_decoders import OWN_DECODERS
 from embedlib.testing.models.rotary_encoders import ROTARY_ENCODERS
 from embedlib.testing.models.variant import TinyVariant
 
-VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {**ENCODERS, **ALIBI_ENCODERS, **ROTARY_ENCODERS, **DECODERS, **OWN_DECODERS}
-)
+VARIANTS: Final[Mapping[str, TinyVariant]] = {
+    **ENCODERS,
+    **ALIBI_ENCODERS,
+    **ROTARY_ENCODERS,
+    **DECODERS,
+    **OWN_DECODERS,
+}
 """Every variant that computes embeddings."""
 
 SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -22,26 +21,22 @@ QWEN2_PIECES: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Source: tokenizer.json of Qwen2 and Qwen3; `Qwen2Converter` in transformers."""
-BERT_SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-)
-ROBERTA_SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "bos_token": "<s>",
-        "pad_token": "<pad>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "mask_token": "<mask>",
-        "cls_token": "<s>",
-        "sep_token": "</s>",
-    }
-)
+BERT_SPECIAL: Final[Mapping[str, str]] = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+ROBERTA_SPECIAL: Final[Mapping[str, str]] = {
+    "bos_token": "<s>",
+    "pad_token": "<pad>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
 PIECES: Final = ("ing", "ed", "er", "es", "ly", "ion", "al")
 
 
@@ -201,22 +196,20 @@ def _gemma() -> tuple[Tokenizer, dict[str, Any]]:
     return tokenizer, special | {"add_bos_token": True, "add_eos_token": True}
 
 
-TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] = MappingProxyType(
-    {
-        "bert": lambda: _bert(lowercase=True),
-        "bert-cased": lambda: _bert(lowercase=False),
-        "late": _late,
-        "mpnet": _mpnet,
-        "roberta": _roberta,
-        "xlm-roberta": _xlm_roberta,
-        "t5": _t5,
-        "mistral": _mistral,
-        "gemma": _gemma,
-        "begin": _begin,
-        "end": _end,
-        "chat": _chat,
-    }
-)
+TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] = {
+    "bert": lambda: _bert(lowercase=True),
+    "bert-cased": lambda: _bert(lowercase=False),
+    "late": _late,
+    "mpnet": _mpnet,
+    "roberta": _roberta,
+    "xlm-roberta": _xlm_roberta,
+    "t5": _t5,
+    "mistral": _mistral,
+    "gemma": _gemma,
+    "begin": _begin,
+    "end": _end,
+    "chat": _chat,
+}
 """Builders by kind; each returns a tokenizer and its special tokens."""
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from embedlib.engines.cuda.inputs import FLOAT32_BYTES, LONG_TILE_ROWS, SHORT_TILE_ROWS
 
-MAX_SHARED_BYTES: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
-    {
-        **dict.fromkeys(((8, 0), (8, 7)), 163 << 10),
-        **dict.fromkeys(((8, 6), (8, 9), (12, 0), (12, 1)), 99 << 10),
-        **dict.fromkeys(((9, 0), (10, 0), (10, 3), (11, 0)), 227 << 10),
-    }
-)
+MAX_SHARED_BYTES: Final[Mapping[tuple[int, int], int]] = {
+    **dict.fromkeys(((8, 0), (8, 7)), 163 << 10),
+    **dict.fromkeys(((8, 6), (8, 9), (12, 0), (12, 1)), 99 << 10),
+    **dict.fromkeys(((9, 0), (10, 0), (10, 3), (11, 0)), 227 << 10),
+}
 """Maximum shared memory of a block by compute capability. Source: CUDA C++ Programming Guide,
 technical specifications per compute capability."""
 LEAST_SHARED_BYTES: Final = 64 << 10
