@@ -65,7 +65,7 @@ def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) ->
         pending = engine.submit(make_batch(IDS), done.set)
         assert waits.wait(WAIT_SECONDS)
         # The same compiled model computes a query meanwhile.
-        found = engine._models.compute(engine._models.request(0), make_batch(IDS, Lane.QUERY))
+        found = engine._models.compute(0, make_batch(IDS, Lane.QUERY))
         assert not done.is_set()
     assert done.wait(WAIT_SECONDS)
     assert relative_errors(pending.result(), expected).max() < 2e-5

@@ -21,6 +21,7 @@ from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
+from embedlib.errors import EngineRunError
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
@@ -93,16 +94,20 @@ PARTS = st.lists(st.integers(1, 3), min_size=1, max_size=6)
 SEQUENCES = st.builds(
     lambda length, tail: [*PREFIX[:length], *tail], st.sampled_from([0, 4, 8, 8]), PARTS
 )
-CALLS = st.lists(st.tuples(st.sampled_from(Lane), st.lists(SEQUENCES, min_size=1, max_size=3)))
+IDS = st.lists(SEQUENCES, min_size=1, max_size=3)
+CALLS = st.lists(st.tuples(st.sampled_from(Lane), IDS, st.booleans()))
 
 
 @settings(max_examples=12)
 @given(calls=CALLS)
 def test_vectors_are_the_same(
-    engines: tuple[OpenVINOEngine, OpenVINOEngine], calls: list[tuple[Lane, list[list[int]]]]
+    engines: tuple[OpenVINOEngine, OpenVINOEngine],
+    calls: list[tuple[Lane, list[list[int]], bool]],
 ) -> None:
     keeping, forgetting = engines
-    for lane, ids in calls:
+    for lane, ids, is_behind_failure in calls:
+        if is_behind_failure:
+            keeping._models._note_failure(0, EngineRunError("of a batch"))
         batch = make_batch(ids, lane)
         errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
         assert errors.max() <= 2e-5

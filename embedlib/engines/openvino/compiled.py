@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -17,6 +18,7 @@ from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.pages import letting_go
 from embedlib.engines.openvino.stages import Request
+from embedlib.engines.openvino.tiny_batches import compute_tiny_batches
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 from embedlib.interrupts import is_of_handler
 
@@ -33,6 +35,9 @@ class CompiledModels:
     knows nothing. So what reads them is dropped first: requests, then compiled models. That
     happens when the last user has left (`leave`): every thread that computes is a user, and so is
     the engine. Nothing depends on the order in which Python destroys objects.
+
+    Behind a batch that failed come `tiny_batches`. Of a compiled model with several streams nobody
+    knows which of them a batch meets: its work goes to the model of queries from then on.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class CompiledModels:
 
         Args:
             loaded: the compiled models.
-            requests: the compiled model of each request, by its index.
+            requests: the compiled model of each request, by its index; the last has one stream.
             is_per_token: whether a result has one row per token.
             padding: of its batches.
 
@@ -60,6 +65,14 @@ class CompiledModels:
         self._padding = padding
         self._most_rows = 0
         self._requests: list[Request] = []
+        self._behind_failure: list[Request] = []
+        """Which takes the place of each request once one has failed; all are of the last model."""
+        self._settling = threading.RLock()
+        """Held by who computes tiny batches, and guards the counts below."""
+        self._num_failed = 0
+        """Batches."""
+        self._num_settled = 0
+        """Of them, those whose traces are gone."""
         self._num_users = 1
         """The engine, and every thread."""
         self._changing = threading.Lock()
@@ -67,7 +80,10 @@ class CompiledModels:
         self._prefixes = KeptPrefixes.of(loaded.models[0])
         try:
             for index in requests:
-                self._requests.append(Request(self._compiled[index]))
+                request = Request(self._compiled[index])
+                is_last = self._compiled[index] is self._compiled[-1]
+                self._requests.append(request)
+                self._behind_failure.append(request if is_last else Request(self._compiled[-1]))
         except RuntimeError:
             self.free()
             raise
@@ -88,21 +104,22 @@ class CompiledModels:
     def free(self) -> None:
         """Drop everything, what reads before what is read."""
         self._requests.clear()
+        self._behind_failure.clear()
         self._compiled.clear()
         while self._reads:
             del self._reads[0]
 
     def request(self, number: int) -> Request:
-        """Return a request; only its user may hold it, and drops it before leaving."""
+        """Return a request; only its user may hold it, for one batch, and drops it behind that."""
         return self._requests[number]
 
     def compute(
-        self, request: Request, batch: Batch, before: Callable[[], object] = lambda: None
+        self, number: int, batch: Batch, before: Callable[[], object] = lambda: None
     ) -> NDArray[np.float32]:
         """Return float32[B, D], or float32[T, D] of every token.
 
         Args:
-            request: computes no other batch at the same time.
+            number: of the request, which computes no other batch at the same time.
             batch: the sequences.
             before: called before each stage of the graph, if there are several.
 
@@ -115,16 +132,52 @@ class CompiledModels:
             batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         min_rows = self._padding.rows(batch, use.num_before)
         try:
-            with letting_go(self._files_to_pack(batch)):
-                output = infer_batch(request, batch, use.arrays, min_rows, before)
+            while True:
+                num_failed = self._settle()
+                request = self._requests[number]  # behind the count: a failure changes both
+                with letting_go(self._files_to_pack(batch)):
+                    output = infer_batch(request, batch, use.arrays, min_rows, before)
+                if num_failed == self._num_failed:
+                    break  # else another batch has failed meanwhile, and this may be behind it
         except (RuntimeError, MemoryError) as error:
             if is_of_handler(error):
                 raise
-            raise run_error(error) from error
+            told = run_error(error)
+            self._note_failure(number, told)
+            raise told from error
         # A copy, since a request writes into the same memory again.
         if len(use.keep):
             self._prefixes.keep(use, request.others)
         return output[is_token(batch, output.shape[1])] if self._is_per_token else output.copy()
+
+    def _settle(self) -> int:
+        """Remove what batches that failed have left; return how many have failed until then.
+
+        Raises:
+            RuntimeError, MemoryError: it failed.
+        """
+        num_failed = self._num_failed
+        if num_failed == self._num_settled:
+            return num_failed
+        with self._settling:
+            num_failed = self._num_failed
+            if num_failed != self._num_settled:
+                compute_tiny_batches(Request(self._compiled[-1]), self._prefixes)
+                self._num_settled = num_failed
+        return num_failed
+
+    def _note_failure(self, number: int, error: EngineRunError) -> None:
+        """Count a batch that failed; leave its compiled model if that may have several streams."""
+        with self._settling:
+            if self._requests[number] is not self._behind_failure[number]:
+                self._requests = self._behind_failure
+                if isinstance(error, EngineOutOfMemoryError):
+                    logging.getLogger(__name__).warning(
+                        "%s: from now on the compiled model of queries computes all batches, which "
+                        "takes longer",
+                        error,
+                    )
+            self._num_failed += 1
 
     def _files_to_pack(self, batch: Batch) -> Sequence[Any]:
         """Return the mapped files if this batch may be the first that needs the form of many rows.

@@ -130,7 +130,7 @@ class OpenVINOEngine:
     def compute(self, batch: Batch) -> NDArray[np.float32]:
         """Compute a batch of the query lane on the calling thread, with the help of all cores."""
         with self._lanes.query():
-            return self._models.compute(self._models.request(CALLERS_REQUEST), batch)
+            return self._models.compute(CALLERS_REQUEST, batch)
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight and free the compiled models and the weights.
@@ -214,28 +214,26 @@ def _work(models: CompiledModels, jobs: _BatchQueue, number: int, lanes: Lanes) 
     Takes no reference to the engine, so that the engine can be garbage-collected. OpenVINO's own
     callbacks are not used: from Python, they are not called when a batch fails.
     """
-    request = models.request(number)
     while (job := jobs.get()) is not None:
         try:
-            with job.computed_by(request):
-                job.vectors = _compute(models, request, job.batch, lanes)
+            with job.computed_by(models.request(number)):
+                job.vectors = _compute(models, number, job.batch, lanes)
         except BaseException as error:  # for the caller of `result`
             job.error = error
         job.on_done()
         del job  # or the last batch would live until the next one
-    del request  # before the weights that it reads
     models.leave()
 
 
 def _compute(
-    models: CompiledModels, request: Request, batch: Batch, lanes: Lanes
+    models: CompiledModels, number: int, batch: Batch, lanes: Lanes
 ) -> NDArray[np.float32]:
     """Return the vectors of a batch; one of the bulk lane gives way to queries."""
     if batch.lane is Lane.QUERY:
         with lanes.query():
-            return models.compute(request, batch)
+            return models.compute(number, batch)
     with lanes.bulk():
-        return models.compute(request, batch, lanes.give_way)
+        return models.compute(number, batch, lanes.give_way)
 
 
 def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int) -> None:

@@ -98,6 +98,17 @@ class KeptPrefixes:
         """Return what a batch takes that has no prefix, and leaves none."""
         return self._use_of(self._empty)
 
+    def zeros(self, num_tokens: int) -> Mapping[str, NDArray[np.generic]]:
+        """Return the inputs of a batch behind a prefix of so many tokens that leaves as many."""
+        if not self._axes:
+            return _NO_PREFIX.arrays
+        arrays: Arrays = {}
+        for name, axis in self._axes.items():
+            shape = list(self._empty[name].shape)
+            shape[axis] = num_tokens
+            arrays[name] = np.zeros(shape, self._empty[name].dtype)
+        return self._use_of(arrays, num_tokens, np.arange(num_tokens, dtype=np.int32)).arrays
+
     def use(self, batch: Batch) -> Use:
         """Return what a batch takes and leaves; the caller computes it, and calls `keep`."""
         if not self._axes:

@@ -29,6 +29,7 @@ from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.pages import letting_go, return_freed
 from embedlib.engines.openvino.stage_sizes import MAX_TOGETHER_TOKENS
 from embedlib.engines.openvino.stages import HIDDEN, Request
+from embedlib.engines.openvino.tiny_batches import compute_tiny_batches
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.mapped import mapped_files
@@ -156,15 +157,19 @@ class _Layers:
         self, layer: ov.CompiledModel, jobs: list[_BatchInFlight], *, is_last: bool
     ) -> None:
         request = Request([layer])
-        nothing = KeptPrefixes.of([layer]).none()
+        prefixes = KeptPrefixes.of([layer])
+        nothing, is_settled = prefixes.none(), True
         for job in jobs:
             if job.error:
                 continue
             given = {} if job.vectors is None else {HIDDEN: job.vectors}
             try:
+                if not is_settled:
+                    compute_tiny_batches(request, prefixes, job.vectors)
+                    is_settled = True
                 output = infer_batch(request, job.batch, {**nothing.arrays, **given}).copy()
             except (RuntimeError, MemoryError) as error:
-                job.error = run_error(error)
+                job.error, is_settled = run_error(error), False
             else:
                 is_rows = is_last and self.is_per_token
                 job.vectors = output[is_token(job.batch, output.shape[1])] if is_rows else output

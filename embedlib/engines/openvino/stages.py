@@ -179,9 +179,7 @@ class Request:
     def cancel(self) -> None:
         """Stop after the operator that is running; any thread may call this.
 
-        For an engine that is about to close: operators that did not run stay sized for this batch,
-        and another one of the size before it may fail. Source:
-        docs/measurements/queries-beside-bulk.md, tried and not taken.
+        For an engine that is about to close: the next batch comes behind `tiny_batches`.
         """
         self._is_cancelled = True
         for _, request, _ in self._stages:

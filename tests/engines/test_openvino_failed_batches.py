@@ -1,0 +1,204 @@
+"""A batch that failed leaves nothing to the next ones."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.openvino import compiled as compiled_models
+from embedlib.engines.openvino import layerwise
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.inputs import infer_batch
+from embedlib.engines.openvino.layerwise import LayerwiseEngine
+from embedlib.engines.openvino.layout import Layout
+from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.testing import make_batch
+from tests.comparing import relative_errors
+
+WAIT_SECONDS = 60
+SHORT = [[5, 6, 7, 8, 9, 10, 11, 12]]
+LONG = [[5] * 30] * 4
+
+CHILD = """
+import resource, sys, threading
+from pathlib import Path
+import numpy as np
+from embedlib.engines.base import Lane
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.layout import Layout
+from embedlib.errors import EngineError
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.testing import make_batch
+
+files = read_model_files(Path(sys.argv[1]))
+lane = Lane(sys.argv[2])
+engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=2))
+
+def run(ids, times=1):
+    events = [threading.Event() for _ in range(times)]
+    pending = [engine.submit(make_batch(ids, lane), event.set) for event in events]
+    assert all(event.wait(60) for event in events)
+    return [one.result() for one in pending]
+
+short, text = [[5, 6, 7, 8, 9, 10, 11, 12]], [9] * files.spec.max_seq_tokens
+right = run(short)[0]
+run([text] * 8, 4)  # packs matrices
+none = resource.getrlimit(resource.RLIMIT_AS)
+num_failed = 0
+for step in range(1, 13):
+    run(short, 4)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (size + step * (1 << 19), none[1]))
+    try:
+        run([text] * 64, 2)
+    except (EngineError, MemoryError):
+        num_failed += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, none)
+    for found in run(short, 4):
+        assert found.shape == right.shape and np.abs(found - right).max() < 1e-4, "other vectors"
+engine.close()
+print(num_failed, "failed")
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
+    return read_model_files(tiny_folder("bert"))
+
+
+@pytest.fixture
+def engine(files: ModelFiles) -> Iterator[OpenVINOEngine]:
+    made = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=2))
+    yield made
+    made.close()
+
+
+def run(engine: OpenVINOEngine | LayerwiseEngine, ids: list[list[int]], lane: Lane) -> Any:
+    is_done = threading.Event()
+    pending = engine.submit(make_batch(ids, lane), is_done.set)
+    assert is_done.wait(WAIT_SECONDS)
+    return pending.result()
+
+
+class Failing:
+    """In the place of `infer_batch`: the batches with these numbers find no memory."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = numbers
+        self.num_batches = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called behind each batch."""
+
+    def __call__(self, request: Any, batch: Batch, *others: Any) -> Any:
+        self.num_batches += 1
+        if self.num_batches in self._numbers:
+            raise RuntimeError("at x.cpp:1\nFailed to allocate 5 bytes")
+        found = infer_batch(request, batch, *others)
+        self.meanwhile()
+        return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS bounds memory on Linux alone")
+@pytest.mark.parametrize("lane", Lane)
+def test_vectors_behind_a_lack_of_memory(lane: Lane, tiny_folder: Callable[[str], Path]) -> None:
+    command = [sys.executable, "-c", CHILD, str(tiny_folder("bert")), lane.value]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.startswith("0 ")
+
+
+def test_bulk_leaves_a_model_with_several_streams_for_good(
+    engine: OpenVINOEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = run(engine, SHORT, Lane.BULK)
+    models = engine._models
+    query = models.request(0)
+    monkeypatch.setattr(compiled_models, "infer_batch", Failing(1))
+    with caplog.at_level(logging.WARNING), pytest.raises(EngineOutOfMemoryError):
+        run(engine, LONG, Lane.BULK)
+    assert "the compiled model of queries computes all batches" in caplog.text
+    assert models.request(0) is query
+    stages = {id(stage) for one in models._requests for stage, _, _ in one._stages}
+    assert stages == {id(stage) for stage in models._compiled[-1]}
+    assert relative_errors(run(engine, SHORT, Lane.BULK), right).max() < 2e-5
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_the_next_batch_comes_behind_tiny_ones_of_which_one_may_fail(
+    lane: Lane, engine: OpenVINOEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = run(engine, SHORT, lane)
+    sizes: list[tuple[int, ...]] = []
+
+    def tiny(request: Any, batch: Batch, *others: Any) -> Any:
+        sizes.append((batch.num_seqs, int(batch.seq_lens.max())))
+        if len(sizes) == 1:
+            raise RuntimeError("at x.cpp:1\ndim index: 1 mismatch")
+        return infer_batch(request, batch, *others)
+
+    monkeypatch.setattr("embedlib.engines.openvino.tiny_batches.infer_batch", tiny)
+    monkeypatch.setattr(compiled_models, "infer_batch", Failing(1))
+    with pytest.raises(EngineOutOfMemoryError):
+        run(engine, LONG, lane)
+    assert not sizes, "memory may still be short"
+    for _ in range(2):
+        assert relative_errors(run(engine, SHORT, lane), right).max() < 2e-5
+        assert sizes == [(1, 2), (2, 3)]
+
+
+def test_a_batch_beside_one_that_fails_is_computed_again(
+    engine: OpenVINOEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = run(engine, SHORT, Lane.QUERY)
+    failing = Failing()
+    failures = [lambda: engine._models._note_failure(0, EngineRunError("of another thread"))]
+    failing.meanwhile = lambda: failures and failures.pop()()
+    monkeypatch.setattr(compiled_models, "infer_batch", failing)
+    assert relative_errors(run(engine, SHORT, Lane.QUERY), right).max() < 2e-5
+    assert failing.num_batches == 2
+
+
+@pytest.mark.parametrize(("number", "is_whole"), [(1, True), (3, False)])
+def test_the_next_batch_of_a_layer(
+    number: int, is_whole: bool, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two batches fails in the first layer, or in the second."""
+    tiny: list[Any] = []
+    compute, compile_model = layerwise.compute_tiny_batches, layerwise.ov.Core.compile_model
+    may_begin, events = threading.Event(), [threading.Event() for _ in range(2)]
+
+    def note(request: Any, prefixes: Any, hidden: Any) -> None:
+        tiny.append(hidden)
+        compute(request, prefixes, hidden)
+
+    def compile_later(*arguments: Any) -> Any:
+        assert may_begin.wait(WAIT_SECONDS)
+        return compile_model(*arguments)
+
+    layout = Layout(threads=1, shares_lanes=True, is_large=True)
+    engine = LayerwiseEngine(files.spec, load_weights(files), layout)
+    right = run(engine, SHORT, Lane.BULK)
+    monkeypatch.setattr(layerwise, "compute_tiny_batches", note)
+    monkeypatch.setattr(layerwise, "infer_batch", Failing(number))
+    monkeypatch.setattr(layerwise.ov.Core, "compile_model", compile_later)
+    long = engine.submit(make_batch(LONG), events[0].set)
+    short = engine.submit(make_batch(SHORT), events[1].set)
+    may_begin.set()
+    assert all(event.wait(WAIT_SECONDS) for event in events)
+    with pytest.raises(EngineOutOfMemoryError):
+        long.result()
+    assert relative_errors(short.result(), right).max() < 2e-5
+    assert [hidden is None for hidden in tiny] == [is_whole]
+    engine.close()
