@@ -76,7 +76,12 @@ def input_paths(inputs: tuple[str, ...], input_format: str) -> tuple[str, ...]:
         if path != STDIN and not os.path.exists(path):
             why = "Permission denied" if is_denied(path) else "no such file; - is standard input"
             raise SourceError(f"cannot read {place_of(path)}: {why}")
-        if os.path.isfile(path) or os.path.isdir(path):  # opening a pipe would wait for its writer
+        if os.path.isdir(path):
+            raise SourceError(
+                f"cannot read {place_of(path)}: it is a folder; name its files (embedlib index and "
+                "embedlib chunks read folders)"
+            )
+        if os.path.isfile(path):  # opening a pipe would wait for its writer
             with _naming(path):
                 check_readable(path)
     if not any(is_jsonl(path, input_format) for path in paths):

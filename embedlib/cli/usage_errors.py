@@ -106,7 +106,8 @@ def _of_no_option(error: click.NoSuchOption) -> click.UsageError:
     names = [parameter.human_readable_name.removesuffix("...") for parameter in parameters]
     options = [each for each in parameters if isinstance(each, click.Option)]
     known = [option for each in options for option in (*each.opts, *each.secondary_opts)]
-    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    abbreviated = [each for each in known if each.startswith(name)]
+    near = abbreviated[:1] or get_close_matches(name, known, n=1, cutoff=0.75)
     if argument in names:
         said = f"No such option {name!r}; give {argument} without it, as shown above."
     elif context.command.name == "serve" and name in OTHER_SERVERS:

@@ -98,6 +98,7 @@ def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> 
         (["status", "--to", "x"], "No such option '--to'; give URL without it, as shown above."),
         (["status", "--model", "x"], "'--model'; `main status --help` lists those it takes."),
         (["index", "--modle", "x"], "No such option '--modle'. Did you mean '--model'?"),
+        (["search", "x", "--top", "3"], "No such option '--top'. Did you mean '--top-k'?"),
         (["--model", "x"], "'--model'; options stand behind the name of a command."),
         (["index", "docs", "-m", "x"], "Missing option '--to'."),
     ],

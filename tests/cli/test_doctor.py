@@ -90,7 +90,7 @@ def test_this_machine(run: Run) -> None:
 
 def test_a_machine_without_any_engine() -> None:
     bare = replace(fake_machine(), has_module=lambda name: False)
-    told = "auto picks     none: engine = 'auto' cannot be used here: tensorrt_llm: the package "
+    told = "auto picks     none: engine = 'auto' cannot be used here: tensorrt_llm: it needs an "
     assert told in doctor(bare)
 
 

@@ -298,7 +298,7 @@ def test_a_device_may_be_read_and_written(tmp_path: Path) -> None:
 def test_an_input_that_cannot_be_read(run: Run, fake: Fake, tmp_path: Path) -> None:
     done = run("encode", "m", tmp_path, "-o", tmp_path / "out.npy")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"Error: cannot read {str(tmp_path)!r}: Is a directory")
+    assert done.stderr.startswith(f"Error: cannot read {str(tmp_path)!r}: it is a folder; name its")
     assert fake.made == []  # told before the work
     assert list(tmp_path.iterdir()) == []
 

@@ -135,7 +135,9 @@ def test_a_gpu_and_tensorrt_llm() -> None:
 
 def test_without_tensorrt_llm() -> None:
     told = reason("tensorrt_llm", fake_machine(H200))
-    assert told.startswith("the package tensorrt-llm is missing; pip install ")
+    assert told.startswith(
+        "it needs an NVIDIA GPU and the package tensorrt-llm, which is missing; pip install "
+    )
 
 
 @pytest.mark.parametrize("version", ["1.2.1", "1.3.0rc15", "0.21.0"])
@@ -385,7 +387,8 @@ def test_a_model_that_an_engine_cannot_run(tiny: Callable[[str], ModelFiles]) ->
 @pytest.mark.parametrize(("packages", "missing"), [((), "torch"), (("torch",), "triton")])
 def test_the_cuda_engine_needs_two_packages(packages: tuple[str, ...], missing: str) -> None:
     machine = fake_machine(packages={name: CUDA[name] for name in packages})
-    told = f"the package {missing} is missing; {install_line('cuda')}"
+    told = f"it needs an NVIDIA GPU and the package {missing}, which is missing; "
+    told += install_line("cuda")
     assert reason("cuda", machine) == told
 
 

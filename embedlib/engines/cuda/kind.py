@@ -55,7 +55,8 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     for package in PACKAGES:
         if not machine.has_module(package):
             raise EngineUnavailableError(
-                f"the package {package} is missing; {install_line('cuda')}"
+                f"it needs an NVIDIA GPU and the package {package}, which is missing; "
+                f"{install_line('cuda')}"
             )
     gpus = machine.gpus()
     check_wanted(gpus, config.devices)

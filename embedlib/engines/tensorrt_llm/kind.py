@@ -41,8 +41,8 @@ def find(config: Config, machine: Machine) -> EngineChoice:
 
     if not machine.has_module(PACKAGE):
         raise EngineUnavailableError(
-            f"the package tensorrt-llm is missing; {install_line('trtllm')} with NVIDIA's "
-            "package index, see docs/engines.md"
+            "it needs an NVIDIA GPU and the package tensorrt-llm, which is missing; "
+            f"{install_line('trtllm')} with NVIDIA's package index, see docs/engines.md"
         )
     version = machine.version(PACKAGE) or "unknown"
     check_version(version)
