@@ -105,7 +105,7 @@ def serve(
         refuse("is not for --uds, which takes the place of a port; leave one out", "host", "port")
     if options["data_dir"] is None:
         jobs = ("max_file_mb", "max_batch_requests", "keep_jobs_hours")
-        refuse("is for jobs; add --data-dir", *jobs)
+        refuse("is for jobs; add --data-dir", *jobs, "webhook_hosts", "webhook_secrets_file")
     if ray is None:
         refuse("is for a Ray cluster; add --ray", "ray_replicas", "ray_cpus")
     try:

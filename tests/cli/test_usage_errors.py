@@ -167,6 +167,7 @@ def test_options_of_other_servers_lead_to_options_that_are_there() -> None:
         ("serve m --uds s --host h", "--host is not for --uds, which takes the place of a port;"),
         ("serve m --uds s --port 1", "--port is not for --uds, which takes the place of a port;"),
         ("serve m --keep-jobs-hours 1", "--keep-jobs-hours is for jobs; add --data-dir"),
+        ("serve m --webhook-allow h.de", "--webhook-allow is for jobs; add --data-dir"),
     ],
 )
 def test_an_option_that_would_be_ignored(

@@ -143,6 +143,8 @@ def _describe_unknown(path: str) -> str:
             "JSON must have one object on each line, and jq -c '.[]' converts an array; then name "
             "the file .jsonl, or add input_format='jsonl' (--input-format jsonl)"
         )
+    if suffix_of(path) in (".db", ".sqlite", ".sqlite3"):
+        return f"a database needs a query; write sqlite:{path}, and add --sql (open_sql_source)"
     return (
         f"its name does not show its format; known are {', '.join(FORMATS)}; choose one with "
         "input_format (--input-format)"
