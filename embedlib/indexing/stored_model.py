@@ -130,7 +130,8 @@ def describe_other_model(state: SinkState, name: str, embedder: ModelIdentity, v
     if state.dim != dim:
         return (
             f"{name} was made by {state.model!r} with {state.dim} dimensions, this is "
-            f"{embedder.model_name!r} with {dim}; {verb} with the same model and truncate_dim"
+            f"{embedder.model_name!r} with {dim}; {verb} with the same model and truncate_dim "
+            "(--truncate-dim)"
         )
     if isinstance(embedder, Embedder):
         found = _describe_options(state, name, embedder, verb)

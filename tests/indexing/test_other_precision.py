@@ -202,7 +202,7 @@ def test_another_number_of_dimensions_is_told_first(folder: Path, open_model: Op
         search("x", FakeSink(store), embedder=embedder)
     assert str(searched.value) == (
         f"fake: was made by {str(folder)!r} with {dim} dimensions, this is {str(folder)!r} with 8; "
-        "search with the same model and truncate_dim"
+        "search with the same model and truncate_dim (--truncate-dim)"
     )
 
 
