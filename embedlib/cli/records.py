@@ -16,7 +16,7 @@ from embedlib.indexing.sources.file_bytes import (
     check_readable,
     is_denied,
 )
-from embedlib.indexing.sources.file_formats import FORMATS, place_of, read_rows, suffix_of
+from embedlib.indexing.sources.file_formats import FORMATS, TEXTS, place_of, read_rows, suffix_of
 from embedlib.indexing.sources.row_fields import RawRow
 
 _COUNT_CHUNK_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def input_paths(inputs: tuple[str, ...], input_format: str) -> tuple[str, ...]:
         input_format: of them, as `read_records` takes it.
 
     Raises:
-        SourceError: a file does not exist, or may not be read.
+        SourceError: a file does not exist, may not be read, or has another format.
         click.UsageError: --field is given, and no input has fields.
     """
     paths = inputs or (STDIN,)
@@ -80,6 +80,12 @@ def input_paths(inputs: tuple[str, ...], input_format: str) -> tuple[str, ...]:
             raise SourceError(
                 f"cannot read {place_of(path)}: it is a folder; name its files (embedlib index and "
                 "embedlib chunks read folders)"
+            )
+        kind = FORMATS.get(suffix_of(path))
+        if input_format == "auto" and kind not in (None, "jsonl", *TEXTS):
+            raise SourceError(
+                f"{place_of(path)} is {kind}, and not a text on each line; add --input-format "
+                "lines if it is, or load it with embedlib index"
             )
         if os.path.isfile(path):  # opening a pipe would wait for its writer
             with _naming(path):

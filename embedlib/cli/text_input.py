@@ -40,7 +40,8 @@ text_input_options = decorated(
         "--input-format",
         type=click.Choice(("auto", "lines", "jsonl")),
         default="auto",
-        help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines.",
+        help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines; "
+        "tables, HTML, PDF and DOCX are refused.",
     ),
     click.option("--field", default="text", help="Key that holds the text in jsonl input."),
 )

@@ -290,6 +290,19 @@ def test_an_output_that_standard_input_comes_from_is_refused(
         check_not_input(notes, ["-", str(tmp_path / "none")], "-o")
 
 
+def test_lines_of_a_table_are_texts_only_if_that_is_said(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(b"id,text\n1,a\n"))
+    done = run("encode", "m", tmp_path / "rows.csv.gz")
+    assert (done.exit_code, done.stdout, fake.made) == (1, "", [])
+    assert (
+        "rows.csv.gz' is csv, and not a text on each line; add --input-format lines" in done.stderr
+    )
+    done = run("encode", "m", tmp_path / "rows.csv.gz", "--input-format", "lines")
+    assert done.stdout.count("\n") == 2
+
+
 def test_a_device_may_be_read_and_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "terminal")
     check_not_input(tmp_path / "terminal", ["-", str(tmp_path / "terminal")], "-o")
