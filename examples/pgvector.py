@@ -38,7 +38,7 @@ def main(url: str) -> None:
                 tell=print,
             )
             print(f"{report.num_embedded} embedded, {report.num_unchanged} unchanged")
-        for hit in embedlib.search("what to do about noise", url, embedder=embedder, k=2):
+        for hit in embedlib.search("what to do about noise", url, embedder=embedder, top_k=2):
             print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
 
 

@@ -32,7 +32,7 @@ def main(url: str) -> None:
     documents = [Document(id=name, text=text) for name, text in TEXTS.items()]
     with Embedder(MODEL) as embedder:
         print(embedlib.index(documents, url, embedder=embedder, tell=print))
-        for hit in embedlib.search(QUESTION, url, embedder=embedder, k=2):
+        for hit in embedlib.search(QUESTION, url, embedder=embedder, top_k=2):
             print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
     if url.startswith("qdrant"):
         search_with_langchain(url)

@@ -81,7 +81,7 @@ def main() -> None:
 
         for question in QUESTIONS:
             print(f"\n{question}")
-            for hit in embedlib.search(question, destination, embedder=embedder, k=3):
+            for hit in embedlib.search(question, destination, embedder=embedder, top_k=3):
                 print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text.splitlines()[0][:70]}")
 
         again = embedlib.index(documents, destination, embedder=embedder)

@@ -32,7 +32,7 @@ def main() -> None:
         with embedlib.Embedder(MODEL) as embedder:
             again = embedlib.index(documents, url, embedder=embedder)
             print(f"{again.num_embedded} embedded, {again.num_unchanged} unchanged")
-            hits = embedlib.search("how do I order the elements?", url, embedder=embedder, k=1)
+            hits = embedlib.search("how do I order the elements?", url, embedder=embedder, top_k=1)
             print(hits[0].source_id)
 
 

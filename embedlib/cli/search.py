@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--model", "-m", help="Model that embedded the rows.  [default: the name stored with them]"
 )
-@click.option("-k", "--top-k", "k", default=SEARCH_ROWS, help="Rows to print.")
+@click.option("-k", "--top-k", default=SEARCH_ROWS, help="Rows to print.")
 @click.option(
     "--where",
     type=TEXT,
@@ -80,7 +80,7 @@ def search(
     question: str,
     sink: str,
     model: str | None,
-    k: int,
+    top_k: int,
     where: str | None,
     reranker: str | None,
     candidates: int,
@@ -113,7 +113,7 @@ def search(
     from embedlib.indexing.source_lines import LineFinder
     from embedlib.indexing.stored_model import config_beside_sparse, open_embedder
 
-    check_query(question, k)  # before the model is loaded
+    check_query(question, top_k)  # before the model is loaded
     if where is not None:
         parse_filter(where, "--where")
     with ExitStack() as stack:
@@ -135,7 +135,7 @@ def search(
         asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid, config=config))
         progress.watch("Searching")
         hits = asked.search(
-            question, k, where=where, min_score=min_score, num_candidates=candidates
+            question, top_k, where=where, min_score=min_score, num_candidates=candidates
         )
         if not hits:
             progress.say(_nothing_found(where, min_score))

@@ -89,10 +89,10 @@ def search(
     sink: str | Sink,
     *,
     embedder: QueryEmbedder,
-    k: int = SEARCH_ROWS,
+    top_k: int = SEARCH_ROWS,
     where: str | None = None,
 ) -> list[Hit]:
-    """Return the `k` rows nearest to a question, best first.
+    """Return the `top_k` rows nearest to a question, best first.
 
     A destination answers one thread at a time; threads share a `Search`, which takes turns.
 
@@ -101,26 +101,26 @@ def search(
         sink: where to search: a URL, or a `Sink`, which stays open.
         embedder: an `Embedder` of the model that made the rows, or an object with the members of
             `embedlib.indexing.QueryEmbedder`.
-        k: how many rows.
+        top_k: how many rows.
         where: a filter on the metadata, such as `year >= 2020 and lang = "de"`.
 
     Raises:
-        ConfigError: an argument has another type or lacks a member, the question is empty, `k`
-            is less than 1, or the filter is not understood.
+        ConfigError: an argument has another type or lacks a member, the question is empty,
+            `top_k` is less than 1, or the filter is not understood.
         SinkError: the destination cannot be read, has no filters, or was made by another model or
             with other options; the message says which, where that is known.
     """
     check_is_sink(sink)
     check_embedder(embedder, QueryEmbedder)
-    check_query(question, k)
+    check_query(question, top_k)
     passes = None if where is None else parse_filter(where)
     if isinstance(sink, str):
         with closing(open_sink(sink)) as opened:
-            return search(question, opened, embedder=embedder, k=k, where=where)
+            return search(question, opened, embedder=embedder, top_k=top_k, where=where)
     state = held_state(sink, [embedder])
     if not stands_beside(embedder, state):
         raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
-    return find_rows(sink, embedder.encode_query(question), k, passes)
+    return find_rows(sink, embedder.encode_query(question), top_k, passes)
 
 
 def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
@@ -169,14 +169,14 @@ def _find_second(sink: Sink, asked: Asked, k: int, where: Filter | None) -> list
     return sparse_sink(sink).search_sparse(asked, k, where) if asked else []
 
 
-def check_query(question: object, k: object) -> None:
+def check_query(question: object, top_k: object) -> None:
     """Check what is searched for and how many rows are wanted.
 
     Raises:
-        ConfigError: the question is no text or empty, or `k` is less than 1.
+        ConfigError: the question is no text or empty, or `top_k` is less than 1.
     """
     check_question(question)
-    COUNT.take("k", k)
+    COUNT.take("top_k", top_k)
 
 
 def check_question(question: object) -> None:

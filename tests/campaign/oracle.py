@@ -185,6 +185,6 @@ def judge_index(arguments: dict[str, Any], result: Any) -> str:
 
 def judge_search(arguments: dict[str, Any], result: Any) -> str:
     scores = [hit.score for hit in result]
-    if len(scores) > int(arguments.get("k", 10)) or scores != sorted(scores, reverse=True):
+    if len(scores) > int(arguments.get("top_k", 10)) or scores != sorted(scores, reverse=True):
         return f"scores {scores}"
     return ""

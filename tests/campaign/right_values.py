@@ -84,7 +84,7 @@ _BY_NAME: Final[Mapping[str, Draw]] = MappingProxyType(
         **dict.fromkeys(("embeddings1", "embeddings2"), _vectors),
         **dict.fromkeys(
             (
-                *("batch_size", "top_k", "k", "truncate_dim", "max_seq_tokens", "threads", "limit"),
+                *("batch_size", "top_k", "truncate_dim", "max_seq_tokens", "threads", "limit"),
                 *("max_batch_tokens", "max_inflight_batches", "max_queued_texts", "value"),
                 "prepare_seconds",
                 *("chunk_tokens", "batch_rows"),

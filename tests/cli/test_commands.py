@@ -75,7 +75,7 @@ def test_a_variable_names_the_model(
     ("name", "defaults"),
     [
         ("index", {field.name: field.default for field in fields(IndexOptions)}),
-        ("search", {"k": inspect.signature(embedlib.search).parameters["k"].default}),
+        ("search", {"top_k": inspect.signature(embedlib.search).parameters["top_k"].default}),
     ],
 )
 def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> None:

@@ -398,7 +398,7 @@ def test_a_destination_knows_its_model(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x", "--top-k", 0], "k = 0; it must be a whole number of at least 1"),
+        (["x", "--top-k", 0], "top_k = 0; it must be a whole number of at least 1"),
         ([" "], "question = ' '; it is empty; ask something"),
         (
             ["x", "--where", "lang = de"],

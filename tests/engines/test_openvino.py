@@ -478,7 +478,7 @@ def test_close_waits_for_a_limited_time_and_the_thread_frees_the_rest(files: Mod
 
     engine.submit(make_batch([[5]]), on_done)
     assert begun.wait(WAIT_SECONDS)
-    with pytest.raises(CloseTimeoutError, match="'embedlib-openvino-bulk'.* still runs"):
+    with pytest.raises(CloseTimeoutError, match=r"'embedlib-openvino-bulk'.* still runs"):
         engine.close(timeout=0.01)
     models = engine._models
     assert models._reads, "the thread may read them"

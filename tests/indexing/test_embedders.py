@@ -82,7 +82,7 @@ def test_it_loads_searches_and_resumes() -> None:
     report = load(store, again, documents(60))
     assert (report.num_embedded, report.num_unchanged) == (10, 50)
     assert len(again.texts) == 10
-    hits = search("text 7", FakeSink(store), embedder=embedder, k=3)
+    hits = search("text 7", FakeSink(store), embedder=embedder, top_k=3)
     assert hits[0].text == "text 7"
 
 

@@ -117,7 +117,7 @@ def test_more_rows_than_a_database_can_count_are_all_rows(
         assert len(search.search("a", top_k=num_rows)) == len(TEXTS)
         assert len(search.search("a", top_k=1, num_candidates=num_rows)) == 1
         assert len(search.search("a", top_k=num_rows, where="n >= 0")) == len(TEXTS)
-    assert len(embedlib.search("a", sink, embedder=embedder, k=num_rows)) == len(TEXTS)
+    assert len(embedlib.search("a", sink, embedder=embedder, top_k=num_rows)) == len(TEXTS)
     assert set(sink.asked_for) == {2**31 - 1}
 
 

@@ -294,7 +294,7 @@ def test_a_command_loads_a_vector_per_token(driver: str, tmp_path: Path) -> None
     assert json.loads(done.stdout)["num_embedded"] == 40
     with embedlib.Embedder(model) as embedder:
         assert embedlib.index(source, url, embedder=embedder).num_unchanged == 40
-        [hit] = embedlib.search("brown fox 7", url, embedder=embedder, k=1)
+        [hit] = embedlib.search("brown fox 7", url, embedder=embedder, top_k=1)
         query = embedder.encode_query("brown fox 7")
         scores = embedlib.maxsim(query, embedder.encode_document(texts))
     assert hit.score == pytest.approx(scores.max(), rel=1e-4)
