@@ -5,8 +5,7 @@ from __future__ import annotations
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.closing import Deadline, join
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS
 
 
 def end(part: BatchManager | TokenizerThread) -> None:

@@ -64,10 +64,10 @@ from embedlib.testing import (
     fake_vector,
     write_tiny_model,
 )
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
-WAIT_SECONDS = 30
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "sts": "S: "}
 NORMALIZED = (Pooling(modes=("mean",)), Normalize())

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_SECONDS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "embedlib"
 
@@ -293,6 +295,10 @@ def loaded_by(code: str) -> frozenset[str]:
     """Run code in a process of its own and return the modules that it has imported."""
     script = f"{code}\nimport sys\nprint('loaded:', *sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
     )
     return frozenset(done.stdout.splitlines()[-1].removeprefix("loaded: ").split())

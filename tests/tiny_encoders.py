@@ -14,8 +14,8 @@ from embedlib.models.compiled.int8 import INT8_GROUPS, dequantize, quantize_grou
 from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 SKIPPED = 7
 MAX_TOKENS = 24
 HIDDEN = 32

@@ -20,9 +20,9 @@ from embedlib.engines.base import Batch, EngineLimits, Lane, Pending
 from embedlib.errors import EngineRunError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import byte_tokenizer
+from tests.waiting import WAIT_SECONDS
 
 BUDGET = 100
-WAIT_SECONDS = 30
 
 
 class InstantEngine:

@@ -20,8 +20,7 @@ from embedlib.engines.base import Batch, CallerEngine, Lane
 from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError, InputError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS
 
 
 class CallerFake(FakeEngine):

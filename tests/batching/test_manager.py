@@ -25,10 +25,10 @@ from embedlib.errors import (
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
 from embedlib.vectors.arrays import Vectors
 from tests.ending import end
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
-WAIT_SECONDS = 30
 BUDGET = 64
 """Tokens of a FakeEngine's batch."""
 

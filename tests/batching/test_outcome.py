@@ -14,6 +14,7 @@ from contextlib import suppress
 import pytest
 
 from embedlib.batching.outcome import Outcome
+from tests.waiting import WAIT_SECONDS
 
 SETTLE: dict[str, Callable[[Outcome[int]], object]] = {
     "result": lambda outcome: outcome.set_result(1),
@@ -93,7 +94,10 @@ def test_a_thread_waits_for_it() -> None:
     with pytest.raises(NotInTimeError):
         outcome.result(0)
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(outcome.result(30))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(outcome.result(WAIT_SECONDS)))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     outcome.set_result(7)

@@ -23,10 +23,10 @@ from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, EngineBuildError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
-WAIT_SECONDS = 30
 MICRO_BATCH_TEXTS = DEFAULT_POLICY.micro_batch_texts
 
 
@@ -225,7 +225,7 @@ def test_a_cancelled_job_releases_its_blocked_producer() -> None:
 
     def tokenize(job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
         begun.set()
-        assert may_tokenize.wait(2 * WAIT_SECONDS)
+        assert may_tokenize.wait(WAIT_SECONDS)
         return by_bytes()(job, first_row, texts)
 
     job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)

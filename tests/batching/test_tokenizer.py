@@ -37,8 +37,8 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
 from tests.ending import end
 from tests.panics import PanicException, PanickingTokenizer
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 BARE = Prompt()
 
 

@@ -18,8 +18,7 @@ from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
 from tests.ending import end
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS
 
 
 def start(engine: FakeEngine) -> BatchManager:

@@ -25,6 +25,7 @@ from embedlib.session.preparing import Task
 from embedlib.testing.models.write import write_tiny_model
 from tests.fidelity_reports import make_report
 from tests.tiny_models.static import write_static_model
+from tests.waiting import WAIT_SECONDS
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -220,7 +221,7 @@ class Meeting:
     def encode(self, texts: list[str], batch_size: int | None) -> Any:
         self.num_passes += 1
         if self.num_passes == 2:
-            assert self.answered.wait(timeout=30)
+            assert self.answered.wait(timeout=WAIT_SECONDS)
         return np.zeros((len(texts), 2), np.float32)
 
     def query(self, text: str) -> None:

@@ -18,6 +18,7 @@ from embedlib.cli import main
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, PAIR_OPTIONS, TEXT_OPTIONS
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
+from tests.waiting import WAIT_SECONDS
 
 Run = Callable[..., Result]
 CONTEXT = click.Context(main, **main.context_settings)
@@ -211,7 +212,10 @@ def test_an_unknown_command(run: Run) -> None:
 
 def test_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "embedlib", "--version"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "embedlib", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, f"embedlib, version {embedlib.__version__}\n")
 
@@ -222,7 +226,9 @@ def test_a_closed_pipe_is_silent() -> None:
         "import os, sys; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1);"
         "from embedlib.cli import main; main(['doctor', '--help'])"
     )
-    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, timeout=WAIT_SECONDS
+    )
     assert done.stderr == b""
 
 
@@ -234,7 +240,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(command: str) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=WAIT_SECONDS,
         )
     message = "Error: cannot write standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, message)
@@ -264,7 +270,7 @@ def test_a_closed_stream_is_one_line(
         ["sh", "-c", f"exec {sys.executable} -m embedlib {command} {closed}"],
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: {message}")
@@ -280,7 +286,7 @@ def test_what_writes_no_result_there_needs_no_standard_output(
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m embedlib {command} >&-"],
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert (done.returncode, done.stderr, out.exists()) == (0, b"", True)
 
@@ -300,7 +306,7 @@ def test_an_output_without_some_letters_gets_escapes(
             [*command, *options],
             capture_output=True,
             env={**os.environ, "PYTHONIOENCODING": encoding},
-            timeout=60,
+            timeout=WAIT_SECONDS,
         )
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout
@@ -331,7 +337,11 @@ embedlib.embedder.Embedder = Embedder
 main(["encode", "m"])
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
     )
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 

@@ -20,6 +20,7 @@ from embedlib.config import Config
 from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
 from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.write import write_tiny_model
+from tests.waiting import WAIT_SECONDS
 
 Run = Callable[..., Result]
 
@@ -103,7 +104,7 @@ def test_a_bar_on_a_terminal(folder: Path, tmp_path: Path) -> None:
         [*command, "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE,
         stderr=theirs,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     os.close(theirs)
     shown = b""

@@ -28,6 +28,7 @@ from embedlib.errors import EngineRunError, SinkError, SourceError
 from embedlib.indexing.sources.overwriting import check_not_input
 from embedlib.vectors.files import open_writer
 from tests.tiny_models.sparse import write_sparse_model
+from tests.waiting import WAIT_SECONDS
 
 Run = Callable[..., Result]
 Folder = Callable[[str], Path]
@@ -721,7 +722,7 @@ def test_the_real_model_in_a_process_of_its_own(tmp_path: Path) -> None:
         input="\n".join(texts),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     vectors = np.load(out)

@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from embedlib import Reranker
+from tests.waiting import WAIT_SECONDS
 
 Run = Callable[..., Result]
 QUERY = "the city"
@@ -99,7 +100,7 @@ def test_a_warning_is_one_line_without_our_code(folder: Path) -> None:
         input="the city " * 60,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert done.stderr.startswith("Warning: 1 text is too long (row 0: ")
     assert done.stderr.count("\n") == 1
@@ -168,7 +169,7 @@ def test_candidates_that_are_typed(options: list[str], folder: Path) -> None:
             stdin=terminal,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_SECONDS,
         )
     finally:
         os.close(keyboard)

@@ -36,8 +36,8 @@ from embedlib.testing import (
     fake_vector,
     make_batch,
 )
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 TEXTS = [f"text {number}" for number in range(40)]
 
 

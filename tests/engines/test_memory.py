@@ -41,6 +41,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.session.loading import load_model
 from embedlib.testing import check_engine
 from tests.machines import fake_machine
+from tests.waiting import WAIT_SECONDS
 
 MEMINFO = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}  # 4 GiB
 V2 = "/sys/fs/cgroup"
@@ -496,7 +497,10 @@ def test_a_load_under_a_limit_of_memory_ends_in_vectors_or_in_one_line(
 ) -> None:
     arguments = [str(tiny_folder("bert")), str(int(gib * GIB)), str(tmp_path), limit]
     done = subprocess.run(
-        [sys.executable, "-c", LOADS, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", LOADS, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(expected)

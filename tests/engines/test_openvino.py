@@ -46,8 +46,7 @@ from embedlib.vectors.similarity import normalize
 from tests.comparing import relative_errors
 from tests.tiny_encoders import computed as run
 from tests.tiny_models.groups import ALIKE
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +248,7 @@ def test_a_process_that_may_write_no_machine_code(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", HARDENED, str(tiny_folder("bert")), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     if done.returncode == 3:
         pytest.skip("this kernel does not refuse to run what was written")
     assert (done.returncode, done.stderr) == (0, "")
@@ -334,7 +333,7 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
 
     def infer_when_cancelled(request: ov.InferRequest, **options: Any) -> Any:
         begun.set()
-        assert is_cancelled.wait(30)
+        assert is_cancelled.wait(WAIT_SECONDS)
         raise RuntimeError("Infer Request was canceled")
 
     def cancel_and_tell(request: ov.InferRequest) -> None:
@@ -350,7 +349,7 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
     done: list[int] = []
     computing = engine.submit(batch, lambda: done.append(1))
     waiting = engine.submit(batch, lambda: done.append(2))
-    assert begun.wait(30)
+    assert begun.wait(WAIT_SECONDS)
     waiting.cancel()
     assert not is_cancelled.is_set()  # the batch being computed is another one
     computing.cancel()
@@ -464,7 +463,7 @@ def test_32_threads_get_their_own_rows(tiny_folder: Callable[[str], Path]) -> No
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(2 * WAIT_SECONDS)
+            thread.join(WAIT_SECONDS)
             assert not thread.is_alive()
     assert wrong == []
 
@@ -578,5 +577,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_after_another_thread_closed_the_model(tiny_folder: Callable[[str], Path]) -> None:
     """OpenVINO frees a signal stack there: that of the thread that loaded its plugin."""
     program = [sys.executable, "-W", "error", "-c", CLOSED_ELSEWHERE, str(tiny_folder("bert"))]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        program, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 maps were written to\n", "")

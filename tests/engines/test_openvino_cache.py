@@ -36,8 +36,7 @@ from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import fake_spec, make_batch
 from embedlib.testing.models.write import write_tiny_model
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
 from tests.comparing import relative_errors
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 HIDDEN_SIZE = 32
 IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
 

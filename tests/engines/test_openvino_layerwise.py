@@ -24,8 +24,8 @@ from embedlib.testing import check_engine, make_batch
 from embedlib.testing.models.table import VARIANTS as TINY_VARIANTS
 from tests.comparing import relative_errors
 from tests.tiny_models.groups import ALIKE
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 60
 IDS = [[5, 6, 7, 8, 9], [8], [9, 10], [5, 6, 7]]
 
 

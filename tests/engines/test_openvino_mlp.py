@@ -60,17 +60,17 @@ def whole(name: str) -> tuple[ModelSpec, dict[str, Any], Batch, NDArray[np.float
     return spec, weights, batch, computed(OpenVINOEngine(spec, weights, Layout(threads=1)), batch)
 
 
-@pytest.mark.parametrize("is_in_stages", [False, True], ids=["a model a lane", "in stages"])
-@pytest.mark.parametrize("num_parts", [2, 3])
+@pytest.mark.parametrize(
+    ("num_parts", "max_stages"), [(2, 1), (3, 8)], ids=["a model a lane", "in stages"]
+)
 @pytest.mark.parametrize("name", FLOATS)
 def test_parts_add_up(
-    name: str, num_parts: int, is_in_stages: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, num_parts: int, max_stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, weights, batch, right = whole(name)
-    max_stages = 8 if is_in_stages else 1
     monkeypatch.setattr(mlp_sizes, "COLUMNS_STEP", 8)
     use(monkeypatch, mlp_parts=num_parts, max_stages=max_stages)
-    layout = Layout(threads=1, shares_lanes=is_in_stages)
+    layout = Layout(threads=1, shares_lanes=max_stages > 1)
     found = computed(OpenVINOEngine(spec, weights, layout), batch)
     assert relative_errors(found, right).max() <= 2e-5
 

@@ -23,6 +23,7 @@ from embedlib.engines.registry import available_engines, engine_names
 from embedlib.engines.select import choose_engine
 from embedlib.errors import ConfigError, EngineUnavailableError
 from tests.machines import fake_machine
+from tests.waiting import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RECIPE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
@@ -63,7 +64,7 @@ def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
     )
 
 

@@ -12,6 +12,7 @@ from embedlib import Document, Embedder, aindex
 from embedlib.errors import SinkError
 from embedlib.indexing.sinks.protocol import Target, Tell
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ class WaitingSink(FakeSink):
         self.may_begin = threading.Event()
 
     def begin(self, target: Target, tell: Tell) -> None:
-        assert self.may_begin.wait(60), "the event loop was blocked"
+        assert self.may_begin.wait(WAIT_SECONDS), "the event loop was blocked"
         super().begin(target, tell)
 
 

@@ -41,6 +41,7 @@ from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture
@@ -1196,7 +1197,7 @@ def test_long_documents_do_not_wait_for_many_others(monkeypatch: pytest.MonkeyPa
 
     with closing(Seen()) as seen:
         reader = Reader(long(), cut, "model", seen, BadRows(None, print, stops=False))
-        assert is_ahead.wait(60)
+        assert is_ahead.wait(WAIT_SECONDS)
         groups = list(reader.groups(while_waiting=lambda: False))
         reader.close()
     assert sum(group.num_documents for group in groups) == sum(sizes) == 50

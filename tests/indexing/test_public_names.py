@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import embedlib.indexing
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.mark.parametrize("name", embedlib.indexing.__all__)
@@ -26,7 +27,11 @@ def test_importing_the_package_loads_none_of_its_modules() -> None:
         "print(*(m for m in sys.modules if m.startswith('embedlib.indexing.') or m == 'numpy'))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
     )
     assert done.stdout.split() == []
 
@@ -38,6 +43,10 @@ def test_a_sink_author_loads_no_engine_and_no_tokenizer() -> None:
         "import sys\nprint(*(m.partition('.')[0] for m in sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
     )
     assert not {"tokenizers", "openvino", "torch", "tqdm"} & set(done.stdout.split())

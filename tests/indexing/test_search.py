@@ -33,6 +33,7 @@ from embedlib.testing import (
     fake_spec,
 )
 from tests.serve.conftest import fake_reranker
+from tests.waiting import WAIT_SECONDS
 
 TEXTS = [f"{n} {'word' * (n % 4)}" for n in range(60)]
 
@@ -264,7 +265,7 @@ def test_a_search_that_is_closed_meanwhile_ends(store: FakeStore, is_async: bool
         search.close()
         engine.release()
         with pytest.raises(ClosedError, match="this destination is closed; open it again"):
-            answer.result(5)
+            answer.result(WAIT_SECONDS)
 
 
 def test_all_is_closed_though_a_model_fails_to(store: FakeStore, embedder: Embedder) -> None:
@@ -306,7 +307,7 @@ def test_a_search_that_is_dropped_is_freed(
     thread = search._thread._thread
     del search
     gc.collect()
-    thread.join(5)
+    thread.join(WAIT_SECONDS)
     assert not thread.is_alive()
     assert sink.is_closed
 

@@ -31,6 +31,7 @@ from embedlib.indexing.rows import Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Target
 from embedlib_pgvector.destination import DEFAULT_TABLE, Destination, HnswOptions
 from embedlib_pgvector.sink import PgvectorSink
+from tests.waiting import WAIT_SECONDS
 
 DIM = 6
 FINGERPRINT = "f1"
@@ -100,7 +101,7 @@ def stop_server(folder: Path) -> None:
     if process is None:
         return
     process.send_signal(signal.SIGINT)
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + WAIT_SECONDS
     with suppress(psutil.NoSuchProcess):
         # `process.wait` would also wait for init to take the zombie away, here and there a second.
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:

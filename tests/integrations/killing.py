@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.waiting import WAIT_SECONDS
+
 CHILD = Path(__file__).with_name("kill_child.py")
 NUM_DOCUMENTS = 6000
 BATCH_ROWS = 200
@@ -53,7 +55,7 @@ def start(url: str, log: Path, **job: Any) -> multiprocessing.process.BaseProces
 def run(url: str, log: Path, **job: Any) -> None:
     """Run a load to its end."""
     process = start(url, log, **job)
-    process.join(120)
+    process.join(WAIT_SECONDS)
     assert process.exitcode == 0
 
 
@@ -63,7 +65,7 @@ def run_until_killed(url: str, log: Path, *, last_text: int, **job: Any) -> None
     On a busy machine this process would notice a small load only when it is over.
     """
     process = start(url, log, last_text=last_text, **job)
-    process.join(120)
+    process.join(WAIT_SECONDS)
     assert process.exitcode == -signal.SIGKILL
 
 
@@ -96,7 +98,7 @@ def kill(
         if num_texts is not None and log.stat().st_size >= size + num_texts:
             break
     process.kill()
-    process.join(60)
+    process.join(WAIT_SECONDS)
     return True
 
 

@@ -52,7 +52,7 @@ def test_a_process_that_dies_in_its_answer_is_told() -> None:
 
 def test_what_a_dead_process_has_started_is_ended() -> None:
     read, write = os.pipe()
-    late = "import time; time.sleep(20); print('it lived on')"
+    late = "import time; time.sleep(300); print('it lived on')"
     program = (
         f"subprocess.Popen([sys.executable, '-c', {late!r}], stdout={write}); "
         "os.kill(os.getpid(), 9)"
@@ -74,7 +74,7 @@ from embedlib.measuring import child
 class Calls:
     def hang(self):
         print("at work", flush=True)
-        threading.Event().wait(20)
+        threading.Event().wait(300)
 
 child.end_with_input.__defaults__ = (0,)
 child.serve_standard_streams(Calls())

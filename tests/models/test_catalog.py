@@ -13,6 +13,7 @@ from embedlib.models.catalog import catalog
 from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import read_entries
 from embedlib.models.known_rerankers import known_reranker, template_names
+from tests.waiting import WAIT_SECONDS
 
 ENTRIES = list(catalog())
 
@@ -70,7 +71,7 @@ def test_the_tables_are_read_from_a_zip_file_too(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env=environment,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     counts = [len([*table]) for table in (catalog(), read_entries(), template_names())]
     assert (done.stderr, done.stdout) == ("", f"{counts}\n")

@@ -26,6 +26,7 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
 from tests.models.fake_hub import FakeHub, serve_hub, use_hub
+from tests.waiting import WAIT_SECONDS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECRET = "hf_verysecret"
@@ -591,7 +592,7 @@ def test_offline_opens_no_connection(how: str, tmp_path: Path) -> None:
         env={**os.environ, "HF_HUB_OFFLINE": "1" if how == "variable" else "0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     *commits, message = done.stdout.splitlines()

@@ -18,6 +18,7 @@ from embedlib.models.spec import Head
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.app import Application
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
+from tests.waiting import WAIT_SECONDS
 
 T = TypeVar("T")
 LABELS = ("joy", "anger", "fear")
@@ -69,7 +70,7 @@ class Client:
 
     def run(self, work: Awaitable[T]) -> T:
         async def limited() -> T:
-            return await asyncio.wait_for(work, 30)
+            return await asyncio.wait_for(work, WAIT_SECONDS)
 
         return self._runner.run_until_complete(limited())
 

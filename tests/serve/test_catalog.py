@@ -18,6 +18,7 @@ from embedlib.testing import write_tiny_model
 from tests.serve.conftest import Client, MakeClient, fake_classifier, fake_reranker
 from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
 from tests.tiny_models.static import write_static_model
+from tests.waiting import WAIT_SECONDS
 
 DUMMY = "text-embedding-3-small"
 
@@ -141,7 +142,7 @@ def test_no_thread_of_a_load_is_left_when_it_is_over(monkeypatch: pytest.MonkeyP
     class Slow(WorkerThread):
         def run(self) -> None:
             super().run()
-            assert is_waited_for.wait(60)
+            assert is_waited_for.wait(WAIT_SECONDS)
 
         def join(self, timeout: float | None = None) -> None:
             is_waited_for.set()

@@ -15,6 +15,7 @@ from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.connection import MAX_HEAD_BYTES
 from embedlib.serve.server import _protocol
 from embedlib.testing import FakeEngine, fake_embedder
+from tests.waiting import WAIT_SECONDS
 
 HEAD = b"Host: x\r\nX-Api-Key: right\r\n"
 REQUEST = b"GET /v1/models HTTP/1.1\r\n" + HEAD + b"\r\n"
@@ -67,7 +68,7 @@ def converse() -> Converse:
             await application.loaded()
             config = uvicorn.Config(application, ws="none", log_config=None)
             connection = Connection(_protocol(application), config, engine)
-            await asyncio.wait_for(conversation(connection), 30)
+            await asyncio.wait_for(conversation(connection), WAIT_SECONDS)
             connection.protocol.connection_lost(None)
             while tasks := connection.protocol.tasks:
                 await asyncio.wait(tasks)

@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import logging
+import math
 import re
 import shutil
 import socket
@@ -51,6 +52,7 @@ from embedlib.serve.server import _own_socket
 from embedlib.serve.sessions import pipeline_of
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
+from tests.waiting import WAIT_SECONDS
 
 
 async def until(condition: Any) -> None:
@@ -908,7 +910,7 @@ def test_a_stream_of_few_letters_gets_every_line() -> None:
     stream = io.TextIOWrapper(content, "ascii")
     log = AccessLog(stream)
     log.write({"route": "/\xe9\u20ac\n"})
-    log.close(30)
+    log.close(WAIT_SECONDS)
     assert content.getvalue() == b'{"route": "/\\u00e9\\u20ac\\n"}\n'
 
 
@@ -921,17 +923,17 @@ def test_lines_are_dropped_and_counted_while_their_reader_stalls(
     class Stalled(io.StringIO):
         def write(self, text: str) -> int:
             has_begun.set()
-            assert may_go_on.wait(30)
+            assert may_go_on.wait(WAIT_SECONDS)
             return super().write(text)
 
     stream = Stalled()
     log = AccessLog(stream)
     log.write({"n": 0})
-    assert has_begun.wait(30)
+    assert has_begun.wait(WAIT_SECONDS)
     for number in range(1, 6):
         log.write({"n": number})
     may_go_on.set()
-    log.close(30)
+    log.close(WAIT_SECONDS)
     lines = stream.getvalue().splitlines()
     assert lines == ['{"n":0}', '{"n":1}', '{"n":2}', '{"dropped_lines":3}']
 
@@ -949,7 +951,7 @@ def test_a_line_whose_thread_cannot_be_started_is_written_with_the_next(
         with pytest.raises(EngineBuildError, match="no more threads can be started"):
             log.write({"n": 0})
     log.write({"n": 1})
-    log.close(30)
+    log.close(WAIT_SECONDS)
     assert stream.getvalue().splitlines() == ['{"n":0}', '{"n":1}']
 
 
@@ -959,7 +961,7 @@ def test_the_access_log_of_a_process_without_a_standard_output(
     monkeypatch.setattr("sys.stdout", None)
     log = AccessLog()
     log.write({"n": 0})
-    log.close(30)
+    log.close(WAIT_SECONDS)
 
 
 def test_faults_are_written_with_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1016,6 +1018,7 @@ def test_a_model_that_does_not_answer_is_not_ready(
 def test_a_model_that_answered_lately_is_asked_nothing(
     client: Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("embedlib.serve.operations.CANARY_SECONDS", math.inf)
     client.post("/v1/embeddings", {"input": "a"})
     for _ in range(2):
         assert client.send("GET", "/ready").status_code == 200

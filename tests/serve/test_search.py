@@ -32,6 +32,7 @@ from embedlib.testing import (
 from embedlib.testing.models.tokenizers import WORDS
 from tests.serve.conftest import Client, fake_reranker
 from tests.tiny_models.sparse import write_router
+from tests.waiting import WAIT_SECONDS
 
 MakeSearch = Callable[..., Client]
 
@@ -305,7 +306,7 @@ def test_a_database_that_does_not_answer_is_503(
         def search(self, vector: Any, k: int) -> Any:
             if goes_on.is_set():
                 raise UnreachableSinkError("fake: connection refused; gave up after 4 s")
-            assert goes_on.wait(20)
+            assert goes_on.wait(WAIT_SECONDS)
 
     monkeypatch.setattr(destinations, "ANSWER_SECONDS", 0.01)
     client = make(Away(store))
@@ -315,7 +316,7 @@ def test_a_database_that_does_not_answer_is_503(
         assert answer.headers["retry-after"] == "5"
         assert answer.json()["error"]["message"].startswith(words)
         goes_on.set()
-        monkeypatch.setattr(destinations, "ANSWER_SECONDS", 20.0)
+        monkeypatch.setattr(destinations, "ANSWER_SECONDS", WAIT_SECONDS)
 
 
 def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: FakeStore) -> None:
@@ -323,7 +324,7 @@ def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: Fake
 
     class Slow(FakeSink):
         def search(self, vector: Any, k: int) -> Any:
-            assert goes_on.wait(20)
+            assert goes_on.wait(WAIT_SECONDS)
             return super().search(vector, k)
 
     client = make(Slow(store))
@@ -346,7 +347,8 @@ def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: Fake
 
 def test_a_destination_that_does_not_fit_ends_the_server(store: FakeStore) -> None:
     app = create_app({"other": other_embedder()}, search={"docs": FakeSink(store)})
-    give_up = threading.Timer(20, lambda: app.end_server and app.end_server())  # it would serve on
+    # It would serve on.
+    give_up = threading.Timer(WAIT_SECONDS, lambda: app.end_server and app.end_server())
     give_up.start()
     try:
         with pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other"):
@@ -363,7 +365,7 @@ def test_the_end_waits_for_no_search_of_a_model(
 
     def find_model(*_: Any) -> None:
         begun.set()
-        goes_on.wait(5)
+        goes_on.wait(WAIT_SECONDS)
         over.set()
 
     monkeypatch.setattr(destinations.Destination, "find_model", find_model)
@@ -382,7 +384,7 @@ def test_the_end_waits_for_no_search_of_a_model(
     assert app.is_loading
     assert not over.is_set()
     goes_on.set()
-    assert over.wait(30)
+    assert over.wait(WAIT_SECONDS)
     client.close()
 
 

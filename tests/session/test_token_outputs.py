@@ -51,9 +51,9 @@ from embedlib.testing import (
 from embedlib.vectors.modules import ACTIVATIONS, apply_modules
 from embedlib.vectors.quantization import quantize
 from tests.two_engines import token_vectors, two_engines
+from tests.waiting import WAIT_SECONDS
 
 Folder = Callable[[str], Path]
-WAIT_SECONDS = 30
 GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES = json.loads((GOLDENS / "outputs" / "cases.json").read_text(encoding="utf-8"))
 TEXTS = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))

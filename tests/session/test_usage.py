@@ -15,8 +15,8 @@ from embedlib import Classifier, Embedder, Reranker, Usage
 from embedlib.errors import EngineRunError, InputError
 from embedlib.session.streaming import STREAM_JOB_TEXTS
 from embedlib.testing import FakeEngine, fake_embedder, fake_vector
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 LENGTH_LIMIT = 32
 """Tokens of a text in the fake tokenizer, which has a token for each byte."""
 TEXTS = ["hello", "a", "€ä"]

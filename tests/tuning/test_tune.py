@@ -27,6 +27,7 @@ from embedlib.tuning import Tuned, TuneOptions, tune
 from embedlib.tuning.runners import EmbeddingRunner
 from embedlib.tuning.search import Row
 from tests.fidelity_reports import make_report
+from tests.waiting import WAIT_SECONDS
 
 
 def many(number: int) -> str:
@@ -142,7 +143,7 @@ def test_a_query_that_fails_beside_bulk_is_not_taken_for_a_quick_one() -> None:
 
         def encode(self, texts: object, **_: object) -> None:
             if isinstance(texts, list):
-                assert self.is_asked.wait(60)
+                assert self.is_asked.wait(WAIT_SECONDS)
                 return
             self.num_asked += 1
             if self.num_asked == 2:

@@ -17,6 +17,7 @@ from embedlib.bench.options import ServeBenchOptions
 from embedlib.bench.serve_table import render_serve
 from embedlib.bench.serving import run_serve
 from embedlib.config import Config
+from tests.waiting import WAIT_SECONDS
 
 URL = "http://127.0.0.1:1/v1/embeddings"
 
@@ -32,7 +33,7 @@ def test_the_command_with_a_tiny_model(tiny_folder: Callable[[str], Path], tmp_p
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=WAIT_SECONDS,
         check=True,
     )
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -76,6 +77,8 @@ def test_a_server_with_a_tiny_model(
 
 def test_the_soak_of_a_server_whose_engine_answers_at_once() -> None:
     command = [sys.executable, "-m", "tests.acceptance.serve_soak", "many", "--requests", "200"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "kept: every answer had its status" in done.stdout

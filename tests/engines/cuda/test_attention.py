@@ -38,6 +38,7 @@ from embedlib.models.encoder_parts import PositionBias, RelativePositions, Rope
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec, make_batch
+from tests.waiting import WAIT_SECONDS
 
 LENGTHS = (90, 1, 7, 130, 40, 60, 200)
 """More tokens than the largest recording."""
@@ -188,7 +189,7 @@ def run(spec: ModelSpec, **options: Any) -> NDArray[np.float32]:
     engine = CudaEngine(spec, weights_of(spec.encoder), **given)
     done = threading.Event()
     pending = engine.submit(batch_of(LENGTHS), done.set)
-    assert done.wait(60)
+    assert done.wait(WAIT_SECONDS)
     engine.close()
     return pending.result()
 

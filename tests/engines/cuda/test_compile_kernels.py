@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embedlib.engines.cuda.kernels.attention_sizes import MAX_SHARED_BYTES, attention_blocks
+from tests.waiting import WAIT_SECONDS
 
 SCRIPT = Path(__file__).parent / "compile_kernels.py"
 LAUNCHES = Path(__file__).parent / "compile_launches.py"
@@ -21,7 +22,7 @@ def printed(script: Path, folder: Path, *arguments: str) -> dict[str, Any]:
         [sys.executable, str(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=WAIT_SECONDS,
         env=env,
     )
     assert done.returncode == 0, done.stderr[-2000:]

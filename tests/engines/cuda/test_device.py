@@ -18,6 +18,7 @@ from embedlib.engines.cuda.device import CpuDevice, CudaDevice, open_device
 from embedlib.engines.cuda.kind import check_devices
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from tests.machines import H200
+from tests.waiting import WAIT_SECONDS
 
 NEW = (2, 13)
 
@@ -376,7 +377,7 @@ def test_nobody_waits_for_a_gpu_while_another_engine_records(what: str, gpu: Gpu
     def launch() -> torch.Tensor:
         if next(launches):  # the second one is recorded
             has_begun.set()
-            assert may_end.wait(30)
+            assert may_end.wait(WAIT_SECONDS)
             gpu.log.append("recorded")
         return result
 
@@ -387,14 +388,14 @@ def test_nobody_waits_for_a_gpu_while_another_engine_records(what: str, gpu: Gpu
     }
     recording = threading.Thread(target=gpu.device.record, args=(launch,))
     recording.start()
-    assert has_begun.wait(30)
+    assert has_begun.wait(WAIT_SECONDS)
     gpu.log.clear()
     disturbing = threading.Thread(target=other[what])
     disturbing.start()
     disturbing.join(0.05)
     may_end.set()
     for thread in (recording, disturbing):
-        thread.join(30)
+        thread.join(WAIT_SECONDS)
     assert gpu.log[:2] == ["recorded", "waited for cuda:1"]
 
 

@@ -42,9 +42,9 @@ from tests.acceptance.gpu.models import shape_of
 from tests.comparing import relative_errors
 from tests.tiny_encoders import computed as run
 from tests.tiny_models.groups import OPENVINO_ALONE
+from tests.waiting import WAIT_SECONDS
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
-WAIT_SECONDS = 30
 POOLED = ("pooled_rows",)
 
 

@@ -24,6 +24,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def vectors(engine: CudaEngine) -> NDArray[np.float32]:
     batch = make_batch([[5, 6, 7, 8], [9, 4]])
     done = threading.Event()
     pending = engine.submit(batch, done.set)
-    assert done.wait(30)
+    assert done.wait(WAIT_SECONDS)
     result = pending.result()
     engine.close()
     return result

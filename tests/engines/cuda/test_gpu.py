@@ -25,6 +25,7 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from tests.tiny_models.groups import OPENVINO_ALONE
+from tests.waiting import WAIT_SECONDS
 
 TOLERANCES: dict[CudaPrecision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}
 """Maximum difference of an element. Elements are around 1 in size: not all tiny models normalize.
@@ -142,7 +143,7 @@ def test_a_kept_prefix_changes_no_vector(
 
         monkeypatch.setattr(engine._prefixes, "keep", tell)
         engine.submit(batch, lambda: None)
-        assert not keeps or has_kept.wait(30)
+        assert not keeps or has_kept.wait(WAIT_SECONDS)
         pending = engine.submit(batch, lambda: None)
         engine.close()
         results.append(pending.result())
@@ -179,7 +180,7 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
         batch = make_batch([random.integers(5, 50, length) for length in lengths])
         done = threading.Event()
         pending = engine.submit(batch, done.set)
-        assert done.wait(30)
+        assert done.wait(WAIT_SECONDS)
         pending.result()
         reserved.append(torch.cuda.memory_reserved())
     engine.close()
@@ -211,7 +212,7 @@ def test_engines_are_made_and_closed_beside_one_that_computes(
         batch = make_batch([[7] * 8] * num_seqs)
         done = threading.Event()
         pending = engine.submit(batch, done.set)
-        assert done.wait(30)
+        assert done.wait(WAIT_SECONDS)
         return pending.result()
 
     expected = {num_seqs: run(num_seqs) for num_seqs in (1, 100)}  # recorded, and launched

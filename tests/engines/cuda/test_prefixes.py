@@ -27,8 +27,8 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, fake_spec, make_batch
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30
 PREFIX = list(range(5, 25))
 
 

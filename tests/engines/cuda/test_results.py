@@ -18,8 +18,7 @@ from embedlib.engines.cuda.results import MIN_BUFFER_NUMBERS, Results
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS
 
 
 class LateCopy:

@@ -27,6 +27,7 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import ModelSpec, Pooling, PoolingMode
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.testing import make_batch
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
@@ -73,7 +74,7 @@ def run(
     engine = CudaEngine(spec, weights, max_batch_tokens=256, **options)
     done = threading.Event()
     pending = engine.submit(batch_of(spec, lengths), done.set)
-    assert done.wait(60)
+    assert done.wait(WAIT_SECONDS)
     vectors = pending.result()
     engine.close()
     return vectors

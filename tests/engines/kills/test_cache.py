@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.waiting import WAIT_SECONDS
+
 DIES = """
 import os, signal, sys
 from embedlib.engines.openvino import compiling, model_cache
@@ -35,14 +37,14 @@ def start(folder: Path, cache: Path, dies_in: str = "", **env: str) -> subproces
 
 
 def result(child: subprocess.Popen[str]) -> tuple[list[float], str]:
-    out, err = child.communicate(timeout=120)
+    out, err = child.communicate(timeout=WAIT_SECONDS)
     assert child.returncode == 0, err
     return json.loads(out), err
 
 
 def kill_in(what: str, folder: Path, cache: Path) -> None:
     child = start(folder, cache, what)
-    child.communicate(timeout=120)
+    child.communicate(timeout=WAIT_SECONDS)
     assert child.returncode == -9
 
 

@@ -43,6 +43,7 @@ from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.testing import check_engine, make_batch
 from embedlib.vectors.similarity import normalize
+from tests.waiting import WAIT_SECONDS
 
 TEXTS = [
     "a short text",
@@ -192,7 +193,7 @@ def test_a_graph_is_not_given_the_next_query_before_it_has_read_its_own(
     monkeypatch.setattr(engine, "_launched", launched)  # so that no other thread waits for the GPU
     lengths = (5, 3, 60, 60, 4)
     sent = [engine.submit(packed([length]), lambda: None) for length in lengths]
-    assert [launched.get(timeout=30) for _ in sent] == sent
+    assert [launched.get(timeout=WAIT_SECONDS) for _ in sent] == sent
     assert [pending.error for pending in sent] == [None] * len(sent)
     assert len(engine._llm._encoder_executor.model_engine.replayed) == len(lengths)
     monkeypatch.setattr(engine, "_launched", copied)
@@ -208,10 +209,10 @@ def test_close_waits_for_a_limited_time(compiled: Callable[..., Any]) -> None:
 
     def on_done() -> None:
         begun.set()
-        assert may_end.wait(30)
+        assert may_end.wait(WAIT_SECONDS)
 
     engine.submit(packed([5]), on_done)
-    assert begun.wait(30)
+    assert begun.wait(WAIT_SECONDS)
     for _ in range(2):
         with pytest.raises(CloseTimeoutError, match="'embedlib-tensorrt-llm-copies' still runs"):
             engine.close(timeout=0.1)

@@ -9,11 +9,12 @@ import pytest
 
 from embedlib.errors import ClosedError, PassingBuildError
 from embedlib.indexing.sinks.thread import SinkThread
+from tests.waiting import WAIT_SECONDS
 
 
 def test_an_end_lets_queued_calls_run_and_refuses_further_ones() -> None:
     thread, may_go, order = SinkThread(), threading.Event(), list[str]()
-    first = thread.submit(may_go.wait, 5)
+    first = thread.submit(may_go.wait, WAIT_SECONDS)
     thread.submit(order.append, "queued")
     last = thread.end(lambda: order.append("last"))
     assert thread.end(lambda: order.append("twice")) is None
@@ -21,7 +22,7 @@ def test_an_end_lets_queued_calls_run_and_refuses_further_ones() -> None:
         thread.submit(order.append, "too late")
     assert not thread.close(0)
     may_go.set()
-    assert thread.close(5)
+    assert thread.close(WAIT_SECONDS)
     assert first.result(0)
     assert last is not None
     assert last.done()
@@ -30,14 +31,14 @@ def test_an_end_lets_queued_calls_run_and_refuses_further_ones() -> None:
 
 def test_a_call_that_comes_behind_the_end_fails() -> None:
     thread, may_go = SinkThread(), threading.Event()
-    thread.submit(may_go.wait, 5)
+    thread.submit(may_go.wait, WAIT_SECONDS)
     thread.end()
     thread._is_ending = False  # as the caller saw it just before
     waiting = thread.submit(print)
     may_go.set()
     with pytest.raises(ClosedError):
-        waiting.result(5)
-    assert thread.close(5)
+        waiting.result(WAIT_SECONDS)
+    assert thread.close(WAIT_SECONDS)
     thread._is_ending = False
     with pytest.raises(ClosedError):
         thread.submit(print).result(0)
@@ -51,8 +52,8 @@ def test_a_forked_child_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.submit(print)
         assert thread.end(print) is None
         assert thread.close(None)
-    assert thread.submit(lambda: 7).result(5) == 7
-    assert thread.close(5)
+    assert thread.submit(lambda: 7).result(WAIT_SECONDS) == 7
+    assert thread.close(WAIT_SECONDS)
 
 
 def test_where_no_thread_is_left_it_says_so(limit_threads: Callable[[int], list[str]]) -> None:
@@ -62,8 +63,8 @@ def test_where_no_thread_is_left_it_says_so(limit_threads: Callable[[int], list[
         SinkThread()
     started = thread.submit(threading.Thread(target=print).start)  # as a sink may do
     with pytest.raises(PassingBuildError, match="no more threads"):
-        started.result(5)
-    assert thread.close(5)
+        started.result(WAIT_SECONDS)
+    assert thread.close(WAIT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,10 @@ def test_what_else_is_not_available_is_not_told_of_threads(said: str) -> None:
         raise RuntimeError(said)
 
     thread = SinkThread()
-    failed = thread.submit(locked).exception(5)
+    failed = thread.submit(locked).exception(WAIT_SECONDS)
     assert isinstance(failed, RuntimeError)
     assert str(failed) == said
-    assert thread.close(5)
+    assert thread.close(WAIT_SECONDS)
 
 
 def test_an_idle_thread_keeps_nothing_of_its_last_call() -> None:
@@ -94,15 +95,15 @@ def test_an_idle_thread_keeps_nothing_of_its_last_call() -> None:
             raise ValueError(self)
 
     thread = SinkThread()
-    thread.submit((rows := Rows()).get).result(5)
+    thread.submit((rows := Rows()).get).result(WAIT_SECONDS)
     freed = threading.Event()
     weakref.finalize(rows, freed.set)
     del rows
-    assert freed.wait(5)
+    assert freed.wait(WAIT_SECONDS)
     failed = thread.submit((rows := Rows()).fail)
-    assert isinstance(failed.exception(5), ValueError)
+    assert isinstance(failed.exception(WAIT_SECONDS), ValueError)
     freed.clear()
     weakref.finalize(rows, freed.set)
     del rows, failed
-    assert freed.wait(5)
-    thread.close(5)
+    assert freed.wait(WAIT_SECONDS)
+    thread.close(WAIT_SECONDS)

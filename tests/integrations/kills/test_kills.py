@@ -25,6 +25,7 @@ from tests.integrations.killing import (
     read_postgres,
     run,
 )
+from tests.waiting import WAIT_SECONDS
 
 NUM_KILLS = 10
 
@@ -99,11 +100,11 @@ def test_a_load_outlives_its_database(pg: Any, pg_folder: Path) -> None:
             for process in (postmaster, *postmaster.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs([postmaster], timeout=30)
+            psutil.wait_procs([postmaster], timeout=WAIT_SECONDS)
             is_down.set()
 
     def restart() -> None:
-        assert is_down.wait(timeout=30), "the load waits for a server that runs"
+        assert is_down.wait(timeout=WAIT_SECONDS), "the load waits for a server that runs"
         if pg.postmaster(folder) is None:
             pg.start_server(folder)
 

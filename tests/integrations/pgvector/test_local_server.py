@@ -22,6 +22,7 @@ from embedlib_pgvector import local_server
 from embedlib_pgvector.destination import parse_destination
 from embedlib_pgvector.new_database import NewDatabase
 from embedlib_pgvector.sink import PgvectorSink
+from tests.waiting import WAIT_SECONDS
 
 WRITER = """
 import sys
@@ -422,7 +423,10 @@ def test_a_process_that_closes_nothing_stops_the_server_at_its_end(
     made_url: str, pg_folder: Path
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", UNCLOSED, made_url], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", UNCLOSED, made_url],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
     )
     # The forked process has stopped nothing.
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None None\n", "")

@@ -71,7 +71,7 @@ def test_only_a_load_that_builds_a_graph_says_so(make: Callable[..., Any]) -> No
     sink.close()
 
 
-# A load of 4 batches that says what it has done. 2,048 rows of 384 floats are 3 MB, and the engine
+# A load of 4 batches that says what it has done. 512 rows of 1,536 floats are 3 MB, and the engine
 # builds a graph from 10 MB on.
 LOADER = """
 import sys
@@ -86,11 +86,11 @@ def row(number):
                metadata={}, digest=digest)
 
 sink = open_sink(f"edge:{sys.argv[1]}?m=4&ef_construct=8")
-sink.begin(Target(dim=384, similarity="cosine", fingerprint="f", model="m"), lambda line: None)
+sink.begin(Target(dim=1536, similarity="cosine", fingerprint="f", model="m"), lambda line: None)
 random = np.random.default_rng(0)
-for first in range(0, 8192, 2048):
-    rows = [row(number) for number in range(first, first + 2048)]
-    vectors = random.standard_normal((2048, 384), dtype=np.float32)
+for first in range(0, 2048, 512):
+    rows = [row(number) for number in range(first, first + 512)]
+    vectors = random.standard_normal((512, 1536), dtype=np.float32)
     stored = sink.digests([row.id for row in rows])
     missing = [i for i, row in enumerate(rows) if stored.get(row.id) != row.digest]
     if missing:
@@ -99,7 +99,7 @@ for first in range(0, 8192, 2048):
 print("finish", flush=True)
 sink.finish()
 print("finished", flush=True)
-assert len(list(sink.scan())) == len({key.id for key in sink.scan()}) == 8192
+assert len(list(sink.scan())) == len({key.id for key in sink.scan()}) == 2048
 assert len(sink.search(vectors[7], 5)) == 5
 sink.close()
 print(sink.inspect(), flush=True)
@@ -123,17 +123,17 @@ def test_nothing_written_is_lost_when_the_process_is_killed(tmp_path: Path) -> N
         assert kill_after or process.returncode == 0
         return lines
 
-    assert run(kill_after="written", num_lines=2) == ["written 2048"] * 2
+    assert run(kill_after="written", num_lines=2) == ["written 512"] * 2
     # What write returned from is there; the third batch was written in part, or fully, or not.
     assert run(kill_after="written", num_lines=3)[:2] == ["written 0"] * 2
     assert run(kill_after="finish")[:3] == ["written 0"] * 3  # in the index build
     lines = run(kill_after=None)
     assert lines[:6] == [*["written 0"] * 4, "finish", "finished"]
-    assert "index='hnsw, 8192 of 8192 points'" in lines[6]
+    assert "index='hnsw, 2048 of 2048 points'" in lines[6]
     shard = qdrant_edge.EdgeShard.load(str(tmp_path / "db" / "shard"))
-    vectors = np.random.default_rng(0).standard_normal((8192, 384), dtype=np.float32)
+    vectors = np.random.default_rng(0).standard_normal((2048, 1536), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    for record in shard.retrieve([row_id(f"{n}", 0) for n in range(0, 8192, 100)], True, True):
+    for record in shard.retrieve([row_id(f"{n}", 0) for n in range(0, 2048, 100)], True, True):
         number = int(record.payload["_embedlib"].split(" ")[2])
         assert np.allclose(record.vector, vectors[number], atol=1e-6)
     shard.close()

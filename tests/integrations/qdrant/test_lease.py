@@ -17,6 +17,7 @@ from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 from embedlib_qdrant import lease as lease_module
 from embedlib_qdrant.lease import EXPIRES_S, LEASE_KEY, Holder
 from embedlib_qdrant.server import ServerSink
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture
@@ -276,11 +277,11 @@ def test_a_server_that_hangs_does_not_keep_a_load_from_ending(
 
     def hang(_context: Any) -> None:
         hangs.set()
-        answered.append(goes_on.wait(10))
+        answered.append(goes_on.wait(WAIT_SECONDS))
 
     sink = on_machine("a")
     stub.fail("ReadLease", hang)
-    assert hangs.wait(10)
+    assert hangs.wait(WAIT_SECONDS)
     sink.close()
     assert answered == []
     goes_on.set()
@@ -306,7 +307,7 @@ def test_of_two_threads_that_close_a_load_the_first_gives_the_lease_back(
     stub.fail("ReadLease", be_slow)
     threads = [threading.Thread(target=sink.close) for _ in range(2)]
     threads[0].start()
-    assert asked.wait(10)
+    assert asked.wait(WAIT_SECONDS)
     threads[1].start()
     for thread in threads:
         thread.join()
@@ -340,7 +341,7 @@ def test_the_lease_is_kept_by_beats(
     has_beaten = threading.Event()
     original = stub._Upsert
     stub._Upsert = lambda *arguments: (has_beaten.set(), original(*arguments))[1]
-    assert has_beaten.wait(10)
+    assert has_beaten.wait(WAIT_SECONDS)
     sink.close()
     names = [thread.name for thread in threading.enumerate()]
     assert "embedlib-lease" not in names

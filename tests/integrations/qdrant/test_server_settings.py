@@ -25,6 +25,7 @@ from embedlib.indexing import open_sink
 from embedlib.indexing.report import IndexProgress
 from embedlib.testing import FakeEngine, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+from tests.waiting import WAIT_SECONDS
 
 qdrant_client = pytest.importorskip("qdrant_client", reason="needs the extra qdrant")
 
@@ -154,7 +155,7 @@ def test_tls(start_qdrant: Callable[..., Any], sink: Callable[..., Any], tmp_pat
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
     )
     assert ended.returncode == 0, ended.stderr
     assert "| writing 500 x 8, batches of 2,048 |" in ended.stdout

@@ -26,6 +26,7 @@ from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 from embedlib_qdrant.upserts import PointEncoder
+from tests.waiting import WAIT_SECONDS
 
 messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdrant")
 
@@ -613,7 +614,9 @@ def test_a_command_prints_no_log_lines_of_grpc(stub: Any) -> None:
     url = f"qdrant+https://127.0.0.1:{stub.port}/docs"
     command = [sys.executable, "-m", "embedlib", "status", url]
     environment = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=WAIT_SECONDS
+    )
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"Error: {url}: the port does not use TLS")
 

@@ -47,6 +47,8 @@ from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
 from embedlib.testing.models.write import write_tiny_model
+from tests.models.compiled.dying import compile_until
+from tests.waiting import WAIT_SECONDS
 
 NUM_KILLS = 10
 WEIGHTS = "model.safetensors"
@@ -406,7 +408,7 @@ def test_progress(folder: Path, config: Config) -> None:
 def test_two_at_once_make_it_once(
     folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both_here = threading.Barrier(2, timeout=60)
+    both_here = threading.Barrier(2, timeout=WAIT_SECONDS)
     real_cache_folder = compile_module.cache_folder
     real_write = compile_module.write_checkpoint
     num_written = []
@@ -428,7 +430,7 @@ def test_two_at_once_make_it_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_SECONDS)
     assert len(num_written) == 1
     assert found[0] == found[1]
     assert verify_engine_folder(found[0])
@@ -572,42 +574,27 @@ def big_model(folder: Path, *, vocab_size: int, intermediate_size: int) -> Path:
     return folder
 
 
-def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def test_killed_at_any_instant(tmp_path: Path) -> None:
-    folder = big_model(tmp_path / "model", vocab_size=4096, intermediate_size=8192)
+    folder = big_model(tmp_path / "model", vocab_size=1024, intermediate_size=1024)
     cache = tmp_path / "cache"
     config = Config(engine_cache_dir=cache)
     files = read_model_files(folder)
-    command = [sys.executable, "-m", "embedlib", "compile", str(folder), "--engine-cache-dir"]
-    whole = compile_fp8(folder, Config(engine_cache_dir=tmp_path / "whole"))
+    num_events = compile_until(folder, tmp_path / "whole")
+    whole = compiled_folder(files, "fp8", (), Config(engine_cache_dir=tmp_path / "whole"))
+    assert whole is not None
     dice = random.Random(0)
     num_parts = 0
     for _ in range(NUM_KILLS):
-        process = subprocess.Popen([*command, str(cache)], stdout=subprocess.DEVNULL)
-        # Kill at a random time, once there is a partial file that could be left behind.
-        while not list(cache.rglob("*.embedlib-part")) and not ends_within(process, 0.002):
-            pass
-        ends_within(process, dice.uniform(0, 0.3))
-        process.kill()
-        process.wait(timeout=60)
-        num_parts += len(list(cache.rglob("*.embedlib-part")))
+        compile_until(folder, cache, dice.randrange(num_events))
         found = compiled_folder(files, "fp8", (), config)
         if found is not None:
             verify_engine_folder(found)
             shutil.rmtree(found)
+        num_parts += len(list(cache.rglob("*.embedlib-part")))
         visible = [path for path in (cache / "compiled").iterdir() if path.name[0] != "."]
         assert visible == []
     assert num_parts > NUM_KILLS // 2, "the kills came too late to mean anything"
-    subprocess.run([*command, str(cache)], check=True, timeout=120, stdout=subprocess.DEVNULL)
-    compiled = compiled_folder(files, "fp8", (), config)
-    assert compiled is not None
+    compiled = compile_fp8(folder, config)
     assert contents(compiled) == contents(whole)
     assert neighbours(compiled) == [compiled.name]
 
@@ -642,7 +629,7 @@ def test_killed_while_the_old_one_is_replaced(
     out = tmp_path / "place" / "out"
     compile_fp8(write_tiny_model(tmp_path / "other", "mistral"), config, out)
     arguments = [str(folder), str(out), str(call)]
-    done = subprocess.run([sys.executable, "-c", DIES, *arguments], timeout=60)
+    done = subprocess.run([sys.executable, "-c", DIES, *arguments], timeout=WAIT_SECONDS)
     assert done.returncode == -signal.SIGKILL
     assert len(neighbours(out)) > 1
     if call == 1:
@@ -654,28 +641,38 @@ def test_killed_while_the_old_one_is_replaced(
     assert neighbours(out) == ["out"]
 
 
-HEARS_CTRL_C = """
-import runpy, signal
+CTRL_C = """
+import os, runpy, signal, sys
+from pathlib import Path
+from embedlib.models.compiled import compile
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
+place, sent, run_jobs = Path(sys.argv[-1]).parent, [], compile.run_jobs
+
+def run_interrupted(jobs, num_threads, report=lambda num_bytes: None):
+    def tell(num_bytes):
+        if not sent and list(place.rglob("*.embedlib-part/model.safetensors")):
+            sent.append(os.kill(os.getpid(), signal.SIGINT))
+        report(num_bytes)
+    run_jobs(jobs, num_threads, tell)
+
+compile.run_jobs = run_interrupted
 runpy.run_module("embedlib", run_name="__main__", alter_sys=True)
 """
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    folder = big_model(tmp_path / "model", vocab_size=4096, intermediate_size=40_000)
+    folder = big_model(tmp_path / "model", vocab_size=4096, intermediate_size=4096)
     out = tmp_path / "place" / "out"
-    arguments = ["compile", str(folder), "--out", str(out)]
-    command = [sys.executable, "-c", HEARS_CTRL_C, *arguments]
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **cache})
-    while not list(tmp_path.rglob(f"*.embedlib-part/{WEIGHTS}")) and not ends_within(
-        process, 0.002
-    ):
-        pass
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"Traceback" not in told
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C, "compile", str(folder), "--out", str(out)],
+        stderr=subprocess.PIPE,
+        env={**os.environ, **cache},
+        timeout=WAIT_SECONDS,
+    )
+    assert done.returncode == 130
+    assert b"Traceback" not in done.stderr
     assert list(out.parent.iterdir()) == []
 
 
@@ -717,7 +714,7 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
         [sys.executable, "-c", MEASURE, str(folder), str(tmp_path / "out")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
         check=True,
     )
     assert int(done.stdout) < 20e6

@@ -49,6 +49,7 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
 from embedlib.testing.models.write import write_tiny_model
+from tests.waiting import WAIT_SECONDS
 
 Floats = NDArray[np.float32]
 WEIGHTS = "model.safetensors"
@@ -372,7 +373,7 @@ def test_killed_and_repeated(
 ) -> None:
     files = read_model_files(tiny_folder("bert"))
     arguments = [str(files.folder), str(config.engine_cache_path)]
-    done = subprocess.run([sys.executable, "-c", DIES, *arguments], timeout=60)
+    done = subprocess.run([sys.executable, "-c", DIES, *arguments], timeout=WAIT_SECONDS)
     assert done.returncode == -signal.SIGKILL
     place = config.engine_cache_path / "compiled"
     assert [path for path in place.iterdir() if path.name[0] != "."] == []

@@ -12,8 +12,8 @@ import pytest
 
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
 from embedlib.models.weights.file_hashes import ReportBytes
+from tests.waiting import WAIT_SECONDS
 
-TIMEOUT_SECONDS = 60
 MANY = 3_000_000
 """More reports than a job can make before another job's error stops it."""
 
@@ -52,7 +52,7 @@ def test_all_are_done_and_told(num_threads: int) -> None:
 
 
 def test_they_run_at_the_same_time() -> None:
-    both = threading.Barrier(2, timeout=TIMEOUT_SECONDS)
+    both = threading.Barrier(2, timeout=WAIT_SECONDS)
     run_jobs([lambda report: both.wait()] * 2, 2, ignore)
 
 
@@ -89,7 +89,7 @@ def test_an_error_is_told_and_ends_the_others() -> None:
         survived.append(1)
 
     def broken(report: ReportBytes) -> None:
-        assert is_running.wait(TIMEOUT_SECONDS)
+        assert is_running.wait(WAIT_SECONDS)
         raise ValueError("the tensor is broken")
 
     def later(report: ReportBytes) -> None:
@@ -140,7 +140,7 @@ def test_ctrl_c_ends_all() -> None:
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=WAIT_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted []\n", "")

@@ -25,6 +25,7 @@ from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing import check_engine, make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
+from tests.waiting import WAIT_SECONDS
 
 Array = NDArray[np.float32]
 Stored = dict[str, NDArray[Any]]
@@ -64,7 +65,7 @@ def _run_engine(spec: ModelSpec, weights: Mapping[str, Array], batch: Batch) -> 
     engine = OpenVINOEngine(spec, weights, Layout(threads=1))
     done = threading.Event()
     pending = engine.submit(batch, done.set)
-    assert done.wait(30)
+    assert done.wait(WAIT_SECONDS)
     numbers = pending.result()
     engine.close()
     return numbers

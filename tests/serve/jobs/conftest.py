@@ -19,6 +19,7 @@ from embedlib.serve.jobs.requests import RequestRow
 from embedlib.serve.jobs.spans import WriteSpan, write_nowhere
 from embedlib.serve.jobs.tools import Clock
 from tests.serve.conftest import Client, MakeClient
+from tests.waiting import WAIT_SECONDS
 
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ async def request_that(jobs: Jobs, request_id: str, *states: str) -> RequestRow:
 
 def run(work: Awaitable[T]) -> T:
     async def limited() -> T:
-        return await asyncio.wait_for(work, 10)
+        return await asyncio.wait_for(work, WAIT_SECONDS)
 
     return asyncio.run(limited())
 

@@ -43,6 +43,7 @@ from tests.serve.jobs.conftest import (
     run,
     until,
 )
+from tests.waiting import WAIT_SECONDS
 
 MakeJobs = Callable[..., Jobs]
 
@@ -242,7 +243,7 @@ def test_a_write_whose_client_leaves_is_done_as_the_others_of_its_commit(tmp_pat
         left.cancel()
         await asyncio.wait({left})
         may_commit.set()
-        await asyncio.wait_for(stays, 20)
+        await asyncio.wait_for(stays, WAIT_SECONDS)
         await jobs.count()
         assert jobs.metrics.now["async", "queued"] == 2
         await jobs.close()
@@ -503,7 +504,7 @@ def test_a_commit_that_cannot_be_undone_keeps_nobody_waiting() -> None:
     thread = StoreThread(Mock(in_transaction=True, execute=execute))
 
     async def write() -> None:
-        await asyncio.wait_for(thread.write(lambda: None), 30)
+        await asyncio.wait_for(thread.write(lambda: None), WAIT_SECONDS)
 
     with pytest.raises(HTTPError, match="disk I/O error"):
         asyncio.run(write())

@@ -19,11 +19,11 @@ import httpx
 
 from embedlib.testing import fake_vector
 from tests.serve.jobs.conftest import input_of
+from tests.waiting import WAIT_SECONDS
 
 NUM_LINES = 600
 NUM_REQUESTS = 20
 KILLS = 3
-SECONDS = 60.0
 SERVE = """
 import socket, sys
 from embedlib.serve import ServeOptions, create_app
@@ -49,8 +49,8 @@ def serving(folder: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]
     try:
         assert process.stdout is not None
         url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        with httpx.Client(base_url=url) as http:
-            until = time.monotonic() + SECONDS
+        with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as http:
+            until = time.monotonic() + WAIT_SECONDS
             while True:
                 try:
                     http.get("/health")
@@ -111,7 +111,7 @@ def submit(http: httpx.Client, webhook: str) -> tuple[str, list[str]]:
 
 def run_until(http: httpx.Client, batch_id: str, wanted: int) -> int:
     """Return how many lines are answered, when they are so many or the batch has ended."""
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + WAIT_SECONDS
     while True:
         batch = http.get(f"/v1/batches/{batch_id}").json()
         completed: int = batch["request_counts"]["completed"]
@@ -121,7 +121,7 @@ def run_until(http: httpx.Client, batch_id: str, wanted: int) -> int:
 
 
 def finished(http: httpx.Client, batch_id: str, ids: list[str]) -> tuple[Any, Any, Any]:
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + WAIT_SECONDS
     while (batch := http.get(f"/v1/batches/{batch_id}").json())["status"] != "completed":
         assert time.monotonic() < until, batch
     while not all(
