@@ -15,6 +15,7 @@ import pytest
 
 from embedlib import Classifier, Document, Embedder, Reranker, index
 from embedlib.testing import write_tiny_model
+from tests.ports import free_port
 
 KEY = "k-clients"
 PRECISION = "float32"
@@ -43,9 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         index([Document(id=text, text=text) for text in SEARCHED], rows, embedder=embedder)
     keys = root / "keys"
     keys.write_text(f"{KEY}\n")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "embedlib", "serve", *map(str, folders.values())]
     for name, folder in folders.items():
         command += ["--name", f"{name}={folder}"]

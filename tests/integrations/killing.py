@@ -80,10 +80,8 @@ def read_jsonl(path: Path) -> Stored:
     return stored
 
 
-def kill(
-    url: str, log: Path, *, num_texts: int | None = None, seconds: float = 60, **job: Any
-) -> bool:
-    """Kill a load after so many texts or seconds; False if it ended before.
+def kill(url: str, log: Path, *, num_texts: int | None = None, seconds: float, **job: Any) -> None:
+    """Kill a load after so many texts or seconds, if it has not ended before.
 
     No instant is better than another, so nothing depends on how fast the machine is.
     """
@@ -94,12 +92,11 @@ def kill(
         process.join(0.005)
         if process.exitcode is not None:
             assert process.exitcode == 0
-            return False
+            return
         if num_texts is not None and log.stat().st_size >= size + num_texts:
             break
     process.kill()
     process.join(WAIT_SECONDS)
-    return True
 
 
 def read_edge(folder: Path) -> Stored:

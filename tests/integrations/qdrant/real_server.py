@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import urllib.request
@@ -17,11 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.ports import free_port
+from tests.waiting import WAIT_SECONDS
 
 URL = "EMBEDLIB_TEST_QDRANT_URL"
 BINARY = "EMBEDLIB_TEST_QDRANT_BINARY"
 NONE = f"needs a Qdrant server: set {URL}, or {BINARY}, or put qdrant on the PATH"
-_READY_S = 60
+_READY_S = WAIT_SECONDS
 
 
 def find_binary() -> str | None:
@@ -105,6 +107,8 @@ class QdrantServer:
         try:
             address = f"{scheme}://127.0.0.1:{self.http_port}/readyz"
             urllib.request.urlopen(address, timeout=5, context=trusting).close()
+            # Another thread of the server opens this one; the tests' sinks soon give up.
+            socket.create_connection(("127.0.0.1", self.port), 5).close()
         except OSError:
             return False
         return True

@@ -18,38 +18,46 @@ from typing import Any
 import httpx
 
 from embedlib.testing import fake_vector
+from tests.ports import free_port
 from tests.serve.jobs.conftest import input_of
 from tests.waiting import WAIT_SECONDS
 
 NUM_LINES = 600
 NUM_REQUESTS = 20
 KILLS = 3
-SERVE = """
-import socket, sys
+SERVE = '''
+import sys
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.server import Listen, serve
-from embedlib.testing import fake_embedder
+from embedlib.testing import FakeEngine, fake_embedder
 
-with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    port = found.getsockname()[1]
-print(port, flush=True)
+class Bounded(FakeEngine):
+    """Answers so many texts and no more: it is killed half-way, however late."""
+    num_left = int(sys.argv[2])
+    def submit(self, batch, on_done):
+        self.num_left -= batch.num_seqs
+        if self.num_left < 0:
+            self.hold()
+        return super().submit(batch, on_done)
+
 batch_run.MAX_LINES = 8  # so that there are many instants between two saved states
 options = ServeOptions(data_dir=sys.argv[1], webhook_hosts=("127.0.0.1",), grace_seconds=0.0)
-serve(create_app({"fake": fake_embedder()}, options=options), Listen(port=port))
-"""
+models = {"fake": fake_embedder(Bounded())}
+serve(create_app(models, options=options), Listen(port=int(sys.argv[3])))
+'''
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+def serving(folder: Path, num_texts: int) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+    port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVE, str(folder), str(num_texts), str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
-        assert process.stdout is not None
-        url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as http:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as http:
             until = time.monotonic() + WAIT_SECONDS
             while True:
                 try:
@@ -146,13 +154,14 @@ def test_killed_at_any_instant_it_loses_nothing_and_repeats_nothing(tmp_path: Pa
         folder = tmp_path / "killed"
         progress: list[int] = []
         for _ in range(KILLS):
-            with serving(folder) as (http, process):
+            wanted = drawn.randrange(1, NUM_LINES // KILLS // 2)
+            # Some lines may come again, and the other requests take their turns.
+            with serving(folder, wanted + 3 * NUM_REQUESTS) as (http, process):
                 if not progress:
                     batch_id, ids = submit(http, webhook)
-                wanted = drawn.randrange(1, NUM_LINES // KILLS // 2)
                 progress.append(run_until(http, batch_id, wanted + max(progress, default=0)))
                 process.send_signal(signal.SIGKILL)
-        with serving(folder) as (http, _):
+        with serving(folder, 10 * NUM_LINES) as (http, _):
             rows, results, counts = finished(http, batch_id, ids)
         assert rows == [(f"r{place}", vector(f"r{place}")) for place in range(NUM_LINES)]
         assert [result[0]["embedding"] for result in results] == [
