@@ -1,5 +1,8 @@
 # Sourced by the scripts that need a virtual environment of their own.
 
+# Tests start hundreds of Pythons; without bytecode each would compile the package again.
+unset PYTHONDONTWRITEBYTECODE
+
 fail() {
   echo "error: $*" >&2
   exit 1

@@ -9,8 +9,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh
 
 make_venv .venv-tests index,parquet,documents,storage,watch,compile,qdrant,pgvector,pg-local,langchain,serve,otel test kernels
-# Tests start hundreds of Pythons; without bytecode each would compile the package again.
-unset PYTHONDONTWRITEBYTECODE
 # Now, on all cores: each worker would compile the same modules.
 .venv-tests/bin/python -m compileall -q -j 0 embedlib integrations
 # One worker more than cores, since many tests wait for processes; in each numpy and torch would

@@ -298,8 +298,8 @@ def test_an_output_without_some_letters_gets_escapes(
     text = "a café → 😀"
     texts = tmp_path / "a.txt"
     texts.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "embedlib", "rerank", "a", str(texts), "--model"]
-    command.append(str(tiny_folder("bert-cross-encoder")))
+    command = [sys.executable, "-m", "embedlib", "chunks", str(texts), "--model"]
+    command.append(str(tiny_folder("bert")))
 
     def print_it(*options: str) -> bytes:
         done = subprocess.run(

