@@ -31,6 +31,8 @@ make_venv() {
   "$python" -m venv "$folder" ||
     fail "$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"
   local pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check)
+  # Most modules are never imported, and the others are compiled then; but by each of pytest's workers.
+  [[ " $* " == *" test "* ]] || pip+=(--no-compile)
   local groups=() group
   for group in "$@"; do groups+=(--group "$group"); done
   {
