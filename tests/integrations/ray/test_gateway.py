@@ -203,10 +203,10 @@ def test_a_model_that_does_not_answer_keeps_only_its_own_requests(
 ) -> None:
     fleet.silent = {"rank"}
     for path, body in (
-        ("/v1/embeddings", {"input": "a"}),  # by emb, which comes before
         ("/v1/embeddings", {"input": "a", "model": "emb"}),
-        ("/v1/embeddings", {"input": "a", "model": "late"}),
+        ("/v1/multi-vector", {"input": "a", "model": "late"}),
         ("/classify", {"input": "a", "model": "cls"}),
+        ("/v1/embeddings", {"input": "a"}),  # by emb, which comes before
     ):
         found = fleet.send("POST", path, body)
         assert comparable(found) == comparable(fleet.send_plain("POST", path, body))
