@@ -254,7 +254,6 @@ def test_a_full_disk_behind_standard_output_is_one_line(command: str) -> None:
         ("encode MODEL TEXTS", ">&-", "cannot write standard output: it is closed; name a file"),
         ("encode MODEL TEXTS --format npy", ">&-", "cannot write standard output: it is closed;"),
         ("config", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
-        ("models", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
         ("classify MODEL TEXTS --json", ">&-", "cannot write standard output: it is closed;"),
         ("encode --help", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
         ("--version", ">&-", "cannot write standard output: it is closed; /dev/null takes"),
