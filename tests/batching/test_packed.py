@@ -111,6 +111,12 @@ def test_a_text_that_is_too_long_gets_an_object() -> None:
         setup.pipeline.close()
 
 
+def test_a_text_longer_than_a_batch_is_a_part_of_its_own() -> None:
+    packed = PackedTexts(Job(8, 1, Lane.BULK), 5, np.arange(9, dtype=np.int32), [6, 1, 2], 0.0)
+    parts = [(part.first_row, part.lens, part.token_ids.tolist()) for part in packed.parts(4)]
+    assert parts == [(5, [6], [0, 1, 2, 3, 4, 5]), (6, [1, 2], [6, 7, 8])]
+
+
 def test_no_text_is_no_query() -> None:
     setup = Setup()
     assert setup.run([], setup.keeping, Lane.QUERY).shape == (0, 1)

@@ -174,6 +174,21 @@ def test_a_bad_query_is_told_at_once_and_a_bad_bulk_text_through_the_job() -> No
     pipeline.close()
 
 
+def test_whatever_tokenizing_raises_the_thread_goes_on() -> None:
+    pipeline = start(FakeEngine())
+
+    def panic(job: Job, first_row: int, texts: Sequence[Any]) -> Sequence[TokenizedText]:
+        raise SystemExit("no exception of Python's own")
+
+    bad, good = pipeline.open_job(1, Lane.BULK), pipeline.open_job(1, Lane.BULK)
+    pipeline.feed(bad, ["x"], panic)
+    pipeline.feed(good, ["x"], by_bytes())
+    with pytest.raises(SystemExit, match="no exception"):
+        bad.future.result(WAIT_SECONDS)
+    assert good.future.result(WAIT_SECONDS).tolist() == [fake_vector(b"x").tolist()]
+    pipeline.close()
+
+
 def test_too_many_queries_are_an_error_and_leave_nothing_behind() -> None:
     engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
     engine.hold()

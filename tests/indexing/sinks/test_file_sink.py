@@ -16,7 +16,9 @@ import pytest
 
 from embedlib.errors import SinkError
 from embedlib.indexing.sinks.file_lock import FileLock
+from embedlib.indexing.sinks.file_rows import count_rows
 from embedlib.indexing.sinks.file_sink import FileSink
+from embedlib.indexing.sinks.file_tables import DATABASE, one_snapshot, open_database
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.installing import import_extra, install_line
 from embedlib.testing import check_sink
@@ -119,6 +121,17 @@ def expected_fields(rows: list[Any]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def test_what_is_read_together_is_of_one_moment(tmp_path: Path) -> None:
+    load(make(tmp_path / "a.jsonl"), make_rows(2))
+    file = tmp_path / "a.jsonl.embedlib" / DATABASE
+    with closing(open_database(file)) as reader, closing(open_database(file)) as writer:
+        with one_snapshot(reader):
+            assert count_rows(reader, "row") == 2
+            writer.execute("DELETE FROM row")
+            assert count_rows(reader, "row") == 2
+        assert count_rows(reader, "row") == 0
 
 
 def test_the_file_appears_with_finish_and_is_left_alone_when_nothing_changed(

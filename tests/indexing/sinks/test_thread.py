@@ -34,6 +34,7 @@ def test_a_call_that_comes_behind_the_end_fails() -> None:
     thread.submit(may_go.wait, WAIT_SECONDS)
     thread.end()
     thread._is_ending = False  # as the caller saw it just before
+    assert thread.submit(print).cancel()
     waiting = thread.submit(print)
     may_go.set()
     with pytest.raises(ClosedError):
