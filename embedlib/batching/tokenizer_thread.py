@@ -26,7 +26,7 @@ class _MicroBatch:
     texts: Sequence[Any]
     tokenize: Tokenize
     tell: Callable[[], object] = lambda: None
-    """Called when it was queued, or never will be, if it had to wait for room."""
+    """Called when it was queued, if it had to wait for room."""
     is_queued: bool = False
 
 
@@ -96,8 +96,8 @@ class TokenizerThread:
             first_row: row of the first.
             texts: what to queue.
             tokenize: makes the sequences.
-            tell: called once if they have to wait, when they are queued or never will be, on
-                another thread. It must not raise.
+            tell: called once if they have to wait, when they are queued, on another thread. It
+                must not raise. If they never will be, the job fails.
 
         Returns:
             Whether they are queued already.
@@ -137,15 +137,12 @@ class TokenizerThread:
         """Fail queued jobs, wake blocked callers and let the thread end; never blocks."""
         with self._changed:
             self._is_closed = True
-            offers = list(self._offers)
-            left = [*self._queued, *offers]
+            left = [*self._queued, *self._offers]
             self._queued.clear()
             self._offers.clear()
             self._changed.notify_all()
         for micro_batch in left:
             micro_batch.job.fail(closed_early_error())
-        for offer in offers:
-            offer.tell()
 
     def _run(self) -> None:
         while True:

@@ -209,6 +209,7 @@ def test_a_destination_that_lost_rows_is_loaded_again(table: Table) -> None:
     assert table.load().num_documents == 20
     assert "has lost rows" in "".join(table.told)
     assert table.stored() == table.rows()
+    assert table.load().num_documents == 6  # the position is stored again, though it is the same
 
 
 def test_a_load_whose_rows_are_removed_meanwhile_is_not_complete(
