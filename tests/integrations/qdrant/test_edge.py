@@ -59,6 +59,25 @@ def test_it_keeps_what_every_sink_promises(make: Callable[..., Any], options: st
     check_sink(lambda: make(options))
 
 
+def test_not_too_many_rows_are_in_the_log_alone(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_module, "_FLUSH_ROWS", 5)
+    sink, rows = begin(make), make_rows(8)
+    flushed: list[int] = []
+    flush = sink._flush
+
+    def note() -> None:
+        flushed.append(sink._num_unflushed)
+        flush()
+
+    monkeypatch.setattr(sink, "_flush", note)
+    for start in range(0, 8, 2):
+        sink.write(rows[start : start + 2], make_vectors(rows[start : start + 2]))
+    assert flushed == [6]
+    sink.close()
+
+
 def test_only_a_load_that_builds_a_graph_says_so(make: Callable[..., Any]) -> None:
     told: list[str] = []
     sink = make("?m=4&ef_construct=8")

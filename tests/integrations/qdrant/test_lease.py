@@ -123,6 +123,26 @@ def test_of_two_that_find_a_dead_load_one_wins(on_machine: Callable[..., Any], s
     assert stored_lease(stub)["token"] == vars(vars(third[0])["_lease"])["_own"].token
 
 
+def test_of_two_that_take_a_dead_loads_lease_at_once_one_wins(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    kill(on_machine("a"))
+    put, winners = lease_module.Lease._put, list[Any]()
+
+    def be_too_late(lease: Any, token: str, beat: int | None = None) -> None:
+        """Write behind the load of a third machine."""
+        with monkeypatch.context() as undone:
+            undone.setattr(lease_module.Lease, "_put", put)
+            winners.append(on_machine("c"))
+        put(lease, token, beat)
+
+    with monkeypatch.context() as late:
+        late.setattr(lease_module.Lease, "_put", be_too_late)
+        with pytest.raises(SinkError, match="is being written by process"):
+            on_machine("b")
+    assert stored_lease(stub)["token"] == vars(vars(winners[0])["_lease"])["_own"].token
+
+
 def test_a_load_that_slept_too_long_stops(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
