@@ -288,8 +288,7 @@ class Pipeline:
             error = timeout_error("the model", left, timeout, consequence)
             self._fail_open_jobs(error)
             raise error
-        if self._manager.thread is not threading.current_thread():
-            self._manager.raise_end_error()
+        self._manager.raise_end_error()
 
     def _fail_open_jobs(self, cause: BaseException) -> None:
         error = ClosedError("the model was closed and its engine has not answered in time")

@@ -30,6 +30,7 @@ class Scheduler:
         that short texts are not overtaken for ever."""
         self._retries: dict[Lane, deque[list[TokenizedText]]] = {lane: deque() for lane in Lane}
         self._query_streak = 0
+        """Query batches in a row since the last look for bulk, with none of bulk in flight."""
 
     def add(self, sequences: Iterable[TokenizedText]) -> None:
         """Add the sequences of a call, each to the lane of its job.
@@ -75,7 +76,7 @@ class Scheduler:
         """
         if num_queries + num_bulk >= self.limits.max_inflight_batches:
             return []
-        bulk_starves = self._query_streak >= self._policy.max_query_streak and num_bulk == 0
+        bulk_starves = self._query_streak >= self._policy.max_query_streak
         may_query = num_queries < self.limits.max_inflight_queries
         if may_query and not bulk_starves:
             batch = self._take_queries()

@@ -18,7 +18,7 @@ from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
-from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, EngineBuildError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt
@@ -186,6 +186,10 @@ def test_whatever_tokenizing_raises_the_thread_goes_on() -> None:
     with pytest.raises(SystemExit, match="no exception"):
         bad.future.result(WAIT_SECONDS)
     assert good.future.result(WAIT_SECONDS).tolist() == [fake_vector(b"x").tolist()]
+    query = pipeline.open_job(1, Lane.QUERY)
+    pipeline.feed_or_fail(query, ["x"], panic)  # on a thread of a pool, to which nobody listens
+    with pytest.raises(SystemExit, match="no exception"):
+        query.future.result(WAIT_SECONDS)
     pipeline.close()
 
 
@@ -396,6 +400,29 @@ def test_coroutines_that_wait_for_room_hold_no_thread(ending: str) -> None:
     else:
         assert [type(each) for each in found] == [ClosedError] * 3
     pipeline.close()
+
+
+def test_a_cancelled_call_keeps_no_room_from_those_behind_it() -> None:
+    has_begun, may_go, told = threading.Event(), threading.Event(), threading.Event()
+
+    def send(_: Sequence[TokenizedText]) -> None:
+        has_begun.set()
+        may_go.wait(WAIT_SECONDS)
+
+    thread = TokenizerThread(send, max_queued_texts=1)
+    jobs = [Job(1, 1, Lane.BULK) for _ in range(4)]
+
+    def offer(job: Job) -> bool:
+        return thread.offer(job, 0, ["x"], lambda *_: (), told.set if job is jobs[3] else print)
+
+    assert offer(jobs[0])
+    assert has_begun.wait(WAIT_SECONDS)
+    assert [offer(job) for job in jobs[1:]] == [True, False, False]
+    jobs[2].future.cancel()
+    may_go.set()
+    assert told.wait(WAIT_SECONDS)
+    thread.stop()
+    thread.thread.join(WAIT_SECONDS)
 
 
 def test_a_short_call_is_not_kept_out_by_a_long_one_that_came_before() -> None:

@@ -267,6 +267,13 @@ def test_an_interrupted_build_is_cancelled(
     assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
 
 
+def test_a_build_that_the_server_refuses_is_one_line(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table, index=HnswOptions(m=1000))
+    with pytest.raises(SinkError, match='value 1000 out of bounds for option "m"'):
+        sink.finish()
+    assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
+
+
 @pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.OutOfMemory])
 def test_without_shared_memory_one_process_builds(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
