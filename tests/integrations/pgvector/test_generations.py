@@ -12,6 +12,7 @@ import pytest
 from embedlib import Search, drop_old, index
 from embedlib.errors import SinkError
 from embedlib.testing import check_replaceable
+from embedlib_pgvector import generations
 from embedlib_pgvector.destination import HnswOptions
 from tests.indexing.two_models import Model, documents, is_of
 
@@ -99,6 +100,28 @@ def test_names_that_a_renamed_table_has_kept_do_not_stop_a_switch(pg: Any, table
         assert "hnsw" in pg.sink(table).inspect().index
     finally:
         pg.fetch("DROP TABLE {}", kept)
+
+
+def test_a_switch_whose_answer_is_lost_is_done(
+    pg: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(pg, table, "old")
+    switch_once, attempts = generations._switch_once, list[Any]()
+
+    def lose_the_answer(connection: Any, *arguments: Any) -> None:
+        switch_once(connection, *arguments)
+        attempts.append(connection)
+        if len(attempts) == 1:
+            connection.execute("COMMIT")
+            raise psycopg.errors.AdminShutdown("terminating connection")
+
+    monkeypatch.setattr(generations, "_switch_once", lose_the_answer)
+    told = load(pg, table, "new", replace=True)
+    assert len(attempts) == 2
+    assert any("terminating connection; trying again" in line for line in told)
+    with Search(pg.sink(table), Model("new")) as search:
+        assert is_of("new", "text 3", search.search("text 3"))
+    assert drop_old(pg.sink(table)) == NUM
 
 
 def test_the_lock_is_given_up_and_tried_again(

@@ -10,6 +10,8 @@ import pytest
 
 from embedlib.errors import SinkError
 from embedlib.testing.check_sink import make_rows, make_vectors
+from embedlib_pgvector.full_text import search_text
+from embedlib_pgvector.queries import TableMovedError, search_sparse
 from tests.indexing.sparse_checks import BOTH, SPARSE, check_sparse_sink
 
 
@@ -54,6 +56,20 @@ def test_rows_of_partitions_are_found(pg: Any, pg_table: str) -> None:
     assert {hit.id for hit in sink.search(make_vectors(rows)[0], 3)} == {row.id for row in rows}
     assert sink.search_sparse({1: 1.0}, 1, None)[0].id == rows[1].id
     assert len(sink.search_text(rows[0].text, 3, None)) > 0
+
+
+def test_rows_of_a_table_that_took_the_name_meanwhile_are_refused(pg: Any, pg_table: str) -> None:
+    sink = pg.sink(pg_table)
+    sink.begin(replace(BOTH, full_text="simple"), lambda line: None)
+    rows = make_rows(1)
+    sink.write_both(rows, make_vectors(rows), [{1: 1.0}])
+    meant = replace(sink._begun, oid=sink._begun.oid + 1)
+    with pg.connect() as connection:
+        with pytest.raises(TableMovedError):
+            search_sparse(connection, meant, {1: 1.0}, 1, None)
+        with pytest.raises(TableMovedError):
+            search_text(connection, meant, rows[0].text, 1, None)
+    sink.close()
 
 
 def test_pgvector_stores_16_000_weights(pg: Any, pg_table: str) -> None:
