@@ -132,10 +132,11 @@ def test_an_engine_of_tokens_gives_every_text_an_array() -> None:
     assert [rows.tolist() for rows in second.future.result(0)] == [[[4, 5], [6, 7]]]
 
 
-def test_a_token_that_is_not_finite_fails_its_text() -> None:
+@pytest.mark.parametrize("token", [0, 1])
+def test_a_token_that_is_not_finite_fails_its_text(token: int) -> None:
     first, second = Job(1, None, Lane.BULK), Job(1, None, Lane.BULK)
     vectors = np.ones((3, 2), np.float32)
-    vectors[1, 0] = np.nan
+    vectors[token, 0] = np.nan
     give([TokenizedText(first, 0, [1, 2]), TokenizedText(second, 0, [3])], vectors, True)
     with pytest.raises(EngineRunError, match=r"row 0 \(2 tokens\) is not finite"):
         first.future.result(0)

@@ -156,8 +156,10 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
             assert len(receiver.requests) == 3
             other = request_row("s", webhook=receiver.url, webhook_status="PENDING")
             other.queue_until = clock.time + 600
+            begun = clock.time
             await jobs.add_request(other, b"{}")
             row = await delivered(jobs, clock, "s", "FAILED")
+            assert clock.time - begun >= 254
             assert row.status == "WEBHOOK_FAILED"
             assert f"in {deliveries.ATTEMPTS} attempts: it was answered with 500" in (
                 row.error_message or ""
