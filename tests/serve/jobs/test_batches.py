@@ -95,6 +95,9 @@ def test_a_file_of_requests_becomes_a_file_of_answers(
     assert "use float or base64" in errors[2]["response"]["body"]["error"]["message"]
     assert {each.lane for each in engine.batches} == {Lane.BULK}  # no line goes ahead
     assert len({line["id"] for line in [first, second, *errors]}) == 5
+    body = {"endpoint": "/v1/embeddings", "completion_window": "24h"}
+    _, refused = keeper.refuse("/v1/batches", {**body, "input_file_id": done["output_file_id"]})
+    assert "has the purpose batch_output; upload one with" in refused["error"]["message"]
 
 
 def test_every_kind_of_model_answers_batches(

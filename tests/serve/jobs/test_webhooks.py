@@ -8,7 +8,9 @@ import hmac
 import ipaddress
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs import deliveries
 from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.webhook import DeliveryError, Policy, Sender, is_public
 from embedlib.serve.jobs.worker import MAX_HOST_DELIVERIES
 from tests.serve.jobs.conftest import FakeClock, echo, error, request_row, request_that, run, until
@@ -218,6 +222,21 @@ def test_a_receiver_that_hangs_keeps_nothing_waiting(make_jobs: MakeJobs, clock:
             await jobs.close()  # and the end does not wait for it
 
     run(work())
+
+
+def test_deliveries_at_once_are_bounded_in_bytes(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "jobs")) as connection:
+        store = RequestStore(connection)
+        for place, num_bytes in enumerate((9, 3, 4, 1)):
+            row = request_row(f"r{place}", num_bytes=num_bytes, webhook="http://a/")
+            store.insert(replace(row, webhook_at=float(place)), body=b"")
+
+        def due(*but: str) -> list[str]:
+            most = {"max_requests": 9, "max_per_host": 9, "max_bytes": 7}
+            return [row.id for row in store.due(**most, now=9.0, but=but)]
+
+        assert due() == ["r0"]  # always one
+        assert due("r0") == ["r1", "r2"]
 
 
 def test_a_delivery_has_a_limit_of_time() -> None:
