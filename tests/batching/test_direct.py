@@ -73,7 +73,8 @@ def run(engine: InstantEngine, texts: list[str], on_open: Callable[[Job], None])
 
 def test_rows_in_the_order_of_the_texts_within_the_budget() -> None:
     engine = InstantEngine()
-    texts = [chr(97 + row % 26) * (1 + row * 7 % 60) for row in range(300)] + ["z" * 300]
+    texts = [chr(97 + row % 26) * (1 + row * 7 % 60) for row in range(300)]
+    texts = ["y" * 300, *texts, "z" * 300]
     rows = run(engine, texts, lambda job: None)
     assert rows[:, 0].tolist() == [float(text.encode()[0]) for text in texts]
     assert {name for name, _ in engine.batches} == {"embedlib-tokenizer"}
