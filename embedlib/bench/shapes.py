@@ -1,9 +1,10 @@
 """Models of true shape with seeded random weights, for measuring without a download.
 
 A shape has the layers of the model that it is named after: their number, their sizes, the type in
-which its file stores them. Two things are cut: the values are random, and the vocabulary is the
-`VOCAB_SIZE` pieces of a tokenizer that is trained on the documentation of Python's library. Only
-rows of the embedding table go away with it, which a text looks up and does not multiply.
+which its file stores them, and all rows of the embedding table: how the lanes are laid out depends
+on all weights. Two things are not the model's: the values are random, and the tokenizer, which is
+trained on the documentation of Python's library, has `NUM_PIECES` pieces. No text needs the rows
+behind those.
 
 What such a model tells is speed and memory. Its vectors mean nothing, and its weights have no
 outliers: how much a precision loses on a trained model is for that model to say.
@@ -25,7 +26,7 @@ from embedlib.testing.models.write import write_json
 
 SHAPE_PREFIX: Final = "shape:"
 
-VOCAB_SIZE: Final = 8192
+NUM_PIECES: Final = 8192
 
 Json = dict[str, Any]
 
@@ -47,6 +48,7 @@ class Shape:
 
 _BERT: Final[Json] = {
     "model_type": "bert",
+    "vocab_size": 30522,
     "architectures": ["BertModel"],
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -101,6 +103,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         config=_DECODER
         | {
             "model_type": "qwen3",
+            "vocab_size": 151669,
             "architectures": ["Qwen3ForCausalLM"],
             "head_dim": 128,
             "max_position_embeddings": 32768,
@@ -119,6 +122,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         config=_DECODER
         | {
             "model_type": "mistral",
+            "vocab_size": 32003,
             "architectures": ["MistralModel"],
             "num_hidden_layers": 32,
             "num_attention_heads": 32,
@@ -158,6 +162,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         | _ONE_LABEL
         | {
             "model_type": "xlm-roberta",
+            "vocab_size": 250002,
             "architectures": ["XLMRobertaForSequenceClassification"],
             "hidden_size": 1024,
             "num_hidden_layers": 24,
@@ -203,7 +208,7 @@ def write_shape(name: str, folder: Path) -> Path:
     """
     shape, num_layers = _find(name)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer, special = TOKENIZERS[shape.tokenizer](VOCAB_SIZE)
+    tokenizer, special = TOKENIZERS[shape.tokenizer](NUM_PIECES)
     tokenizer.save(str(folder / "tokenizer.json"))
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     settings: Json = {
@@ -218,7 +223,6 @@ def write_shape(name: str, folder: Path) -> Path:
         "pad_token_id": ids["pad_token"],
         **shape.config,
         "num_hidden_layers": num_layers,
-        "vocab_size": VOCAB_SIZE,
     }
     write_json(folder / "tokenizer_config.json", settings | special)
     write_json(folder / "config.json", config)
