@@ -164,7 +164,7 @@ def test_freed_memory_is_returned_once_it_is_much(monkeypatch: pytest.MonkeyPatc
     assert returned == [much + 1, 2 * much + 2]
 
 
-@pytest.mark.parametrize(("group", "num_stages"), [(None, 24), (32, 8)])
+@pytest.mark.parametrize(("group", "num_stages"), [(None, 28), (32, 8)])
 def test_float32_has_more_stages(group: int | None, num_stages: int, files: ModelFiles) -> None:
     layout = Layout(threads=1, shares_lanes=True, is_large=True, activation_group=group)
     encoder = replace(files.spec.encoder, num_layers=28)

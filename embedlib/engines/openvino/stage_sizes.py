@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_STAGES: Final = 24
-"""In float32. A batch of 400 tokens takes as long as some 24 queries, so a query beside it waits
-for about as long as it takes alone; with 12 for twice as long. Each stage keeps some memory.
-Source: docs/measurements/queries-beside-bulk.md, more stages in float32."""
 MAX_LOWER_STAGES: Final = 8
-"""In a lower precision: a lone query is sooner there, and a stage takes it as long. Source: as
-above."""
+"""In a lower precision than float32: a lone query is sooner there, and a stage takes it as long.
+Source: docs/measurements/queries-beside-bulk.md, more stages in float32."""
 MIN_TRIMMED_ROWS: Final = 256
 """Tokens of a batch from which on a stage lets go of its memory, and the last one returns it to the
 system. To return it behind each stage takes a tenth to a third of a batch's time, never to return
@@ -22,5 +18,9 @@ MAX_TOGETHER_TOKENS: Final = 1 << 15
 
 
 def max_stages(num_layers: int, *, is_float32: bool) -> int:
-    """Return into how many stages a graph is cut at most; a query waits for one of them."""
-    return min(MAX_STAGES if is_float32 else MAX_LOWER_STAGES, num_layers)
+    """Return into how many stages a graph is cut at most.
+
+    In float32 each layer is one. A batch of 400 tokens takes as long as some 24 queries, so a query
+    beside it, which waits for a stage, takes about twice as long as alone. Source: as above.
+    """
+    return num_layers if is_float32 else min(MAX_LOWER_STAGES, num_layers)
