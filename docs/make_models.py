@@ -1,4 +1,4 @@
-"""Write the tables of models.md and model-list.md: the families, models and templates in the code.
+"""Write the tables of models.md, rerank.md and model-list.md: families, templates and models.
 
 Run it from the repository's root after a change of any of them, and commit the pages:
 
@@ -37,7 +37,8 @@ from embedlib.testing.models.write import write_tiny_model
 
 DOCS: Final = Path(__file__).parent
 PAGES: Final = {
-    DOCS / "models.md": ("families", "templates"),
+    DOCS / "models.md": ("families",),
+    DOCS / "rerank.md": ("templates",),
     DOCS / "model-list.md": ("catalog", "models", "prompts"),
 }
 """The tables of each page."""

@@ -91,7 +91,7 @@ _HELP = {
     "on_truncate": "What to do with a longer text. warn: truncate it and warn; ignore: truncate "
     "it; error: stop; chunk: average the vectors of its parts (embeddings only).",
     "template": "Template of a reranker whose files have none, such as qwen3-reranker; "
-    "docs/models.md lists the names.",
+    "docs/rerank.md lists the names.",
     "engine": "Engine that computes; `embedlib doctor` shows which one auto picks.",
     "device": "cpu, cuda, cuda:N, several with commas, or all.  [default: the engine's first]",
     "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",

@@ -1,4 +1,4 @@
-"""The tables of docs/models.md and docs/model-list.md match the code."""
+"""The tables of docs/models.md, docs/rerank.md and docs/model-list.md match the code."""
 
 from __future__ import annotations
 
