@@ -118,6 +118,15 @@ FOREIGN_OPTIONS: Final[Mapping[str, str]] = {
 """Options of sentence-transformers, FlagEmbedding, PyLate, fastembed, model2vec, vLLM, Infinity,
 LlamaIndex and of transformers' pipelines, and what to do instead."""
 
+FOREIGN_SEARCH_OPTIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("k", "limit", "n_results", "max_num_results", "similarity_top_k"), "top_k"),
+    **dict.fromkeys(("filter", "filters", "query_filter"), "where"),
+    **dict.fromkeys(("score_threshold", "similarity_cutoff"), "min_score"),
+    **dict.fromkeys(("candidates", "fetch_k"), "num_candidates"),
+}
+"""Options of searches of LangChain, LlamaIndex, Chroma, Qdrant's client and OpenAI's API, and of
+the command, by what they are called in Python here."""
+
 
 def asks_nothing(name: str, value: object) -> bool:
     """Whether an option of another library has no effect there either."""

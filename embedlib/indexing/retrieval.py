@@ -24,7 +24,13 @@ from embedlib.indexing.hits import SearchOptions, SearchResults, check_rerank, m
 from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
 from embedlib.indexing.late_ranking import as_ranking, load_ranking, ranking_config
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
-from embedlib.indexing.searching import check_question, counted_state, find_fused, held_state
+from embedlib.indexing.searching import (
+    check_question,
+    counted_state,
+    find_fused,
+    held_state,
+    refuse_unknown,
+)
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
@@ -41,6 +47,7 @@ S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
 
 _CLOSE_SECONDS = 30.0
+_OPTIONS = ("top_k", "where", "min_score", "rerank", "num_candidates")
 
 
 class RankingModel(Protocol):
@@ -169,6 +176,7 @@ class Search:
         min_score: float | None = None,
         rerank: bool | None = None,
         num_candidates: int = CANDIDATES,
+        **unknown: NoReturn,
     ) -> SearchResults | list[SearchResults]:
         """Return the rows that answer a question, best first; of several, a list of answers.
 
@@ -180,13 +188,16 @@ class Search:
             rerank: None: if there is a reranker; False: not.
             num_candidates: rows that the reranker reads, the nearest ones; as many as `top_k` at
                 least.
+            **unknown: raises, with what another library's option is called here.
 
         Raises:
+            TypeError: there is no such option.
             ConfigError: an argument is out of range, or the filter is not understood.
             SinkError: the destination cannot be read, or has no filters.
             ClosedError: this Search was closed.
             what the models raise.
         """
+        refuse_unknown("Search.search", unknown, _OPTIONS)
         questions = self._check(question)
         options = self._options(top_k, where, min_score, rerank, num_candidates)
         started = perf_counter()
@@ -236,8 +247,10 @@ class Search:
         min_score: float | None = None,
         rerank: bool | None = None,
         num_candidates: int = CANDIDATES,
+        **unknown: NoReturn,
     ) -> SearchResults | list[SearchResults]:
         """Return what `search` returns without blocking the event loop."""
+        refuse_unknown("Search.asearch", unknown, _OPTIONS)
         questions = self._check(question)
         options = self._options(top_k, where, min_score, rerank, num_candidates)
         started = perf_counter()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.checks import COUNT, TEXT
-from embedlib.errors import ConfigError, SinkError, shown
+from embedlib.errors import ConfigError, SinkError, nearest, shown
+from embedlib.foreign_options import FOREIGN_SEARCH_OPTIONS
 from embedlib.indexing.embedders import ModelIdentity, QueryEmbedder, check_embedder
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
@@ -25,6 +26,11 @@ from embedlib.indexing.stored_model import describe_other_model, stands_beside
 _MAX_ROWS: Final = 2**31 - 1
 """Rows that a destination is asked for at most. Databases refuse numbers that do not fit in their
 integers, each in words of its own, and no answer has so many rows."""
+_OF_SEARCH: Final = (
+    *("hybrid", "reranker", "sparse", "config"),
+    *("min_score", "rerank", "num_candidates"),
+)
+"""Options of `Search` and its `search`, which the function has not."""
 
 
 def stored_state(sink: Sink) -> SinkState:
@@ -91,6 +97,7 @@ def search(
     embedder: QueryEmbedder,
     top_k: int = SEARCH_ROWS,
     where: str | None = None,
+    **unknown: NoReturn,
 ) -> list[Hit]:
     """Return the `top_k` rows nearest to a question, best first.
 
@@ -103,13 +110,16 @@ def search(
             `embedlib.indexing.QueryEmbedder`.
         top_k: how many rows.
         where: a filter on the metadata, such as `year >= 2020 and lang = "de"`.
+        **unknown: raises, with what another library's option is called here.
 
     Raises:
+        TypeError: there is no such option.
         ConfigError: an argument has another type or lacks a member, the question is empty,
             `top_k` is less than 1, or the filter is not understood.
         SinkError: the destination cannot be read, has no filters, or was made by another model or
             with other options; the message says which, where that is known.
     """
+    refuse_unknown("search", unknown, ("embedder", "top_k", "where"))
     check_is_sink(sink)
     check_embedder(embedder, QueryEmbedder)
     check_query(question, top_k)
@@ -167,6 +177,23 @@ def _find_second(sink: Sink, asked: Asked, k: int, where: Filter | None) -> list
     if isinstance(asked, str):
         return text_sink(sink).search_text(asked, k, where)
     return sparse_sink(sink).search_sparse(asked, k, where) if asked else []
+
+
+def refuse_unknown(function: str, unknown: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse options that a search does not have.
+
+    Raises:
+        TypeError: there is one; the message says what it is called here, or who has it.
+    """
+    for name in unknown:
+        here = FOREIGN_SEARCH_OPTIONS.get(name, name)
+        if here in known:
+            hint = f"pass {here}="
+        elif here in _OF_SEARCH:
+            hint = f"embedlib.Search has it: {here}="
+        else:
+            hint = nearest(name, known)
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; {hint}")
 
 
 def check_query(question: object, top_k: object) -> None:

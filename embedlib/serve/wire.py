@@ -76,11 +76,9 @@ def _invalid(message: str, kind: Any) -> HTTPError:
         return HTTPError(422, f"{place} is missing; the body must have it", param=place)
     if "unknown field" in message:
         name = message.split("`")[1]
-        return HTTPError(
-            422,
-            f"{name:.80} is no field of this route; GET /openapi.json has them",
-            param=name[:80],
-        )
+        here = getattr(kind, "foreign", {}).get(name)
+        remedy = "GET /openapi.json has them" if here is None else f"send {here}"
+        return HTTPError(422, f"{name:.80} is no field of this route; {remedy}", param=name[:80])
     what = _PLACE.sub("", message).removesuffix(" - at ")
     what = what[:1].lower() + what[1:]
     if what.startswith("invalid enum value"):

@@ -220,6 +220,42 @@ def test_a_wrong_argument_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("name", "hint", "hint_of_the_function"),
+    [
+        ("k", "pass top_k=", "pass top_k="),
+        ("filter", "pass where=", "pass where="),
+        ("score_threshold", "pass min_score=", "embedlib.Search has it: min_score="),
+        ("hybrid", "embedlib.Search has it: hybrid=", "embedlib.Search has it: hybrid="),
+        ("wehre", "did you mean 'where'?", "did you mean 'where'?"),
+    ],
+)
+def test_an_option_that_a_search_lacks_is_told_by_its_name_here(
+    name: str, hint: str, hint_of_the_function: str, store: FakeStore, embedder: Embedder
+) -> None:
+    asked: dict[str, Any] = {name: 5}
+
+    async def ask(search: Search) -> Any:
+        return await search.asearch("a", **asked)
+
+    def check(call: Callable[[], object], function: str, hint: str) -> None:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"{function}() got an unexpected keyword argument {name!r}; {hint}"
+        )
+
+    sink = FakeSink(store)
+    check(
+        lambda: embedlib.search("a", sink, embedder=embedder, **asked),
+        "search",
+        hint_of_the_function,
+    )
+    with Search(sink, embedder) as search:
+        check(lambda: search.search("a", **asked), "Search.search", hint)
+        check(lambda: asyncio.run(ask(search)), "Search.asearch", hint)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"destination": Path("a")}, "sink = PosixPath('a'); it must be a URL"),

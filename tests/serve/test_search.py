@@ -181,10 +181,20 @@ def test_hybrid_search_with_words_and_with_sparse_vectors(make: MakeSearch, tmp_
     assert 'embedlib_texts_total{model="words",lane="query"} 4' in counted
 
 
-def test_an_unknown_field_is_refused(make: MakeSearch) -> None:
-    status, error = make().refuse("/v1/search", {"query": "7", "where": "n > 3"})
-    assert (status, error["error"]["param"]) == (400, "where")
-    assert error["error"]["message"].startswith("where is no field of this route")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("k", "send top_k"),
+        ("where", "send filter"),
+        ("filters", "send filter"),
+        ("score_threshold", "send min_score"),
+        ("unit", "GET /openapi.json has them"),
+    ],
+)
+def test_an_unknown_field_is_refused(name: str, remedy: str, make: MakeSearch) -> None:
+    status, error = make().refuse("/v1/search", {"query": "7", name: 3})
+    assert (status, error["error"]["param"]) == (400, name)
+    assert error["error"]["message"] == f"{name} is no field of this route; {remedy}"
 
 
 def test_it_is_described_where_there_is_something_to_search(make: MakeSearch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
+from embedlib.foreign_options import FOREIGN_SEARCH_OPTIONS
 from embedlib.indexing.hits import SearchHit, SearchOptions, choose_hits
 from embedlib.indexing.hybrid import Asked
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
@@ -39,6 +40,12 @@ MAX_ROWS = 1000
 
 class SearchBody(Common, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/search`. Another field, such as `where`, would change the answer."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        name: "filter" if here == "where" else here
+        for name, here in (*FOREIGN_SEARCH_OPTIONS.items(), ("where", "where"))
+    }
+    """What other fields are called here."""
 
     query: str | list[str]
     """A question, or several."""
