@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.model_file import has_file, is_file_name, load_json
-from embedlib.models.reading.module_list import STATIC
-from embedlib.models.sparse_model import (
-    ROUTER,
-    ROUTER_NAME,
-    TOKEN_WEIGHTS,
-    read_router,
-    read_token_weights,
-)
+from embedlib.models.reading.model_file import has_file, load_json
+from embedlib.models.reading.module_list import STATIC, TOKEN_WEIGHTS, read_module_list
+from embedlib.models.sparse_model import ROUTER, ROUTER_NAME, read_router, read_token_weights
 from embedlib.models.static_model import MODEL2VEC, read_model2vec, read_static
 
 
@@ -37,7 +30,8 @@ def read_folder(
     if kind == ROUTER:
         return read_router(folder)
     if kind == TOKEN_WEIGHTS:
-        return read_token_weights(folder, _only_directory(folder))
+        [(_, directory)] = read_module_list(folder, with_head=False)
+        return read_token_weights(folder, directory)
     return read_static(folder) if kind == STATIC else read_model2vec(folder)
 
 
@@ -46,28 +40,10 @@ def _kind_of_table(folder: Path) -> str | None:
     if has_file(folder / "modules.json", folder):
         content = load_json(folder / "modules.json", folder)
         first = content[0] if isinstance(content, list) and content else None
-        name = first.get("type") if isinstance(first, dict) else None
-        kind = name.rpartition(".")[2] if isinstance(name, str) and "." in name else None
+        name = str(first.get("type")) if isinstance(first, dict) else ""
+        kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else None
         if kind == ROUTER:  # others than sparse ones are refused with the rest of modules.json
             return ROUTER if has_file(folder / ROUTER_NAME, folder) else None
         return kind if kind in (STATIC, TOKEN_WEIGHTS) else None
     is_model2vec = JsonObject.load(folder / "config.json", folder).text("model_type") == MODEL2VEC
     return MODEL2VEC if is_model2vec else None
-
-
-def _only_directory(folder: Path) -> Path:
-    """Return the directory of the only module.
-
-    Raises:
-        ModelUnsupportedError: there are others.
-    """
-    content = load_json(folder / "modules.json", folder)
-    entry = JsonObject("modules.json: [0]", content[0])
-    if len(content) > 1:
-        raise ModelUnsupportedError(
-            f"modules.json: has {len(content)} modules; accepted: a {TOKEN_WEIGHTS} alone"
-        )
-    path = entry.text("path") or ""
-    if path and not is_file_name(path):
-        raise entry.refuse("path", "a folder inside the model folder")
-    return folder / path

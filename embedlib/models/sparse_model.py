@@ -19,14 +19,19 @@ from embedlib.models.prompts import Role
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.model_file import is_file_name, load_json
-from embedlib.models.reading.module_list import SPLADE, accepted_after, module_kind
+from embedlib.models.reading.model_file import is_file_name
+from embedlib.models.reading.module_list import (
+    SPLADE,
+    TOKEN_WEIGHTS,
+    accepted_after,
+    module_kind,
+    read_entries,
+)
 from embedlib.models.spec import ModelSpec
 from embedlib.models.static_model import NO_LIMIT, table_encoder
 from embedlib.models.weights.table import find_token_weights
 from embedlib.models.weights.weight_files import WEIGHTS_NAME
 
-TOKEN_WEIGHTS: Final = "SparseStaticEmbedding"
 ROUTER: Final = "Router"
 ROUTER_NAME: Final = "router_config.json"
 ROLES: Final[Mapping[str, Role]] = {"query": "query", "document": "document"}
@@ -65,11 +70,12 @@ def read_router(folder: Path) -> ModelFiles:
     Raises:
         ModelError: as in `read_model_files`; also if a route is another one than these.
     """
-    modules = load_json(folder / "modules.json", folder)
-    if len(modules) != 1:
+    entry, *others = read_entries(folder)
+    if others:
         raise ModelUnsupportedError(
-            f"modules.json: has {len(modules)} modules; accepted: a {ROUTER} alone"
+            f"modules.json: has {len(others) + 1} modules; accepted: a {ROUTER} alone"
         )
+    entry.check_fixed("path", ("", None))
     config = JsonObject.load(folder / ROUTER_NAME, folder)
     config.check_keys({"types", "structure", "parameters"})
     structure = config.child("structure")
@@ -110,11 +116,8 @@ def _route(config: JsonObject, name: str, folder: Path) -> list[tuple[str, Path]
     for id_ in names:
         if not is_file_name(id_) or id_ not in types:
             raise structure.refuse(name, "names of types, each a folder")
-        kind = (types.text(id_) or "").rpartition(".")[2]
-        if kind != TOKEN_WEIGHTS:
-            accepted = accepted_after([kind for kind, _ in found], with_head=False)
-            kind = module_kind(types, accepted, key=id_)
-        found.append((kind, folder / id_))
+        accepted = accepted_after([kind for kind, _ in found], with_head=False)
+        found.append((module_kind(types, accepted, key=id_), folder / id_))
     return found
 
 

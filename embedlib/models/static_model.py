@@ -54,11 +54,8 @@ def read_static(folder: Path) -> ModelFiles:
     modules: list[Module] = [MEAN]
     for kind, path in entries:
         config = load_config(kind, path, folder)
-        module = read_module(kind, config, dim)
-        if isinstance(module, Pooling):
-            raise ModelUnsupportedError(f"{config.name}: a StaticEmbedding is a mean already")
-        dim = output_dim(module, dim)
-        modules.append(module)
+        modules.append(read_module(kind, config, dim))
+        dim = output_dim(modules[-1], dim)
     general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
     limit, source = _truncation(table_dir, folder)
     spec = ModelSpec(

@@ -242,6 +242,9 @@ GENERAL, SETTINGS = "config_sentence_transformers.json", "sentence_bert_config.j
             "16 tokens is longer than the 4 tokens that a token sees",
         ),
         ("late-bert", "4_Mask/config.json", {"keep_only_token_ids": [4]}, "keep_only_token_ids"),
+        ("late-bert", "4_Mask/config.json", {"skiplist_tasks": ["image"]}, "of query and document"),
+        ("late-bert", "4_Mask/config.json", {"skiplist_words": "the"}, '"the" .* a list of words'),
+        ("late-modernbert", "tokenizer_config.json", {"mask_token": None}, "has no mask_token$"),
         ("late-bert", "3_Dense/config.json", {"module_input_name": "sentence_embedding"}, "module"),
         ("late-bert", "5_Normalize/config.json", {"module_input_name": None}, "token_embeddings"),
         ("late-pylate", GENERAL, {"model_type": "SparseEncoder"}, "model_type|pylate|known key"),
@@ -259,6 +262,27 @@ def test_files_that_differ_are_refused(
 ) -> None:
     copy = shutil.copytree(folder(name), tmp_path / name)
     change(copy, file, **changes)
+    with pytest.raises(ModelUnsupportedError, match=message):
+        Embedder(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "masks", "message"),
+    [
+        ("late-bert", [], "has 0 modules MultiVectorMask; accepted: one"),
+        ("late-bert", ["", "2"], "has 2 modules MultiVectorMask; accepted: one"),
+        ("late-pylate", [""], "is of PyLate, which has no MultiVectorMask"),
+    ],
+)
+def test_a_mask_is_where_the_library_puts_it(
+    folder: Callable[[str], Path], tmp_path: Path, name: str, masks: list[str], message: str
+) -> None:
+    copy = shutil.copytree(folder(name), tmp_path / name)
+    kind = "sentence_transformers.multi_vector_encoder.modules.MultiVectorMask"
+    entries = json.loads((copy / "modules.json").read_text())
+    entries = [entry for entry in entries if not entry["type"].endswith("MultiVectorMask")]
+    entries += [{"name": f"mask{mask}", "path": f"9_Mask{mask}", "type": kind} for mask in masks]
+    (copy / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelUnsupportedError, match=message):
         Embedder(copy)
 

@@ -30,6 +30,8 @@ from embedlib.errors import (
     SequenceTooLongError,
 )
 from embedlib.models.folders import read_folder
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.static_model import NO_LIMIT
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
 from tests.tiny_models.sparse import (
@@ -253,10 +255,18 @@ def test_a_folder_that_says_something_else_is_refused(
     assert message in str(error.value)
 
 
+QUERIES = ["query_0_SparseStaticEmbedding"]
+DOCUMENTS = ["document_0_Transformer", "document_1_SpladePooling"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"structure": {"query": [], "document": []}}, "query = []"),
+        ({"structure": {"query": DOCUMENTS, "document": DOCUMENTS}}, "one module, a SparseStatic"),
+        ({"structure": {"query": QUERIES, "document": QUERIES}}, "a Transformer and a SpladePool"),
+        ({"structure": {"query": QUERIES, "document": ["x"]}}, "names of types, each a folder"),
+        ({"structure": {"query": ["../x"], "document": DOCUMENTS}, "types": {"../x": "y"}}, "../x"),
         ({"structure": {"query": ["document_1_SpladePooling"]}}, "the routes query and document"),
         ({"parameters": {"route_mappings": {"a": "query"}}}, "route_mappings"),
         ({"parameters": {"default_route": "image"}}, 'default_route = "image"'),
@@ -273,6 +283,82 @@ def test_routes_that_are_not_known_are_refused(
     with pytest.raises(ModelUnsupportedError) as error:
         read_folder(folder)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("write", [write_router, write_token_weights])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "own_code.SparseStaticEmbedding"}, 'type = "own_code.SparseStaticEmbedding"'),
+        ({"type": "own_code.Router"}, 'type = "own_code.Router" has one model for queries'),
+        ({"kwargs": ["task"]}, 'kwargs = ["task"]'),
+        ({"path": "../elsewhere"}, 'path = "../elsewhere"'),
+        ({"extra": 1}, "extra = 1 is not a known key"),
+    ],
+)
+def test_an_entry_of_a_table_is_checked_as_others(
+    write: Callable[[Path], Path], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    place = write(tmp_path) / "modules.json"
+    [entry] = json.loads(place.read_text())
+    place.write_text(json.dumps([entry | changes]))
+    with pytest.raises(ModelUnsupportedError) as error:
+        read_folder(tmp_path)
+    assert str(error.value).startswith(f"modules.json: [0]: {message}")
+
+
+def test_a_router_stands_alone(tmp_path: Path) -> None:
+    place = write_router(tmp_path) / "modules.json"
+    [entry] = json.loads(place.read_text())
+    place.write_text(json.dumps([entry, entry | {"name": "1"}]))
+    with pytest.raises(ModelUnsupportedError, match="has 2 modules; accepted: a Router alone"):
+        read_folder(tmp_path)
+
+
+def test_without_a_default_route_the_first_one_is_taken(tmp_path: Path) -> None:
+    place = write_router(tmp_path) / "router_config.json"
+    assert read_folder(tmp_path).default_role == "document"
+    _change(place, parameters={"allow_empty_key": True})
+    assert read_folder(tmp_path).default_role == "query"
+
+
+def test_a_table_cuts_where_its_tokenizer_says(tmp_path: Path) -> None:
+    folder = write_token_weights(tmp_path)
+    assert read_folder(folder).spec.max_seq_tokens == 16
+    _change(folder / "tokenizer_config.json", model_max_length=None)
+    assert read_folder(folder).spec.max_seq_tokens == NO_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer_class": "BertTokenizer"}, None),
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, None),
+        ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "normalizer.lowercase = tr"),
+        ({"tokenizer_class": "OwnTokenizer"}, 'tokenizer_class = "OwnTokenizer" is not supported'),
+    ],
+)
+def test_the_class_of_a_table_s_tokenizer_gives_the_ids_of_its_file(
+    changes: dict[str, Any], message: str | None, tmp_path: Path
+) -> None:
+    files = read_folder(write_token_weights(tmp_path))
+    _change(tmp_path / "tokenizer_config.json", **changes)
+    if message is None:
+        assert load_tokenizer(files).encode("fox").tokens == ["fox"]
+        return
+    with pytest.raises(ModelUnsupportedError, match=message):
+        load_tokenizer(files)
+
+
+@pytest.mark.parametrize("kind", ["SparseStaticEmbedding", "Transformer"])
+def test_a_route_of_other_code_is_refused(kind: str, tmp_path: Path) -> None:
+    place = write_router(tmp_path) / "router_config.json"
+    content = json.loads(place.read_text())
+    [name] = [name for name in content["types"] if name.endswith(kind)]
+    content["types"][name] = f"own_code.{kind}"
+    place.write_text(json.dumps(content))
+    with pytest.raises(ModelUnsupportedError, match=rf'{name} = "own_code\.{kind}"'):
+        read_folder(tmp_path)
 
 
 def test_a_router_of_other_models_is_told_what_it_is(tmp_path: Path) -> None:

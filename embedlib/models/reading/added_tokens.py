@@ -173,9 +173,10 @@ def _added_tokens(
 ) -> dict[int, AddedToken]:
     """Return the tokens of added_tokens.json, which older folders have."""
     ids = JsonObject.load(directory / "added_tokens.json", folder)
+    extra = values.get("extra_special_tokens")
     tokens = [
         *(values.get(key) for key in STANDARD_KEYS),
-        *(values.get("extra_special_tokens") or ()),
+        *(extra if isinstance(extra, (list, dict)) else ()),  # others are refused afterwards
     ]
     named = {token["content"] if _is_token(token) else str(token) for token in tokens}
     return {

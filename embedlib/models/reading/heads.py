@@ -229,10 +229,8 @@ def has_chat_template(parts: Parts) -> bool:
 
     Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
     """
-    directory = parts.transformer_dir
-    return "chat_template" in parts.tokenizer_config or has_file(
-        directory / CHAT_TEMPLATE_NAME, directory
-    )
+    path = parts.transformer_dir / CHAT_TEMPLATE_NAME
+    return "chat_template" in parts.tokenizer_config or has_file(path, parts.folder)
 
 
 def _template(

@@ -17,6 +17,9 @@ from embedlib.models.reading.model_file import is_file_name, load_json
 STATIC: Final = "StaticEmbedding"
 """The only module of an embedding model that stands in place of Transformer and Pooling."""
 
+TOKEN_WEIGHTS: Final = "SparseStaticEmbedding"
+"""The only module of a sparse model that has no transformer."""
+
 SPLADE: Final = "SpladePooling"
 """The only module of a sparse model behind its transformer."""
 
@@ -43,26 +46,13 @@ def read_module_list(
     """Return the class name and directory of every module that changes a vector, in order.
 
     An embedding model has a Transformer, a Pooling and others, or a StaticEmbedding and others; a
-    sparse model has a Transformer and a SpladePooling. A reranker has a Transformer alone; or with
-    a LogitScore, if it answers with a token; or with a Pooling and others, of which the last makes
-    the scores. A late-interaction model (`is_late`) has a Transformer and others, none of which is
-    a Pooling.
+    sparse model has a Transformer and a SpladePooling, or a SparseStaticEmbedding alone. A reranker
+    has a Transformer alone; or with a LogitScore, if it answers with a token; or with a Pooling and
+    others, of which the last makes the scores. A late-interaction model (`is_late`) has a
+    Transformer and others, none of which is a Pooling.
     """
-    name = "modules.json"
-    content = load_json(folder / name, folder)
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise ModelUnsupportedError(
-            f"{name}: holds {quote(content)}; a list of objects is expected"
-        )
     entries: list[tuple[str, Path]] = []
-    names: set[str] = set()
-    for position, values in enumerate(content):
-        entry = JsonObject(f"{name}: [{position}]", values)
-        entry.check_keys({"idx", "name", "path", "type", "kwargs"})
-        # kwargs lists arguments of `encode` that the module receives; adapters use it.
-        takes = (["quantization"],) if entry.values.get("type") == QUANTIZER else ()
-        entry.check_fixed("kwargs", ([], {}, None, *takes))
-        _check_own_name(entry, names)
+    for entry in read_entries(folder):
         before = [kind for kind, _ in entries]
         accepted = OF_TOKENS if is_late and before else accepted_after(before, with_head)
         kind = module_kind(entry, accepted, is_late=is_late)
@@ -73,10 +63,30 @@ def read_module_list(
             JsonObject.load(folder / path / "config.json", folder).check_keys({"dropout"})
             continue
         entries.append((kind, folder / path))
-    if not entries or (entries[0][0] != STATIC and len(entries) < 2 - with_head):
+    is_table = bool(entries) and entries[0][0] in (STATIC, TOKEN_WEIGHTS)
+    if not entries or (not is_table and len(entries) < 2 - with_head):
         raise ModelUnsupportedError(
-            f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
+            f"modules.json: has {len(entries)} modules; accepted: Transformer, Pooling, …"
         )
+    return entries
+
+
+def read_entries(folder: Path) -> list[JsonObject]:
+    """Return the entries of modules.json; their class and path are not checked."""
+    name = "modules.json"
+    content = load_json(folder / name, folder)
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise ModelUnsupportedError(
+            f"{name}: holds {quote(content)}; a list of objects is expected"
+        )
+    entries = [JsonObject(f"{name}: [{place}]", values) for place, values in enumerate(content)]
+    names: set[str] = set()
+    for entry in entries:
+        entry.check_keys({"idx", "name", "path", "type", "kwargs"})
+        # kwargs lists arguments of `encode` that the module receives; adapters use it.
+        takes = (["quantization"],) if entry.values.get("type") == QUANTIZER else ()
+        entry.check_fixed("kwargs", ([], {}, None, *takes))
+        _check_own_name(entry, names)
     return entries
 
 
@@ -119,7 +129,7 @@ def module_kind(
     if not is_known or kind not in accepted:
         reason = refusals.OF_TOKENS if first == "pylate" else refusals.MODULES.get(kind)
         if reason is not None:
-            raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(kind)} {reason}")
+            raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(name)} {reason}")
         names = ", ".join(
             f"sentence_transformers.….{name}" for name in accepted if name != "FlexibleQuantizer"
         )
@@ -130,11 +140,12 @@ def module_kind(
 def accepted_after(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
     """Return the classes that a module may have behind these."""
     if not before:
-        return ("Transformer",) if with_head else ("Transformer", MASKED, STATIC)
+        return ("Transformer",) if with_head else ("Transformer", MASKED, STATIC, TOKEN_WEIGHTS)
     if before[-1] == "Transformer":
         return ("Pooling", "LogitScore") if with_head else ("Pooling", SPLADE)
     if before[-1] == MASKED:
         return (SPLADE,)
     if before[-1] == "Pooling" and not with_head:
         return (*AFTER_POOLING, "FlexibleQuantizer")
-    return () if before[-1] in ("LogitScore", SPLADE, "FlexibleQuantizer") else AFTER_POOLING
+    is_last = before[-1] in ("LogitScore", SPLADE, TOKEN_WEIGHTS, "FlexibleQuantizer")
+    return () if is_last else AFTER_POOLING

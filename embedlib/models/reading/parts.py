@@ -16,10 +16,10 @@ from embedlib.models.reading.adapted import check_not_adapted
 from embedlib.models.reading.config_file import positions_key, positions_source, read_encoder
 from embedlib.models.reading.general_file import is_cross_encoder, is_late
 from embedlib.models.reading.json_files import JsonObject, quote
-from embedlib.models.reading.model_file import has_file
+from embedlib.models.reading.model_file import has_file, name_in
 from embedlib.models.reading.module_files import load_config
 from embedlib.models.reading.module_list import MASKED, SPLADE, read_module_list
-from embedlib.models.reading.refusals import held_instead
+from embedlib.models.reading.refusals import ADAPTER, held_instead
 from embedlib.models.reading.settings_file import (
     EMBEDDING_KEYS,
     LATE_KEYS,
@@ -102,6 +102,9 @@ def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> Json
     if not has_file(transformer_dir / "config.json", folder):
         held = held_instead(transformer_dir, folder) or "there is no config.json"
         raise ModelNotFoundError(f"{transformer_dir}: {held}")
+    adapter = transformer_dir / "adapter_config.json"
+    if has_file(adapter, folder):
+        raise ModelUnsupportedError(f"{name_in(adapter, folder)}: {ADAPTER}")
     config = JsonObject.load(transformer_dir / "config.json", folder)
     if not is_compiled:
         return config

@@ -44,6 +44,15 @@ QUANTIZED: Final = (
 )
 """What `quantization_config` may be."""
 
+_MERGE: Final = (
+    "merge the two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
+)
+ADAPTER: Final = (
+    "is an adapter, which transformers adds to the model where peft is installed and else leaves "
+    f"out; {_MERGE}; or delete the file, if the weights have the adapter already"
+)
+"""Of adapter_config.json beside config.json. Source: `from_pretrained` of transformers."""
+
 
 def held_instead(directory: Path, folder: Path) -> str | None:
     """Return what a folder without config.json holds, and what to take; None if it is not known.
@@ -53,10 +62,7 @@ def held_instead(directory: Path, folder: Path) -> str | None:
         folder: the model's, which it is part of.
     """
     if has_file(directory / "adapter_config.json", folder):
-        return (
-            f"adapter_config.json is an adapter without {_adapted(directory, folder)}; merge the "
-            "two with peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
-        )
+        return f"adapter_config.json is an adapter without {_adapted(directory, folder)}; {_MERGE}"
     if files := sorted(directory.glob("*.gguf")):
         return (
             "holds GGUF, a file of llama.cpp, and no config.json; load the model it was made "

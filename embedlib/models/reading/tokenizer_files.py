@@ -19,6 +19,7 @@ from embedlib.models.reading.tokenizer_build import ClassTokenizer, steps_of
 from embedlib.models.reading.tokenizer_classes import (
     CLASSES,
     PLAIN_NAMES,
+    SUBCLASSES,
     TokenizerClass,
     class_name,
     later_class_name,
@@ -89,13 +90,13 @@ def _of_static_model(files: ModelFiles) -> Tokenizer:
     """
     read = TokenizerJson.load(files.transformer_dir / "tokenizer.json", files.folder)
     with refusing(read.name):
+        if files.spec.is_sparse:
+            _check_table_class(read, files)
         tokenizer = read.tokenizer
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.post_processor = None
         read.check_ids(tokenizer, files.spec.encoder.vocab_size, is_table=True)
-        if files.spec.is_sparse:
-            _check_table_class(read, files)
         tokenizer.encode(PROBE)
     return tokenizer
 
@@ -110,6 +111,7 @@ def _check_table_class(read: TokenizerJson, files: ModelFiles) -> None:
     """
     config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
     name = (config.text("tokenizer_class") or "").removesuffix("Fast")
+    name = SUBCLASSES.get(name, name)
     if name in PLAIN_NAMES:
         return
     if name not in CLASSES:

@@ -284,17 +284,7 @@ def _pick(
                 f"expected: {list(shape)}"
             )
         if tensor.dtype not in STORED_DTYPES:
-            remedy = (
-                "; where torch is installed, safetensors.torch.save_file({name: tensor.float() for "
-                "name, tensor in safetensors.torch.load_file(FILE).items()}, FILE, "
-                "{'format': 'pt'}) makes F32 of it"
-                if tensor.dtype == "F64"
-                else ""
-            )
-            raise ModelWeightsError(
-                f"{tensor.file}: tensor {block.name} has type {tensor.dtype}; "
-                f"accepted: {', '.join(STORED_DTYPES)}{remedy}"
-            )
+            raise tensor.refuse_type(block.name, STORED_DTYPES)
         picked[role] = tensor.block(block.index, block.count)
     used = {block.name for block in rows.values()}
     for name, tensor in stored.items():

@@ -105,8 +105,16 @@ class StoredTensor:
 
     def refuse_type(self, name: str, accepted: Iterable[str]) -> ModelWeightsError:
         """Return the error for a tensor of this name that is stored in another type."""
+        remedy = (
+            "; where torch is installed, safetensors.torch.save_file({name: tensor.float() for "
+            "name, tensor in safetensors.torch.load_file(FILE).items()}, FILE, "
+            "{'format': 'pt'}) makes F32 of it"
+            if self.dtype == "F64"
+            else ""
+        )
         return ModelWeightsError(
-            f"{self.file}: tensor {name} has type {self.dtype}; accepted: {', '.join(accepted)}"
+            f"{self.file}: tensor {name} has type {self.dtype}; "
+            f"accepted: {', '.join(accepted)}{remedy}"
         )
 
     @property

@@ -178,6 +178,16 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         read_folder(folder)
 
 
+def test_a_text_that_would_lose_its_start_is_refused(tmp_path: Path) -> None:
+    folder = write_static_model(tmp_path)
+    place = str(folder / "0_StaticEmbedding" / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(place)
+    tokenizer.enable_truncation(8, direction="left")
+    tokenizer.save(place)
+    with pytest.raises(ModelUnsupportedError, match="truncation.direction = 'left' is not"):
+        read_folder(folder)
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [

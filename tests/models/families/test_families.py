@@ -603,6 +603,7 @@ def test_refusals_name_file_key_and_value(
         ({"rope_type": "default", "factor": 2.0}, "factor = 2.0 is not a known key"),
         ({"rope_type": "yarn", "factor": 2.0, "low_freq_factor": 1.0}, "low_freq_factor = 1.0 is"),
         ({"rope_type": "llama3", "factor": 2.0}, "low_freq_factor is missing"),
+        (LLAMA3 | {"rope_type": "llama3", "low_freq_factor": 4.0}, "high_freq.* more than low_f"),
         ({"partial_rotary_factor": 0.25}, "partial_rotary_factor = 0.25"),
         ({"full_attention": {"rope_type": "default"}}, "full_attention = .* is not a known key"),
     ],

@@ -135,6 +135,7 @@ def test_length_limit_of_the_variants(
         (None, 1000000000000000019884624838656, 30, 30),
         (None, 1e30, 30, 30),
         (None, float("inf"), 30, 30),
+        (None, 10**400, 30, 30),
         (None, 20.0, 30, 20),
     ],
 )
@@ -277,6 +278,17 @@ def test_an_adapter_that_does_not_say_what_it_changes(content: str, tmp_path: Pa
         read_model_files(tmp_path)
 
 
+@pytest.mark.parametrize("variant", ["bert", "bert-cls-dense", "bert-bare"])
+def test_an_adapter_beside_a_model_is_refused(variant: str, tmp_path: Path) -> None:
+    # transformers adds it to the weights if peft is installed, and else does not.
+    folder = write_tiny_model(tmp_path, variant)
+    place = read_model_files(folder).transformer_dir / "adapter_config.json"
+    place.write_text('{"peft_type": "LORA"}')
+    name = place.relative_to(folder).as_posix()
+    with pytest.raises(ModelUnsupportedError, match=rf"^{name}: is an adapter, .*; or delete the"):
+        read_model_files(folder)
+
+
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
 def test_texts_that_would_go_through_a_chat_template_are_refused(
     place: str, tmp_path: Path
@@ -406,6 +418,8 @@ def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -
         ),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim = 0"),
         ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+        ("2_Normalize/config.json", {"module_output_name": "other"}, "module_output_name"),
+        ("2_Normalize/config.json", {"p": 1}, "p = 1 is not a known key"),
     ],
 )
 def test_refusals_name_file_key_and_value(
@@ -424,6 +438,7 @@ def test_refusals_name_file_key_and_value(
         ("2_Dense/config.json", {"out_features": None}, "out_features = null"),
         ("2_Dense/config.json", {"use_residual": True}, "use_residual = true"),
         ("2_Dense/config.json", {"module_output_name": "other"}, 'module_output_name = "other"'),
+        ("2_Dense/config.json", {"module_input_name": "other"}, 'module_input_name = "other"'),
         ("2_Dense/config.json", {"gate": True}, "gate = true is not a known key"),
         # A missing key means tanh; sentence-transformers fails with null.
         ("2_Dense/config.json", {"activation_function": None}, "activation_function = null"),
@@ -433,6 +448,7 @@ def test_refusals_name_file_key_and_value(
             'activation_function = "own.Swish" is not supported; accepted: torch.nn.modules.lin',
         ),
         ("3_LayerNorm/config.json", {"dimension": 32}, "dimension = 32 .* 20, the width"),
+        ("3_LayerNorm/config.json", {"eps": 1}, "eps = 1 is not a known key"),
     ],
 )
 def test_refusals_of_modules(

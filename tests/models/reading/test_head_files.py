@@ -172,6 +172,9 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "a label that is no text": (
         "bert-classifier", "config.json", {"id2label": {"0": "a", "1": 1}}, "id2label: 1 = 1",
     ),
+    "a label without a name": (
+        "bert-classifier", "config.json", {"id2label": {"0": "a", "1": None}}, "id2label = ",
+    ),
     "another number of labels": (
         "bert-classifier", "config.json", {"num_labels": 2}, "num_labels = 2",
     ),
@@ -348,6 +351,17 @@ def test_defaults_of_a_head_are_those_of_transformers(model_type: str) -> None:
 def test_an_lm_head_is_its_own_unless_the_file_says_it_is_tied(model_type: str) -> None:
     is_tied = json.loads(DEFAULTS.read_text())[model_type]["tie_word_embeddings"]
     assert is_tied is FAMILIES[model_type].ties_embeddings
+
+
+def test_a_modular_head_ends_in_a_dense_which_may_name_its_labels(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "modernbert-modules")
+    for changes, labels in (({"0": "good"}, ("good",)), ({"0": "a", "1": "b"}, ("LABEL_0",))):
+        _change(folder, id2label=changes)
+        assert _head(_read(folder, "modernbert-modules")).labels == labels
+    place = folder / "modules.json"
+    place.write_text(json.dumps(json.loads(place.read_text())[:-1]))
+    with pytest.raises(ModelUnsupportedError, match="the last module is a LayerNorm; accepted: a"):
+        _read(folder, "modernbert-modules")
 
 
 # The weights of a head.

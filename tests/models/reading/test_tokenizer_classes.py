@@ -207,6 +207,14 @@ def test_files_by_all_converters_of_xlm_roberta_give_the_ids_of_today(
         assert found.encode(text).ids == expected.encode(text).ids
 
 
+def test_a_class_with_scores_takes_no_vocabulary_without(tmp_path: Path) -> None:
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    _edited(tmp_path, "xlm-roberta", "tokenizer.json", "model", model)
+    told = r'^tokenizer.json: model.type = "BPE", but XLMRobertaTokenizer'
+    with pytest.raises(ModelUnsupportedError, match=told):
+        _load(tmp_path)
+
+
 def test_scores_are_those_that_python_reads(tmp_path: Path) -> None:
     score = -14.111569944278905  # the library's reader of JSON takes it for its neighbour
     folder = _edited(tmp_path, "xlm-roberta", "tokenizer.json", "normalizer", None)
@@ -253,6 +261,7 @@ def test_tokens_that_only_tokenizer_json_lists_are_refused(tmp_path: Path) -> No
         ("bert", "extra_special_tokens", "x", 'extra_special_tokens = "x" is not supported; acc'),
         ("bert", "added_tokens_decoder", {"x": NEW}, "added_tokens_decoder: x = .*ids as keys"),
         ("bert", "added_tokens_decoder", {"1": "x"}, 'added_tokens_decoder: 1 = "x" is not sup'),
+        ("bert", "extra_special_tokens", 5, "extra_special_tokens = 5 is not supported; acc"),
         ("bert", "extra_special_tokens", [None], "extra_special_tokens: 0 = null is not supp"),
         ("bert", "cls_token", None, "cls_token = null is not supported; accepted: a token of"),
         ("llama", "tokenizer_class", None, "tokenizer_class = null is not supported; accepted: P"),

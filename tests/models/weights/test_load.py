@@ -206,6 +206,10 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
             lambda arrays: arrays.update({"encoder.layer.2.x": np.zeros(5, np.float32)}),
             r"tensor encoder.layer.2.x \[5\] is left over",
         ),
+        (
+            lambda arrays: arrays.update({"embeddings.LayerNorm.gamma": np.ones(32, np.float32)}),
+            "tensor embeddings.LayerNorm.weight is stored twice",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(
