@@ -184,7 +184,7 @@ def test_a_text_that_would_lose_its_start_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(place)
     tokenizer.enable_truncation(8, direction="left")
     tokenizer.save(place)
-    with pytest.raises(ModelUnsupportedError, match="truncation.direction = 'left' is not"):
+    with pytest.raises(ModelUnsupportedError, match=r"truncation\.direction = 'left' is not"):
         read_folder(folder)
 
 
