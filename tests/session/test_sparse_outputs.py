@@ -272,6 +272,7 @@ DOCUMENTS = ["document_0_Transformer", "document_1_SpladePooling"]
         ({"parameters": {"default_route": "image"}}, 'default_route = "image"'),
         ({"parameters": {"allow_empty_key": False}}, "allow_empty_key = false"),
         ({"parameters": {"allow_empty_key": None}}, "allow_empty_key = null"),
+        ({"parameters": {"extra": 1}}, "parameters: extra = 1 is not a known key"),
         ({"extra": 1}, "extra = 1 is not a known key"),
     ],
 )
