@@ -263,6 +263,8 @@ DOCUMENTS = ["document_0_Transformer", "document_1_SpladePooling"]
     ("changes", "message"),
     [
         ({"structure": {"query": [], "document": []}}, "query = []"),
+        ({"structure": {"query": QUERIES, "document": []}}, "document = [] is not"),
+        ({"structure": {"query": [1], "document": DOCUMENTS}}, "query = [1] is not"),
         ({"structure": {"query": DOCUMENTS, "document": DOCUMENTS}}, "one module, a SparseStatic"),
         ({"structure": {"query": QUERIES, "document": QUERIES}}, "a Transformer and a SpladePool"),
         ({"structure": {"query": QUERIES, "document": ["x"]}}, "names of types, each a folder"),
