@@ -36,6 +36,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
 from tests.tiny_models.sparse import (
     SPARSE_VARIANTS,
+    TABLE,
     write_router,
     write_sparse_model,
     write_token_weights,
@@ -268,7 +269,11 @@ DOCUMENTS = ["document_0_Transformer", "document_1_SpladePooling"]
         ({"structure": {"query": DOCUMENTS, "document": DOCUMENTS}}, "one module, a SparseStatic"),
         ({"structure": {"query": QUERIES, "document": QUERIES}}, "a Transformer and a SpladePool"),
         ({"structure": {"query": QUERIES, "document": ["x"]}}, "names of types, each a folder"),
-        ({"structure": {"query": ["../x"], "document": DOCUMENTS}, "types": {"../x": "y"}}, "../x"),
+        ({"structure": {"query": 5, "document": DOCUMENTS}}, "query = 5 is not"),
+        (
+            {"structure": {"query": ["../x"], "document": DOCUMENTS}, "types": {"../x": TABLE}},
+            'query = ["../x"] is not',
+        ),
         ({"structure": {"query": ["document_1_SpladePooling"]}}, "the routes query and document"),
         ({"parameters": {"route_mappings": {"a": "query"}}}, "route_mappings"),
         ({"parameters": {"default_route": "image"}}, 'default_route = "image"'),
@@ -308,6 +313,15 @@ def test_an_entry_of_a_table_is_checked_as_others(
     with pytest.raises(ModelUnsupportedError) as error:
         read_folder(tmp_path)
     assert str(error.value).startswith(f"modules.json: [0]: {message}")
+
+
+def test_a_head_without_a_bias_reads_none(tmp_path: Path) -> None:
+    folder = write_sparse_model(tmp_path, "modernbert-splade")
+    assert [role for role in load_weights(read_folder(folder)) if "modules.2" in role] == [
+        *("modules.2.weight", "modules.2.bias")
+    ]
+    _change(folder / "config.json", decoder_bias=False)
+    assert "modules.2.bias" not in load_weights(read_folder(folder))
 
 
 def test_a_router_stands_alone(tmp_path: Path) -> None:

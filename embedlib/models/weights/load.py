@@ -223,12 +223,14 @@ def _load_answer_rows(
     num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
     matrix = encoder["tokens"]
     stored, where = list_all(files.transformer_dir, files.folder)
-    if place.tensor is not None:
-        found = {name: stored[name] for name in stored if name == place.tensor}
-        rows = {"lm_head": FusedSlice(place.tensor)}
-        matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
-    elif (name := ROWS[files.spec.encoder.family].lm_head) in stored:
-        _check_tied(place, matrix, stored[name])
+    name = place.tensor or ROWS[files.spec.encoder.family].lm_head
+    if name is not None and (name == place.tensor or name in stored):
+        found = {name: stored[name]} if name in stored else {}
+        rows = {"lm_head": FusedSlice(name)}
+        own = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
+        if place.tensor is None:
+            _check_tied(place, matrix, own)
+        matrix = own
     subtracted = place.false_token_id
     return RowDifference(
         matrix.block(place.true_token_id, num_tokens),
@@ -242,8 +244,6 @@ def _check_tied(place: AnswerRows, tokens: StoredTensor, own: StoredTensor) -> N
 
     Source: `tie_weights` of transformers 5, which does not tie matrices that differ; 4 does.
     """
-    if own.dtype not in STORED_DTYPES or own.shape != tokens.shape:
-        return
     matrices = [(matrix, map_file(matrix.path)) for matrix in (tokens, own)]
     for token_id in (place.true_token_id, place.false_token_id):
         if token_id is None:

@@ -584,6 +584,26 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             {"rotary_emb_base": 9.0},
             "rotary_emb_base = 9.0 .* 300, the value of rope_parameters",
         ),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"factor": 2.0}},
+            "rope_parameters: factor = 2.0 is not",
+        ),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"rope_type": "linear"}},
+            "rope_parameters: rope_type = ",
+        ),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"rope_theta": 5.0}},
+            "rope_parameters: rope_theta = 5",
+        ),
+        (
+            "gemma3_text",
+            {"original_max_position_embeddings": 8},
+            "original_max_position_embeddings = 8",
+        ),
     ],
 )
 def test_refusals_name_file_key_and_value(

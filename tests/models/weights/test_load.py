@@ -410,6 +410,9 @@ def test_a_tied_lm_head_is_refused_if_the_file_has_another(answer: str, tmp_path
     save_file(arrays, folder / "model.safetensors")
     tied = head[rows.true_token_id] - head[rows.false_token_id]
     assert np.array_equal(load_weights(files)["modules.1.weight"][0], tied)
+    save_file(arrays | {"lm_head.weight": head[:-1]}, folder / "model.safetensors")
+    with pytest.raises(ModelWeightsError, match=r"tensor lm_head.weight has shape .*; expected: "):
+        load_weights(files)
     head[getattr(rows, answer)] *= 2
     save_file(arrays, folder / "model.safetensors")
     with pytest.raises(ModelWeightsError, match=r"LM head differs from .* tie_word_embeddings"):
