@@ -522,3 +522,6 @@ def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text())[:1]))
     with pytest.raises(ModelUnsupportedError, match=r"^modules.json: has 1 modules"):
         read_model_files(folder)
+    path.write_text("[]")
+    with pytest.raises(ModelUnsupportedError, match=r"^modules.json: has 0 modules"):
+        read_model_files(folder)
