@@ -74,9 +74,11 @@ def open_destination(
         if settings.replace:
             stack.callback(opened.close)
             replacement = start_replacement(opened, embedder, target, settings, tell)
-        if replacement is not None:
-            opened, settings = replacement.new, replacement.load_options
-            target = replacement.target
+            if replacement is not None:
+                opened, settings = replacement.new, replacement.load_options
+                target = replacement.target
+            else:  # `recreate` drops what is loaded beside, never what searches find
+                settings, target = replace(settings, recreate=False), replace(target, recreate=False)
         cluster = as_cluster(embedder)
         if sparse is not None:
             check_beside(opened, target)

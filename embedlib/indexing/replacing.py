@@ -118,9 +118,10 @@ def start_replacement(
     built = built_state(found)
     if built is not None and not options.recreate and not _is_made_by(built, embedder, target):
         raise SinkError(
-            f"{found.name} is being changed to {built.model!r}, of which {built.num_rows:,} rows "
-            "are loaded; go on with that model and the same options, or pass recreate=True "
-            f"(--recreate) to drop these rows and change to {target.model!r} instead"
+            f"{found.name} is being changed to {built.model!r} with {built.dim} dimensions, of "
+            f"which {built.num_rows:,} rows are loaded; go on with that model and the same "
+            "options, or pass recreate=True (--recreate) to drop these rows and change to "
+            f"{target.model!r} with {target.dim} dimensions instead"
         )
     if state is not None and target.full_text is None:
         target = replace(target, full_text=state.full_text)

@@ -18,7 +18,7 @@ from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.rows import BadRow, CutDocuments, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.checks import check_target
+from embedlib.indexing.sinks.checks import WAYS, check_target
 from embedlib.indexing.sinks.protocol import (
     OtherModelError,
     Sink,
@@ -81,6 +81,8 @@ class Run:
             dropping = None
             if self.settings.recreate:
                 # `_begin_writing` drops what is stored, so the source is read before that.
+                if named_by is not self.sink:  # those of a change of model stay
+                    self._keep_ids(documents, named_by)
                 reader = stack.enter_context(closing(self._read(documents, chunker)))
                 dropping = self._check_dropping(reader)
             self.has_rows = self._begin_writing()
@@ -136,12 +138,7 @@ class Run:
             return state is not None and not self.settings.recreate
         except OtherModelError as error:  # a sink does not know the embedder's options
             why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
-            raise SinkError(
-                f"{why}, choose another destination, or recreate=True (--recreate) to "
-                "drop these rows and embed everything again, or in Postgres, on a Qdrant server or "
-                "in jsonl:, npy: and parquet: files replace=True (--replace) to keep them for "
-                "searches until that is done"
-            ) from None
+            raise SinkError(f"{why}, {WAYS}") from None
 
     def _join_stored(self) -> None:
         _, *others = map(model_digest, fingerprints_of(self.embedder))

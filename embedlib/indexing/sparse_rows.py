@@ -8,7 +8,7 @@ from typing import Final, TypeGuard
 from uuid import UUID
 
 from embedlib.embedder import Embedder
-from embedlib.errors import SinkError
+from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.embedders import ModelIdentity, SparseEmbedder, check_embedder
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import model_digest
@@ -65,7 +65,11 @@ def sparse_model(embedder: SparseEmbedder) -> SparseModel:
         ConfigError: it lacks a member of `SparseEmbedder`, or makes no sparse vectors.
     """
     check_embedder(embedder, SparseEmbedder, "sparse")
-    embedder.encode_query("a", output_value="sparse")  # or a load would begin and then fail
+    try:
+        embedder.encode_query("a", output_value="sparse")  # or a load would begin and then fail
+    except ConfigError as error:
+        why = str(error).removeprefix("output_value = 'sparse': ")  # no argument of the load
+        raise ConfigError(f"sparse (--sparse) = {embedder.model_name!r}: {why}") from error
     dim = embedder.get_embedding_dimension()
     if isinstance(embedder, Embedder):
         dim = embedder.sparse_dim

@@ -18,6 +18,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document
 from embedlib.indexing.searching import search
+from embedlib.indexing.sinks.checks import WAYS
 from embedlib.indexing.stored_model import open_embedder
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
@@ -109,13 +110,8 @@ def test_below_the_gate_a_precision_is_alone(folder: Path, caches: Path, open_mo
         assert load(store, embedder) == 2
     compile_int8(folder, caches, cosine=0.99)
     told = "fake: was made in float32, this is int8; pass precision='float32' (--precision float32)"
-    ways = (
-        ", choose another destination, or recreate=True (--recreate) to drop these rows and embed "
-        "everything again, or in Postgres, on a Qdrant server or in jsonl:, npy: and parquet: "
-        "files replace=True (--replace) to keep them for searches until that is done"
-    )
     with open_model(precision="int8") as embedder:
-        assert refusals(store, embedder) == [told, told + ways, told + ways]
+        assert refusals(store, embedder) == [told, f"{told}, {WAYS}", f"{told}, {WAYS}"]
         assert load(store, embedder, recreate=True) == 2
     with open_model(precision="float32") as embedder:
         searched, *_ = refusals(store, embedder)

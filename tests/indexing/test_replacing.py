@@ -163,8 +163,11 @@ def test_a_third_model_has_to_say_what_becomes_of_the_second(url: str) -> None:
     second.dies_after = 8
     with pytest.raises(KeyboardInterrupt):
         load(url, second, replace=True, batch_rows=4)
-    with pytest.raises(SinkError, match=r"is being changed to 'second', of which .* rows are"):
-        load(url, Model("third"), replace=True)
+    sides = r"changed to 'second' with 32 dimensions, of which .* 'second' with 8 dimensions instead"
+    smaller = Model("second", dim=8)
+    smaller.fingerprint = "folder:smaller"
+    with pytest.raises(SinkError, match=sides):
+        load(url, smaller, replace=True)
     shown = CliRunner().invoke(main, ["status", url])
     assert re.search(r"loaded beside, not found +\d+ rows of second\n", shown.output)
     load(url, Model("third", dim=8), replace=True, recreate=True)
@@ -174,6 +177,31 @@ def test_a_third_model_has_to_say_what_becomes_of_the_second(url: str) -> None:
     assert (state.model, state.dim) == ("third", 8)
     with pytest.raises(SinkError, match=r"still keeps the 40 rows of 'old'.*embedlib drop-old"):
         load(url, Model("fourth"), replace=True)
+
+
+def test_to_recreate_never_drops_what_searches_find(url: str) -> None:
+    """The same command again, after the switch."""
+    load(url, Model("new"), replace=True, recreate=True)
+    again = Model("new")
+    told = load(url, again, replace=True, recreate=True)
+    assert told == [f"{url} holds rows of 'new' already; they are brought up to date"]
+    assert again.num_texts == 0
+    expect_rows(url, "new")
+
+
+def test_files_keep_their_names_in_what_is_recreated_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"jsonl:{tmp_path / 'rows.jsonl'}"
+    for folder in ("docs", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("text")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    load(url, Model("old"), tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    load(url, Model("new"), "docs", replace=True, recreate=True)
+    with closing(open_sink(url)) as sink:
+        assert [key.source_id for key in sink.scan()] == [str(tmp_path / "docs" / "a.txt")]
 
 
 def test_the_commands(url: str) -> None:

@@ -236,6 +236,7 @@ def test_a_dry_run_moves_nothing(table: Table) -> None:
     position = table.store.position
     table.put(21, 21)
     assert table.load(dry_run=True).num_embedded == 1
+    assert table.load(dry_run=True, recreate=True).num_embedded == 21
     table.load(dry_run=True, chunk=True)
     assert table.store.position == position
 

@@ -358,15 +358,18 @@ def test_postgres_reads_what_has_changed(postgres: str) -> None:
     assert json.loads(again.position())[:2] == ["datetime", "2026-01-01T12:00:00+00:00"]
 
 
-def test_a_time_without_end_moves_no_position(postgres: str) -> None:
+def test_a_time_without_end_moves_no_position_and_is_read_in_every_run(postgres: str) -> None:
     query = (
-        "SELECT * FROM (VALUES (1, 'a', TIMESTAMP '2026-01-01'), (2, 'b', 'infinity')) "
-        "AS t (id, text, at)"
+        "SELECT * FROM (VALUES (1, 'a', TIMESTAMP '2026-01-01'), (2, 'b', 'infinity'), "
+        "(3, 'c', '-infinity'), (4, 'd', '2025-01-01')) AS t (id, text, at)"
     )
     options = SourceOptions(since_field="at")
     source: Any = open_sql_source(postgres, query, options, [].append)
-    assert len(list(source)) == 2
+    assert len(list(source)) == 4
     assert json.loads(source.position())[:2] == ["datetime", "2026-01-01T00:00:00"]
+    again: Any = open_sql_source(postgres, query, options, [].append)
+    again.resume(source.position())
+    assert [row.id for row in again] == ["1", "2", "3"]
 
 
 def test_rows_of_a_transaction_that_is_open_longer_are_read_later(

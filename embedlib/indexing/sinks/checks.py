@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import OtherModelError, Sink, SinkState, SparseModel, Target
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.sparse import SparseVector
+
+WAYS: Final = (
+    "choose another destination, recreate=True (--recreate) to drop these rows and start over, or "
+    "in Postgres, on a Qdrant server or in jsonl:, npy: and parquet: files replace=True "
+    "(--replace) to keep them for searches until the others are loaded"
+)
+"""What may be done where the stored rows are of another model."""
 
 
 def check_target(state: SinkState | None, target: Target, name: str) -> None:
@@ -22,44 +30,37 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
     """
     if state is None or target.recreate:
         return
-    ways = (
-        "choose another destination, recreate=True (--recreate) to drop these rows and start over, "
-        "or in Postgres, on a Qdrant server or in jsonl:, npy: and parquet: files replace=True "
-        "(--replace) to keep them for searches until the others are loaded"
-    )
     if state.dim != target.dim:
         raise SinkError(
             f"{name} holds vectors of {state.dim} dimensions and the model makes {target.dim}; "
-            f"{ways}"
+            f"{WAYS}"
         )
     if state.similarity != target.similarity:
         raise SinkError(
-            f"{name} compares by {state.similarity} and the model by {target.similarity}; {ways}"
+            f"{name} compares by {state.similarity} and the model by {target.similarity}; {WAYS}"
         )
-    _check_sparse(state.sparse, target.sparse, name, ways)
+    _check_sparse(state.sparse, target.sparse, name)
     if model_digest(state.fingerprint) != model_digest(target.fingerprint):
         raise OtherModelError(
             f"{name} was made by {state.model!r} with fingerprint {state.fingerprint}, this is "
-            f"{target.model!r} with {target.fingerprint}; use the same model and options, {ways}",
+            f"{target.model!r} with {target.fingerprint}; use the same model and options, {WAYS}",
             state,
         )
 
 
-def _check_sparse(
-    stored: SparseModel | None, wanted: SparseModel | None, name: str, ways: str
-) -> None:
+def _check_sparse(stored: SparseModel | None, wanted: SparseModel | None, name: str) -> None:
     """Refuse other sparse vectors than those that are stored."""
     if stored is None and wanted is None:
         return
     if wanted is None or stored is None:
         what = "no sparse vectors" if stored is None else f"sparse vectors of {stored.model!r}"
         way = "leave sparse out" if stored is None else "pass the same model with sparse (--sparse)"
-        raise SinkError(f"{name} holds {what}; {way}, {ways}")
+        raise SinkError(f"{name} holds {what}; {way}, {WAYS}")
     if model_digest(stored.fingerprint) != model_digest(wanted.fingerprint):
         raise SinkError(
             f"{name} holds sparse vectors of {stored.model!r} with fingerprint "
             f"{stored.fingerprint}, this is {wanted.model!r} with {wanted.fingerprint}; use the "
-            f"same model and options (max_active_dims is one), {ways}"
+            f"same model and options (max_active_dims is one), {WAYS}"
         )
 
 

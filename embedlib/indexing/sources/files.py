@@ -276,7 +276,7 @@ class FileSource:
         return not has_ids and _is_bad(file.name)
 
     def _read_rows(self, file: InputFile) -> Iterator[Document | BadRow]:
-        last_place = ""
+        name, last_place = file.name, ""
         try:
             fields = self._fields.get(file.path)
             rows = read_rows(file.path, file.input_format, fields.names if fields else None)
@@ -288,7 +288,7 @@ class FileSource:
             for row in rows:
                 assert fields is not None, "a row was not in the sample"
                 last_place = row.place
-                yield fields.to_document(row, file.name)
+                yield fields.to_document(row, name)
         except BrokenFileError as error:
             if file.is_named and not last_place:
                 raise _cannot_read(file, error) from error

@@ -141,21 +141,24 @@ def lower_bound(value: Value, overlap: float) -> Value:
         return value
 
 
-def changed_since(query: str, field: str, mark: str) -> str:
-    """Return the query for those rows whose field is at least a parameter, or null.
+def changed_since(query: str, field: str, mark: str, *, is_time: bool) -> str:
+    """Return the query for those rows whose field is at least a parameter, or has no real value.
 
     Args:
         query: one SELECT.
         field: a column of its result.
         mark: how the database writes a parameter, "?" or "%s".
+        is_time: whether the column may hold PostgreSQL's `-infinity`, which some write for never.
     """
     query = query.rstrip().rstrip(";")
     # With its table: SQLite takes a quoted name that is no column for a text.
     column = 'embedlib_rows."' + field.replace('"', '""') + '"'
     if mark == "%s":
         query, column = query.replace("%", "%%"), column.replace("%", "%%")
+    never = f" OR {column} = '-infinity'" if is_time else ""
     return (
-        f"SELECT * FROM (\n{query}\n) AS embedlib_rows WHERE {column} >= {mark} OR {column} IS NULL"
+        f"SELECT * FROM (\n{query}\n) AS embedlib_rows"
+        f" WHERE {column} >= {mark} OR {column} IS NULL{never}"
     )
 
 

@@ -157,16 +157,17 @@ def test_a_query_gets_a_condition(query: str) -> None:
     database = sqlite3.connect(":memory:")
     database.execute('CREATE TABLE docs ("a ""b%" INTEGER)')
     database.executemany("INSERT INTO docs VALUES (?)", [(1,), (2,), (3,), (None,)])
-    rows = database.execute(changed_since(query, 'a "b%', "?"), [2]).fetchall()
+    rows = database.execute(changed_since(query, 'a "b%', "?", is_time=False), [2]).fetchall()
     assert {*rows} == {(2,), (3,), (None,)}
     # psycopg reads %% as %.
-    assert changed_since(query, "n%", "%s").replace("%%", "%").count("%s") == query.count("%s") + 1
-    assert '"n%%" >= %s' in changed_since(query, "n%", "%s")
+    changed = changed_since(query, "n%", "%s", is_time=True)
+    assert changed.replace("%%", "%").count("%s") == query.count("%s") + 1
+    assert '"n%%" >= %s' in changed
     database.close()
 
 
 def test_a_column_that_does_not_exist_is_no_text() -> None:
     database = sqlite3.connect(":memory:")
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
-        database.execute(changed_since("SELECT 1 AS id", "changed", "?"), [2])
+        database.execute(changed_since("SELECT 1 AS id", "changed", "?", is_time=False), [2])
     database.close()
