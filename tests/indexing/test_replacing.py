@@ -163,7 +163,9 @@ def test_a_third_model_has_to_say_what_becomes_of_the_second(url: str) -> None:
     second.dies_after = 8
     with pytest.raises(KeyboardInterrupt):
         load(url, second, replace=True, batch_rows=4)
-    sides = r"changed to 'second' with 32 dimensions, of which .* 'second' with 8 dimensions instead"
+    sides = (
+        r"changed to 'second' with 32 dimensions, of which .* 'second' with 8 dimensions instead"
+    )
     smaller = Model("second", dim=8)
     smaller.fingerprint = "folder:smaller"
     with pytest.raises(SinkError, match=sides):

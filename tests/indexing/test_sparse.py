@@ -202,7 +202,8 @@ def test_a_model_without_sparse_vectors_is_refused(
 ) -> None:
     embedder, _ = models
     with pytest.raises(
-        ConfigError, match=r"^sparse \(--sparse\) = '.*': this model has no sparse_linear.safetensors"
+        ConfigError,
+        match=r"^sparse \(--sparse\) = '.*': this model has no sparse_linear.safetensors",
     ):
         _load((embedder, embedder), f"edge:{tmp_path / 'db'}")
     assert not (tmp_path / "db").exists()
