@@ -78,10 +78,8 @@ def open_destination(
                 opened, settings = replacement.new, replacement.load_options
                 target = replacement.target
             else:  # `recreate` drops what is loaded beside, never what searches find
-                settings, target = (
-                    replace(settings, recreate=False),
-                    replace(target, recreate=False),
-                )
+                settings = replace(settings, recreate=False)
+                target = replace(target, recreate=False)
         cluster = as_cluster(embedder)
         if sparse is not None:
             check_beside(opened, target)

@@ -100,6 +100,9 @@ def test_a_destination_takes_what_passed_the_gate(
         assert len(search("measure time", FakeSink(store), embedder=embedder)) == 2
     with open_model(precision="int8") as embedder:  # by its name it is the same int8
         assert load(store, embedder) == 0
+        assert load(store, embedder, recreate=True) == 2
+        assert store.target is not None
+        assert store.target.fingerprint == embedder.fingerprint
     with open_model(precision="float32") as embedder:  # a CPU on which int8 is not faster
         assert load(store, embedder) == 0
 

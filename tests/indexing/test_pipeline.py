@@ -238,6 +238,20 @@ def test_too_many_deletions_are_refused_and_nothing_is_deleted(
     expect(store, numbered(6), embedder)
 
 
+def test_exactly_the_share_may_be_deleted(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(10), store, embedder)
+    assert run(numbered(5), store, embedder, delete_missing=True, max_delete=0.5).num_deleted == 5
+
+
+def test_bad_rows_that_are_all_there_is_are_no_empty_source(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(2), store, embedder)
+    rows = [BadRow(place=id_, reason="broken", id=id_) for id_ in numbered(2)]
+    assert run(rows, store, embedder, delete_missing=True).num_deleted == 0
+    expect(store, numbered(2), embedder)
+
+
 def test_nothing_is_deleted_when_a_bad_row_may_own_it(store: FakeStore, embedder: Embedder) -> None:
     run(numbered(10), store, embedder)
     told: list[str] = []
@@ -329,6 +343,20 @@ def test_surplus_chunks_of_a_document_that_was_read_always_go(
     assert contents(store)["a", 0] == "short"
     again = in_chunks({"a": "short", "b": LONG}, store, embedder, **options)
     assert (again.num_deleted, again.num_embedded) == (0, 0)
+
+
+def test_surplus_chunks_go_where_rows_are_counted_late(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    class Late(FakeSink):
+        def inspect(self) -> Any:
+            state, has_ended = super().inspect(), store.calls[-1] == ("finish", 0)
+            return state if has_ended else replace(state, num_rows=0)
+
+    in_chunks({"a": LONG}, store, embedder)
+    options = {"chunk_tokens": 24, "embedder": embedder}
+    assert index(documents({"a": "short"}), Late(store), **options).num_deleted == 3
+    assert contents(store) == {("a", 0): "short"}
 
 
 def test_a_bad_row_loses_no_chunk(store: FakeStore, embedder: Embedder) -> None:
@@ -437,6 +465,13 @@ def test_an_empty_source_deletes_nothing(
     with pytest.raises(SinkError, match=r"the source has no documents.*10 of 10 rows"):
         run(source, store, embedder, delete_missing=True, max_delete=1.0)
     expect(store, numbered(10), embedder)
+
+
+def test_where_no_row_is_stored_nothing_may_be_recreated(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run([], store, embedder)
+    assert run([], store, embedder, recreate=True).num_rows == 0
 
 
 def test_recreating_says_what_it_drops_before_it_does(

@@ -306,6 +306,22 @@ def test_a_lock_on_a_full_disk_is_one_line() -> None:
         FileLock(Path("/dev/full"), "jsonl:a")
 
 
+def test_a_load_killed_while_it_recreates_leaves_no_file_of_dropped_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "a.jsonl"
+    load(make(path), make_rows(2))
+    with monkeypatch.context() as killed, closing(make(path)) as sink:
+        killed.setattr(Path, "unlink", die)
+        with pytest.raises(KeyboardInterrupt):
+            sink.begin(replace(TARGET, recreate=True), print)
+    load_nothing(make(path))
+    assert read_jsonl(path) == []
+
+
 def test_a_load_killed_in_its_first_moment_is_no_load(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     folder = tmp_path / "a.jsonl.embedlib"
