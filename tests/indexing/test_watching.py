@@ -387,6 +387,18 @@ def test_a_folder_that_is_gone_is_waited_for(docs: Path, loads: Loads) -> None:
     assert any("docs: the folder is gone; waiting" in line for line in loads.told)
 
 
+def test_after_a_folder_was_gone_everything_is_read(docs: Path, loads: Loads) -> None:
+    def remove_folder() -> Collection[str]:
+        docs.rename(docs.parent / "away")
+        return {str(docs)}
+
+    def bring_back() -> Collection[str]:
+        (docs.parent / "away").rename(docs)
+        return {str(docs.parent / "away")}
+
+    assert [report.num_documents for report in loads.run(remove_folder, bring_back)] == [3, 3]
+
+
 def test_a_folder_that_cannot_be_watched_is_an_error(
     docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,7 @@ def _open_packed(path: str) -> Iterator[BinaryIO]:
         before = os.fstat(file.fileno()).st_size  # 0 of a pipe, which has no position
         yield file
         now = os.fstat(file.fileno()).st_size
-        if now < before and now <= file.tell():
+        if now < before:
             # Its end is none: rows behind it would be taken for removed ones.
             raise BrokenFileError("was cut while it was read; load it again when it is complete")
 

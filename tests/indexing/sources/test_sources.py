@@ -863,6 +863,12 @@ def test_a_file_that_is_cut_while_it_is_read_has_no_end(is_text: bool) -> None:
         list(rows)
 
 
+def test_a_named_file_without_a_row_that_can_be_read_is_refused_before_the_load() -> None:
+    Path("a.csv").write_text("id,text,text\n1,a,b\n")
+    with pytest.raises(SourceError, match=r"^cannot read 'a.csv': has more than one column"):
+        open_source(["a.csv"], SourceOptions(), print)
+
+
 def test_a_file_that_is_emptied_before_it_is_read_is_not_empty() -> None:
     path = write("a.txt", "words")
 
