@@ -182,7 +182,12 @@ def test_a_third_model_has_to_say_what_becomes_of_the_second(url: str) -> None:
 
 
 def test_to_recreate_never_drops_what_searches_find(url: str) -> None:
-    """The same command again, after the switch."""
+    """After a kill, and as the same command again after the switch."""
+    killed = Model("new")
+    killed.dies_after = 8
+    with pytest.raises(KeyboardInterrupt):
+        load(url, killed, replace=True, recreate=True, batch_rows=4)
+    expect_rows(url, "old")
     load(url, Model("new"), replace=True, recreate=True)
     again = Model("new")
     told = load(url, again, replace=True, recreate=True)
