@@ -202,6 +202,18 @@ def test_every_batch_learns_why_a_layer_failed(
     engine.close()
 
 
+def test_no_error_ends_the_thread(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(tiny_folder("bert"))
+    with monkeypatch.context() as patch:
+        patch.setattr(layerwise, "Request", lambda _: {}["a bug"])
+        with pytest.raises(KeyError, match="a bug"):
+            Submitted(engine, IDS).result()
+    assert Submitted(engine, IDS).result().shape[0] == len(IDS)
+    engine.close()
+
+
 def test_closing_waits_for_what_was_submitted(tiny_folder: Callable[[str], Path]) -> None:
     engine = make(tiny_folder("bert"))
     submitted = [Submitted(engine, [ids]) for ids in IDS]
