@@ -33,6 +33,7 @@ from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.memory import GIB, Memory, Room, gib, read_memory
+from embedlib.models.encoder_parts import Experts
 from embedlib.models.known_models import KnownModel
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
@@ -265,6 +266,75 @@ def test_the_plan_counts_a_byte_for_each_pair_of_a_causal_mask(
     assert needs[1] - needs[0] >= num_tokens**2
     if precision == "bf16":
         assert needs[2] > 16 * encoder.num_heads * num_tokens**2, "all scores are in memory"
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "precision", "in_shared", "in_separate"),
+    [
+        ("LIBRARY_BYTES", 1024, "float32", 1, 1),
+        ("CACHE_BYTES", 256, "float32", 1, 1),
+        ("CACHE_BYTES", 1024, "float32", 0, 0),
+        ("TABLE_BYTES", 1024, "float32", 1, 1),
+        ("TABLE_BYTES", 256, "float32", 0, 0),
+        ("LANE_BYTES", 1024, "int8", 0, 24),
+        ("LANE_BYTES", 1024, "float32", 0, 0),
+    ],
+)
+def test_what_a_number_of_the_plan_counts_for(
+    name: str,
+    hidden: int,
+    precision: str,
+    in_shared: int,
+    in_separate: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    big = at_scale(files, hidden, 24 if hidden == 1024 else 2)
+    encoder = replace(big.spec.encoder, vocab_size=30522)
+    big = replace(big, spec=replace(big.spec, encoder=encoder))
+
+    def needs() -> MemoryNeeds:
+        return memory_needs(big, ChosenPrecision(name=precision), Config(threads=2))
+
+    before, more = needs(), 1 << 20
+    monkeypatch.setattr(memory, name, getattr(memory, name) + more)
+    assert needs().shared - before.shared == in_shared * more
+    assert needs().separate - before.separate == in_separate * more
+    monkeypatch.setattr(memory, "max_kept_bytes", lambda *_, **__: more)
+    assert needs().shared - before.shared == (in_shared + 1) * more, "and kept prefixes"
+
+
+@pytest.mark.parametrize(("precision", "size"), [("float32", 4), ("bf16", 2)])
+def test_the_plan_counts_the_head_of_a_sparse_model_as_a_matrix(
+    precision: str, size: int, files: ModelFiles
+) -> None:
+    big = at_scale(files, 1024, 24)
+    splade = SpladePooling(vocab_size=50_000)
+    dense, sparse = (
+        memory_needs(
+            replace(big, spec=replace(big.spec, modules=modules, embedding_dim=50_000)),
+            ChosenPrecision(name=precision),
+            Config(threads=1),
+        )
+        for modules in ((), (splade,))
+    )
+    more = size * 50_000 * 1024
+    assert sparse.weights - dense.weights == sparse.packed - dense.packed == more
+    copies = memory.MLAS_COPIES if precision == "float32" else 1
+    assert sparse.shared - dense.shared == pytest.approx(copies * more, rel=0.02)
+
+
+def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    encoder = replace(big.spec.encoder, experts=Experts(count=4, num_chosen=2, layers=(1,)))
+    with_experts = replace(big, spec=replace(big.spec, encoder=encoder))
+    plain, chosen = (
+        memory_needs(one, ChosenPrecision(name="float32"), Config(threads=1))
+        for one in (big, with_experts)
+    )
+    matrices = 2 * encoder.hidden_size * encoder.intermediate_size
+    assert chosen.packed - plain.packed >= 4 * 3 * matrices
+    assert chosen.weights - chosen.packed == pytest.approx(plain.weights - plain.packed, rel=0.01)
 
 
 def test_a_batch_of_short_texts_takes_what_its_tokens_take(files: ModelFiles) -> None:

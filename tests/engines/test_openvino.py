@@ -93,7 +93,7 @@ def test_vectors_are_those_of_sentence_transformers(
     # same test, because compiling takes longer than all of this.
     monkeypatch.setattr(ov.Core, "compile_model", broken)
     model = load_model(tiny_folder(variant), config)
-    model.engine._models._note_failure(0, EngineRunError("of a batch"))  # type: ignore[attr-defined]
+    model.engine._models._note_failure(0, RuntimeError("of a batch"))  # type: ignore[attr-defined]
     for case in stored.cases:
         batch = make_batch(case.ids, num_prompt_tokens=case.num_prompt_tokens)
         vectors = run(model.engine, batch)
@@ -291,7 +291,9 @@ def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) ->
     engine.close()
 
 
-def test_batches_that_fail_are_told_and_the_next_ones_run(files: ModelFiles) -> None:
+def test_batches_that_fail_are_told_and_the_next_ones_run(
+    files: ModelFiles, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, max_inflight_bulk=1))
     for lane in Lane:
         batch = make_batch([[5]], lane)
@@ -300,6 +302,7 @@ def test_batches_that_fail_are_told_and_the_next_ones_run(files: ModelFiles) -> 
             with pytest.raises(EngineRunError, match="engine openvino: "):
                 run(engine, replace(batch, token_ids=batch.token_ids.astype(np.float64)))
         assert (run(engine, batch) == expected).all()
+    assert not caplog.records, "memory is not short"
     engine.close()
 
 
@@ -513,6 +516,18 @@ def test_what_reads_the_weights_is_freed_before_them(num_threads: int) -> None:
         assert log == [], "the engine is there"
     models.leave()
     assert log == ["request"] * 3 + ["compiled"] * 2 + ["graph", "weights"]
+
+
+def test_files_are_watched_until_a_batch_has_had_many_rows() -> None:
+    log, file = list[str](), cast(Any, "a mapped file")
+    loaded = Loaded([[cast(Any, Tracked(log, "compiled"))]], [], [file])
+    models = CompiledModels(loaded, [0], is_per_token=False, padding=Padding(8))
+    few, many = compiled_models.MAX_FEW_ROWS, compiled_models.MIN_MANY_ROWS
+    found = []
+    for length in (few, few + 1, few, many - 1, many, 9 * many):
+        found.append(list(models._files_to_pack(make_batch([[5] * length]))))
+    assert found == [[], [file], [], [file], [file], []]
+    models.leave()
 
 
 def test_weights_are_freed_with_an_engine_in_a_cycle(files: ModelFiles) -> None:

@@ -192,6 +192,10 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"more")
+
+
 def empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -242,7 +246,7 @@ def test_a_damaged_entry_is_compiled_again(
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("model.blob", empty),
+        *(("model.blob", damage) for damage in (empty, lengthen)),
         *(("tried.npy", damage) for damage in (empty, garbage, Path.unlink)),
         *(("entry.json", damage) for damage in (empty, garbage, Path.unlink)),
     ],
@@ -357,6 +361,12 @@ def test_what_ended_two_processes_is_not_kept_a_third_time(
     assert not (entry_of(tmp_path) / "model.blob").exists()
 
 
+def test_what_a_dead_process_has_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "model.blob.part").write_bytes(b"half")
+    assert CacheEntry(tmp_path, {}).recover()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_deaths_between_which_it_was_used_do_not_count(
     files: ModelFiles, tmp_path: Path, calls: list[str]
 ) -> None:
@@ -465,6 +475,8 @@ def test_what_nobody_uses_is_removed(
         (tmp_path / name / "entry.json").write_text("{}")
         long_ago = before - UNUSED_SECONDS - 9
         os.utime(tmp_path / name / "entry.json", (long_ago, long_ago))
+    (tmp_path / "never written").mkdir()
+    os.utime(tmp_path / "never written", (long_ago, long_ago))
     holder = os.open(tmp_path / "held", os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     os.utime(used / "entry.json", (before - UNUSED_SECONDS + 99,) * 2)
@@ -474,7 +486,7 @@ def test_what_nobody_uses_is_removed(
     os.close(holder)
     left = {path.name for path in tmp_path.iterdir()}
     assert used.name in left
-    assert {"unused", "held"} & left == {"held"}
+    assert {"unused", "held", "never written"} & left == {"held"}
 
 
 @pytest.mark.parametrize(

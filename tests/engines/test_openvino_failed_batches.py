@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import compiled as compiled_models
-from embedlib.engines.openvino import layerwise
-from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino import layerwise, pages
+from embedlib.engines.openvino.engine import OpenVINOEngine, _BatchInFlight
 from embedlib.engines.openvino.inputs import infer_batch
 from embedlib.engines.openvino.layerwise import LayerwiseEngine
 from embedlib.engines.openvino.layout import Layout
-from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.engines.openvino.library import ov
+from embedlib.errors import EngineError, EngineOutOfMemoryError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
@@ -163,11 +165,58 @@ def test_a_batch_beside_one_that_fails_is_computed_again(
 ) -> None:
     right = run(engine, SHORT, Lane.QUERY)
     failing = Failing()
-    failures = [lambda: engine._models._note_failure(0, EngineRunError("of another thread"))]
+    failures = [lambda: engine._models._note_failure(0, RuntimeError("of another thread"))]
     failing.meanwhile = lambda: failures and failures.pop()()
     monkeypatch.setattr(compiled_models, "infer_batch", failing)
     assert relative_errors(run(engine, SHORT, Lane.QUERY), right).max() < 2e-5
     assert failing.num_batches == 2
+
+
+def test_a_batch_that_failed_is_counted_before_its_memory_is_returned(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile the stage that failed may compute a query."""
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1, shares_lanes=True))
+    short, many = make_batch(SHORT, Lane.QUERY), LONG * 3
+    right = engine.compute(short)
+    infer, tiny, meanwhile = ov.InferRequest.infer, list[Any](), list[Any]()
+
+    def infer_few(request: ov.InferRequest, **options: Any) -> Any:
+        if request.get_input_tensor(0).size == len(many) * len(many[0]):
+            raise RuntimeError("Failed to allocate 5 bytes")
+        return infer(request, **options)
+
+    monkeypatch.setattr(ov.InferRequest, "infer", infer_few)
+    monkeypatch.setattr(compiled_models, "compute_tiny_batches", lambda *_: tiny.append(1))
+    monkeypatch.setattr(pages, "return_freed", lambda: meanwhile.append(engine.compute(short)))
+    with pytest.raises(EngineOutOfMemoryError):
+        run(engine, many, Lane.BULK)
+    engine.close()
+    assert len(meanwhile) == len(tiny) == 1
+    assert relative_errors(meanwhile[0], right).max() < 2e-5
+
+
+def test_an_error_that_is_kept_keeps_no_compiled_model(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=1))
+    models = engine._models
+    requests = [weakref.ref(one) for one in (*models._requests, *models._behind_failure)]
+    cancelled = _BatchInFlight(make_batch(SHORT), lambda: None)
+    cancelled.cancel()
+    engine._jobs[Lane.BULK].put(cancelled)
+    monkeypatch.setattr(compiled_models, "infer_batch", Failing(1, 2))
+    errors: list[EngineError] = []
+    for ask in (
+        lambda: run(engine, SHORT, Lane.BULK),
+        lambda: engine.compute(make_batch(SHORT, Lane.QUERY)),
+        cancelled.result,
+    ):
+        with pytest.raises(EngineError) as raised:
+            ask()
+        errors.append(raised.value)
+    engine.close()
+    assert not any(request() for request in requests)
 
 
 @pytest.mark.parametrize(("number", "is_whole"), [(1, True), (3, False)])

@@ -19,6 +19,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import memory, pages, weightless
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.memory import memory_needs
 from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
 from embedlib.engines.openvino.pages import LibraryMapping, let_all_go, mapped_by
@@ -133,6 +134,27 @@ def test_a_graph_with_many_weights_of_its_own_is_not_kept(
     first = vectors(files, tmp_path)
     assert list(tmp_path.glob("*/*")) == []
     assert (vectors(files, tmp_path) == first).all()
+
+
+def test_constants_that_are_not_in_the_file_stay_and_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    around = np.arange(30, dtype=np.float32)
+    file = around[10:20]
+    floats = [around[start : start + 10] for start in (0, 5, 10, 15, 20)]
+    constants = [op.constant(part, shared_memory=True) for part in (*floats, file[:3])]
+    integers = op.constant(file.view(np.int32), shared_memory=True)
+    parts = [*constants, op.convert(integers, "f32")]
+    graph = ov.Model([op.concat(parts, 0)], [], "of them")
+    monkeypatch.setattr(weightless, "SMALLEST_BYTES", file.nbytes)
+    num_left = sum(part.nbytes for part in floats) + file[:3].nbytes
+    monkeypatch.setattr(weightless, "MOST_BYTES", num_left - 9)
+    assert weightless.refer(ov.Core(), [graph], file.view(np.uint8), copied_bytes=8) is None
+    assert weightless.refer(ov.Core(), [graph], file.view(np.uint8), copied_bytes=9) is not None
+    (joined,) = [node for node in graph.get_ops() if node.get_type_name() == "Concat"]
+    given = [value.get_node().get_friendly_name() for value in joined.input_values()]
+    names = [part.get_friendly_name() for part in parts]
+    assert given == [*names[:2], "weight0", *names[3:]]
 
 
 def test_a_load_keeps_the_graph_until_the_weights_change(

@@ -125,8 +125,8 @@ def test_weights_are_read_once_for_all_that_waits(
 def test_what_is_in_memory_is_bounded(
     tiny_folder: Callable[[str], Path], first_layer: FirstLayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seven tokens at a time: 5 + 1, 2 + 3."""
-    monkeypatch.setattr(layerwise, "MAX_TOGETHER_TOKENS", 7)
+    """Six tokens at a time: 5 + 1, 2 + 3."""
+    monkeypatch.setattr(layerwise, "MAX_TOGETHER_TOKENS", 6)
     engine = make(tiny_folder("bert"))
     submitted = first_layer.submit(engine)
     first_layer.may_go_on.set()
@@ -151,9 +151,14 @@ def test_a_cancelled_batch_spares_the_others(
     assert relative_errors(found, right(tiny_folder("bert"))[1:]).max() < 2e-5
 
 
+@pytest.mark.parametrize("most_tokens", [7, 99], ids=["some wait", "all together"])
 def test_nothing_is_read_for_batches_that_nobody_wants(
-    tiny_folder: Callable[[str], Path], first_layer: FirstLayer
+    most_tokens: int,
+    tiny_folder: Callable[[str], Path],
+    first_layer: FirstLayer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(layerwise, "MAX_TOGETHER_TOKENS", most_tokens)
     engine = make(tiny_folder("bert"))
     submitted = first_layer.submit(engine)
     for one in submitted:
@@ -194,6 +199,18 @@ def test_every_batch_learns_why_a_layer_failed(
             one.result()
     monkeypatch.setattr(ov.Core, "compile_model", compile_model)
     assert Submitted(engine, IDS).result().shape[0] == len(IDS), "the next one is computed"
+    engine.close()
+
+
+def test_no_error_ends_the_thread(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(tiny_folder("bert"))
+    with monkeypatch.context() as patch:
+        patch.setattr(layerwise, "Request", lambda _: {}["a bug"])
+        with pytest.raises(KeyError, match="a bug"):
+            Submitted(engine, IDS).result()
+    assert Submitted(engine, IDS).result().shape[0] == len(IDS)
     engine.close()
 
 

@@ -62,14 +62,15 @@ def test_no_sequence_has_more_tokens_than_the_model_has_positions() -> None:
     st.integers(1, 20),
     st.booleans(),
     st.integers(0, 20),
+    st.sampled_from(Lane),
 )
 def test_padding_stays_within_what_the_model_takes(
-    queries: list[tuple[int, int]], min_rows: int, has_tiles: bool, spare: int
+    queries: list[tuple[int, int]], min_rows: int, has_tiles: bool, spare: int, lane: Lane
 ) -> None:
     padding = Padding(MANY, min_rows=min_rows, has_tiles=has_tiles, spare_tokens=spare)
     step = TILE_ROWS if has_tiles else 1
     for length, wanted in queries:
         num_before = min(wanted, MANY - length)
-        found = rows(padding, length, num_before=num_before)
+        found = rows(padding, length, lane=lane, num_before=num_before)
         assert length <= found <= MANY - num_before
         assert found <= max(min_rows, length + step - 1 + spare)

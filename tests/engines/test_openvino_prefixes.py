@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import attention_blocks, graph, kept_prefixes, stages
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.kept_prefixes import NUM_COMPARED, KeptPrefixes, Use
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
-from embedlib.errors import EngineRunError
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
@@ -107,7 +106,7 @@ def test_vectors_are_the_same(
     keeping, forgetting = engines
     for lane, ids, is_behind_failure in calls:
         if is_behind_failure:
-            keeping._models._note_failure(0, EngineRunError("of a batch"))
+            keeping._models._note_failure(0, RuntimeError("of a batch"))
         batch = make_batch(ids, lane)
         errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
         assert errors.max() <= 2e-5
@@ -177,25 +176,102 @@ def test_a_prefix_is_computed_once_and_only_the_rest_of_later_sequences(
     assert sorted(kept(keeping)) == [front[:4], front]
 
 
-def test_what_was_used_longest_ago_is_dropped_within_its_lane() -> None:
-    prefixes = KeptPrefixes({"kept.k": 1}, {"kept.k": np.zeros((1, 0, 2), np.float32)})
+@pytest.fixture
+def prefixes() -> KeptPrefixes:
+    """Those of a graph that nobody computes."""
+    return KeptPrefixes({"kept.k": 1}, {"kept.k": np.zeros((1, 0, 2), np.float32)})
 
-    def see(ids: list[int], lane: Lane) -> None:
+
+def keep(prefixes: KeptPrefixes, use: Use) -> None:
+    if len(use.keep):
+        prefixes.keep(use, [np.zeros((1, len(use.keep), 2), np.float32)])
+
+
+def see(prefixes: KeptPrefixes, ids: list[int], lane: Lane = Lane.QUERY) -> Use:
+    """Return what a batch of one sequence takes, as if it were computed."""
+    use = prefixes.use(make_batch([ids], lane))
+    keep(prefixes, use)
+    return use
+
+
+def lengths(prefixes: KeptPrefixes) -> list[int]:
+    return [len(prefix.ids) for prefix in prefixes._prefixes]
+
+
+def test_what_was_used_longest_ago_is_dropped_within_its_lane(prefixes: KeptPrefixes) -> None:
+    def find(number: int, length: int, lane: Lane) -> None:
         for tail in (30, 31):
-            use = prefixes.use(make_batch([[*ids, tail]], lane))
-            if len(use.keep):
-                prefixes.keep(use, [np.zeros((1, len(use.keep), 2), np.float32)])
+            see(prefixes, [*[number] * length, tail], lane)
 
-    def fronts(number: int, length: int) -> list[int]:
-        return [number] * length
+    find(3, 15, Lane.BULK)
+    find(1, 9, Lane.QUERY)
+    find(2, 11, Lane.QUERY)
+    assert lengths(prefixes) == [15, 9, 11], "no more than there is room for"
+    find(1, 9, Lane.QUERY)
+    find(4, 5, Lane.QUERY)
+    found = {int(prefix.ids[0]): len(prefix.ids) for prefix in prefixes._prefixes}
+    assert found == {3: 15, 1: 9, 4: 5}
 
-    see(fronts(1, 9), Lane.QUERY)
-    see(fronts(2, 9), Lane.QUERY)
-    see(fronts(3, 15), Lane.BULK)
-    see(fronts(1, 9), Lane.QUERY)
-    see(fronts(4, 5), Lane.QUERY)
-    lengths = {int(prefix.ids[0]): len(prefix.ids) for prefix in prefixes._prefixes}
-    assert lengths == {3: 15, 1: 9, 4: 5}
+
+@pytest.mark.parametrize(
+    ("num_shared", "expected"), [(MIN_PREFIX - 1, []), (MIN_PREFIX, [MIN_PREFIX]), (21, [20])]
+)
+def test_a_prefix_is_worth_keeping_and_has_room(
+    num_shared: int, expected: list[int], prefixes: KeptPrefixes
+) -> None:
+    for tail in (1, 2):
+        see(prefixes, [*[7] * num_shared, tail])
+    assert lengths(prefixes) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"), [(MIN_PREFIX - 1, [5]), (MIN_PREFIX, [5, 5 + MIN_PREFIX])]
+)
+def test_a_longer_prefix_is_kept_where_that_is_worth_it(
+    more: int, expected: list[int], prefixes: KeptPrefixes
+) -> None:
+    for middle in ([], [8] * more):
+        for tail in (1, 2):
+            see(prefixes, [*[7] * 5, *middle, tail])
+    assert lengths(prefixes) == expected
+
+
+def test_the_last_token_is_never_kept(prefixes: KeptPrefixes) -> None:
+    for _ in range(2):
+        see(prefixes, [7] * 6)
+    assert lengths(prefixes) == [5]
+
+
+def test_each_lane_finds_prefixes_and_either_uses_them(prefixes: KeptPrefixes) -> None:
+    see(prefixes, [*[7] * 6, 1], Lane.BULK)
+    see(prefixes, [*[7] * 6, 2], Lane.QUERY)
+    assert lengths(prefixes) == []
+    see(prefixes, [*[7] * 6, 3], Lane.BULK)
+    assert see(prefixes, [*[7] * 6, 4], Lane.QUERY).num_before == 6
+    assert see(prefixes, [*[7] * 4, 5, 6], Lane.QUERY).num_before == 4
+    assert [(len(one.ids), one.lane) for one in prefixes._prefixes] == [
+        (6, Lane.BULK),
+        (4, Lane.BULK),
+    ], "a part of it is of the lane that found it"
+
+
+def test_a_prefix_that_two_batches_leave_is_kept_once(prefixes: KeptPrefixes) -> None:
+    see(prefixes, [*[7] * 6, 1])
+    for use in [prefixes.use(make_batch([[*[7] * 6, tail]], Lane.QUERY)) for tail in (2, 3)]:
+        keep(prefixes, use)
+    assert lengths(prefixes) == [6]
+
+
+@pytest.mark.parametrize(("num_others", "expected"), [(NUM_COMPARED - 1, [6]), (NUM_COMPARED, [])])
+def test_prompts_may_take_turns(
+    num_others: int, expected: list[int], prefixes: KeptPrefixes
+) -> None:
+    see(prefixes, [*[7] * 6, 1])
+    for number in range(num_others):
+        see(prefixes, [10 + number] * 6)
+    see(prefixes, [7] * 2)  # too short to be compared with
+    see(prefixes, [*[7] * 6, 2])
+    assert lengths(prefixes) == expected
 
 
 def test_what_the_plan_counts_is_what_is_kept() -> None:
@@ -241,5 +317,7 @@ def num_bytes(engine: OpenVINOEngine) -> int:
 def test_models_whose_vectors_need_every_token_keep_none(pooling: Pooling) -> None:
     spec = spec_of(FAMILIES["cap"], pooling)
     engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), Layout(threads=1))
-    assert not engine._models._prefixes._axes
+    for tail in (1, 2):
+        use = prefixes_of(engine).use(make_batch([[*PREFIX, tail]]))
+        assert (len(use.keep), use.num_before) == (0, 0)
     engine.close()

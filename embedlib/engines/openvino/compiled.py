@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +16,7 @@ from embedlib.engines.base import Batch
 from embedlib.engines.first_tokens import without_first
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line
-from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.kept_prefixes import KeptPrefixes, Use
 from embedlib.engines.openvino.padding import Padding
 from embedlib.engines.openvino.pages import letting_go
 from embedlib.engines.openvino.stages import Request
@@ -130,24 +132,34 @@ class CompiledModels:
         use = self._prefixes.use(batch)
         if use.num_before:
             batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
-        min_rows = self._padding.rows(batch, use.num_before)
         try:
-            while True:
-                num_failed = self._settle()
-                request = self._requests[number]  # behind the count: a failure changes both
-                with letting_go(self._files_to_pack(batch)):
-                    output = infer_batch(request, batch, use.arrays, min_rows, before)
-                if num_failed == self._num_failed:
-                    break  # else another batch has failed meanwhile, and this may be behind it
+            return self._compute(number, batch, use, before)
         except (RuntimeError, MemoryError) as error:
             if is_of_handler(error):
                 raise
-            told = run_error(error)
-            self._note_failure(number, told)
-            raise told from error
-        # A copy, since a request writes into the same memory again.
+            raise run_error(error) from error
+
+    def _compute(
+        self, number: int, batch: Batch, use: Use, before: Callable[[], object]
+    ) -> NDArray[np.float32]:
+        """Compute a batch; again where another one has failed meanwhile, behind which it may be."""
+        min_rows = self._padding.rows(batch, use.num_before)
+        while True:
+            num_failed = self._settle()
+            request = self._requests[number]  # behind the count: a failure changes both
+            with letting_go(self._files_to_pack(batch)):
+                try:
+                    output = infer_batch(request, batch, use.arrays, min_rows, before)
+                except (RuntimeError, MemoryError) as error:
+                    self._note_failure(number, error)  # first: others may be behind it already
+                    with suppress(RuntimeError, MemoryError):
+                        request.give_back()  # half of the batch comes next
+                    raise
+            if num_failed == self._num_failed:
+                break
         if len(use.keep):
             self._prefixes.keep(use, request.others)
+        # A copy, since a request writes into the same memory again.
         return output[is_token(batch, output.shape[1])] if self._is_per_token else output.copy()
 
     def _settle(self) -> int:
@@ -156,26 +168,24 @@ class CompiledModels:
         Raises:
             RuntimeError, MemoryError: it failed.
         """
-        num_failed = self._num_failed
-        if num_failed == self._num_settled:
-            return num_failed
         with self._settling:
             num_failed = self._num_failed
             if num_failed != self._num_settled:
                 compute_tiny_batches(Request(self._compiled[-1]), self._prefixes)
                 self._num_settled = num_failed
-        return num_failed
+            return num_failed
 
-    def _note_failure(self, number: int, error: EngineRunError) -> None:
+    def _note_failure(self, number: int, error: RuntimeError | MemoryError) -> None:
         """Count a batch that failed; leave its compiled model if that may have several streams."""
         with self._settling:
             if self._requests[number] is not self._behind_failure[number]:
                 self._requests = self._behind_failure
-                if isinstance(error, EngineOutOfMemoryError):
+                told = run_error(error)
+                if isinstance(told, EngineOutOfMemoryError):
                     logging.getLogger(__name__).warning(
                         "%s: from now on the compiled model of queries computes all batches, which "
                         "takes longer",
-                        error,
+                        told,
                     )
             self._num_failed += 1
 
@@ -191,7 +201,12 @@ class CompiledModels:
 
 
 def run_error(error: RuntimeError | MemoryError) -> EngineRunError:
-    """Return embedlib's error for an error that OpenVINO or numpy raised during a batch."""
+    """Return embedlib's error for an error that OpenVINO or numpy raised during a batch.
+
+    The functions that it has left lose their variables: requests, with which the compiled models
+    would stay in memory behind `close` for as long as a caller keeps the error.
+    """
+    traceback.clear_frames(error.__traceback__)
     line = last_line(error)
     # "std::bad_alloc", "Failed to allocate 8 bytes", "node with name 'x' can't alloc"
     is_memory = isinstance(error, MemoryError) or "alloc" in line

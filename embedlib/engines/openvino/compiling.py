@@ -180,11 +180,7 @@ class _Loader:
         (graph,), weights = self.build()
         compiled = self._compiled(self.settings[-1], graph)
         vectors = _try([compiled], self.batch)
-        if (
-            vectors.size
-            and np.isfinite(vectors).all()
-            and entry.write([compiled.export_model], vectors)
-        ):
+        if np.isfinite(vectors).all() and entry.write([compiled.export_model], vectors):
             return None
         with self._threads(is_marked=True) as threads:
             others = list(threads.map(lambda one: self._compiled(one, graph), self.settings[:-1]))
@@ -275,7 +271,7 @@ def _try(stages: Stages, batch: Batch) -> NDArray[np.float32]:
 
 
 def _agree(vectors: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
-    if vectors.shape != expected.shape or not expected.size:
+    if vectors.shape != expected.shape:
         return False
     largest = float(np.abs(expected).max())
     return bool((np.abs(vectors - expected) <= MAX_DIFFERENCE * largest).all())  # NaN is False

@@ -183,8 +183,8 @@ class _BatchInFlight(InFlight):
         self._is_cancelled = False
 
     @contextmanager
-    def computed_by(self, request: Request) -> Iterator[None]:
-        """Hold the request while it computes this batch, so that `cancel` can stop it.
+    def computed_by(self, models: CompiledModels, number: int) -> Iterator[None]:
+        """Hold the request of a number while it computes this batch, so that `cancel` can stop it.
 
         Raises:
             EngineRunError: if the batch was cancelled before it started.
@@ -192,8 +192,8 @@ class _BatchInFlight(InFlight):
         with self._changing:
             if self._is_cancelled:
                 raise EngineRunError("engine openvino: the batch was cancelled")
-            request.begin()
-            self._request = request
+            self._request = models.request(number)  # no variable: a caller may keep the error
+            self._request.begin()
         try:
             yield
         finally:
@@ -216,7 +216,7 @@ def _work(models: CompiledModels, jobs: _BatchQueue, number: int, lanes: Lanes) 
     """
     while (job := jobs.get()) is not None:
         try:
-            with job.computed_by(models.request(number)):
+            with job.computed_by(models, number):
                 job.vectors = _compute(models, number, job.batch, lanes)
         except BaseException as error:  # for the caller of `result`
             job.error = error

@@ -27,7 +27,7 @@ from embedlib.engines.first_tokens import Ints, num_equal, num_shared
 from embedlib.engines.openvino.kept_tokens import PREFIX
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.prefix_sizes import MAX_KEPT_TOKENS, MIN_PREFIX_TOKENS
-from embedlib.engines.openvino.stages import BF16_BITS, Stages, input_nodes
+from embedlib.engines.openvino.stages import BF16_BITS, Stages
 
 NUM_COMPARED = 8
 """Earlier sequences that a sequence is compared with: so many prompts may take turns."""
@@ -85,8 +85,8 @@ class KeptPrefixes:
         """Return the prefixes of a graph, which may take none."""
         axes: dict[str, int] = {}
         empty: Arrays = {}
-        for name, node in input_nodes(stages).items():
-            shape = node.get_partial_shape()
+        for node in (node for stage in stages for node in stage.inputs):
+            name, shape = node.get_node().get_friendly_name(), node.get_partial_shape()
             if name.startswith(PREFIX):
                 axes[name] = next(i for i, size in enumerate(shape) if size.is_dynamic)
                 sizes = [0 if size.is_dynamic else size.get_length() for size in shape]
@@ -100,8 +100,6 @@ class KeptPrefixes:
 
     def zeros(self, num_tokens: int) -> Mapping[str, NDArray[np.generic]]:
         """Return the inputs of a batch behind a prefix of so many tokens that leaves as many."""
-        if not self._axes:
-            return _NO_PREFIX.arrays
         arrays: Arrays = {}
         for name, axis in self._axes.items():
             shape = list(self._empty[name].shape)
@@ -113,15 +111,16 @@ class KeptPrefixes:
         """Return what a batch takes and leaves; the caller computes it, and calls `keep`."""
         if not self._axes:
             return _NO_PREFIX
-        first = batch.token_ids[: batch.cu_seqlens[1]][:-1][:MAX_KEPT_TOKENS]
+        # A copy: of the batch nothing else is kept.
+        first = batch.token_ids[: batch.cu_seqlens[1]][:-1][:MAX_KEPT_TOKENS].copy()
         with self._lock:
             prefix, num_before = self._longest(batch)
             latest = self._latest[batch.lane]
             num_new = max((num_equal(first, ids) for ids in latest), default=0)
             if len(first) >= MIN_PREFIX_TOKENS:
-                latest.append(first.copy())
+                latest.append(first)
             if num_new - num_before >= MIN_PREFIX_TOKENS:
-                return self._use_of(self._empty, 0, first[:num_new].copy(), batch.lane)
+                return self._use_of(self._empty, 0, first[:num_new], batch.lane)
             if prefix is None:
                 return self.none()
             self._prefixes.remove(prefix)
@@ -153,7 +152,7 @@ class KeptPrefixes:
         copies = {
             name: arrays[name].take(range(len(ids)), axis) for name, axis in self._axes.items()
         }
-        added = _Prefix(ids.copy(), lane, copies)
+        added = _Prefix(ids, lane, copies)
         with self._lock:
             kept = [prefix for prefix in self._prefixes if not np.array_equal(prefix.ids, ids)]
             num_tokens = len(ids) + sum(len(prefix.ids) for prefix in kept if prefix.lane is lane)

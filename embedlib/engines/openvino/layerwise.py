@@ -139,7 +139,7 @@ class _Layers:
         try:
             with letting_go(mapped_files(self.weights)):
                 for number, graph in enumerate(self.graphs):
-                    if number and all(job.error for job in jobs):
+                    if all(job.error for job in jobs):
                         break
                     layer = self.core.compile_model(graph, "CPU", self.settings)
                     if number == 0:

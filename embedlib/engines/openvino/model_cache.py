@@ -25,7 +25,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -89,27 +89,17 @@ class ModelCache:
         key = json.dumps(known, sort_keys=True)
         name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         entry = CacheEntry(self.folder / name, known)
-        try:
-            entry.path.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=entry.path):
-                pass  # the folder is writable
-            lock = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            _logger.warning("compiled models are not cached: %s; %s", error, OTHER_CACHE)
-            yield None
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            is_usable = entry.recover()
-        except OSError as error:
-            _logger.warning("compiled models are not cached: %s; %s", error, OTHER_CACHE)
-            is_usable = False
-        try:
+        with ExitStack() as held:
+            try:
+                entry.path.mkdir(parents=True, exist_ok=True)
+                with TemporaryFile(dir=entry.path):
+                    pass  # the folder is writable
+                held.enter_context(_lock(entry.path, fcntl.LOCK_EX))
+                is_usable = entry.recover()
+            except OSError as error:
+                _logger.warning("compiled models are not cached: %s; %s", error, OTHER_CACHE)
+                is_usable = False
             yield entry if is_usable else None
-        finally:
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may hold a copy of the handle
-            os.close(lock)
 
 
 @dataclass(frozen=True)
@@ -289,7 +279,8 @@ def remove_unused(folder: Path) -> None:
     for path in folder.iterdir():
         with suppress(OSError):
             if path.is_dir() and now - _last_used(path) > UNUSED_SECONDS:
-                _remove_unless_held(path)
+                with _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    shutil.rmtree(path)
 
 
 def _last_used(path: Path) -> float:
@@ -297,10 +288,14 @@ def _last_used(path: Path) -> float:
     return (entry if entry.exists() else path).stat().st_mtime
 
 
-def _remove_unless_held(path: Path) -> None:
+@contextmanager
+def _lock(path: Path, kind: int) -> Iterator[None]:
+    """Hold the lock of a folder, or raise OSError where `kind` does not wait for who has it."""
     lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path)
+        fcntl.flock(lock, kind)
+        yield
     finally:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may hold a copy of the handle
         os.close(lock)

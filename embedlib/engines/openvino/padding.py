@@ -54,23 +54,25 @@ class Padding:
             batch: the sequences, without a prefix.
             num_before: the tokens of their prefix.
         """
+        length = int(batch.seq_lens.max())
         if batch.lane is not Lane.QUERY or batch.num_seqs > 1:
-            longest = int(batch.seq_lens.max())
-            return max(self._min_rows, batch.num_seqs * self._length(longest, num_before))
-        num_tokens = len(batch.token_ids)
-        if self._has_tiles:
-            num_tokens = _round_up(num_tokens, TILE_ROWS)
-        # Another thread may compute a query too: then each is padded by a bit more or less.
-        if not 0 <= self._query_tokens - num_tokens <= self._spare_tokens:
-            self._query_tokens = num_tokens
-        return min(max(self._min_rows, self._query_tokens), self._num_positions - num_before)
+            length = self._length(length, num_before)
+        else:
+            if self._has_tiles:
+                length = _round_up(length, TILE_ROWS)
+            # Another thread may compute a query too: then each is padded by a bit more or less.
+            if not 0 <= self._query_tokens - length <= self._spare_tokens:
+                self._query_tokens = length
+            length = self._query_tokens
+        most = batch.num_seqs * (self._num_positions - num_before)
+        return min(max(self._min_rows, batch.num_seqs * length), most)
 
     def _length(self, longest: int, num_before: int) -> int:
         """Return to how many tokens each sequence is padded, at least."""
         if not self._has_tiles:
             return longest
         step = EVEN if longest < LONG_TOKENS else TILE_ROWS
-        return min(_round_up(num_before + longest, step), self._num_positions) - num_before
+        return _round_up(num_before + longest, step) - num_before
 
 
 def _round_up(number: int, step: int) -> int:

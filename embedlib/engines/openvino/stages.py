@@ -32,16 +32,6 @@ BF16_BITS: Final = np.float16
 Nothing computes in float16 here."""
 
 
-def input_nodes(stages: Stages) -> dict[str, ov.Output]:
-    """Return the inputs of a graph by name; of one that several stages take, that of the first."""
-    nodes: dict[str, ov.Output] = {}
-    for stage in stages:
-        for node in stage.inputs:
-            nodes.setdefault(node.get_node().get_friendly_name(), node)
-    nodes.pop(HIDDEN, None)
-    return nodes
-
-
 class Request:
     """Computes batches, one at a time, with a request of each stage.
 
@@ -96,26 +86,28 @@ class Request:
         num_seqs, length = arrays["token_ids"].shape
         last = len(self._stages) - 1
         lets_go = last > 0 and num_seqs * length >= MIN_TRIMMED_ROWS
-        try:
-            for name, tensor in self._integers.items():
-                _copy(arrays[name], tensor)
-            for tensor in self._between:
-                tensor.shape = [num_seqs, length, tensor.shape[2]]
-            for number, (stage, request, _) in enumerate(self._stages):
-                if last:
-                    before()
-                if self._is_cancelled:
-                    raise RuntimeError("the batch was cancelled")
-                self._set_given(number, arrays)
-                request.infer(share_outputs=True)  # or results would be copied
-                if lets_go:
-                    _release(stage)
-                    self._freed.bound()
-        finally:
-            if lets_go:  # also where memory ran out: half of the batch comes next
-                self._set_between()
-                self._freed.give_back()
+        for name, tensor in self._integers.items():
+            _copy(arrays[name], tensor)
+        for tensor in self._between:
+            tensor.shape = [num_seqs, length, tensor.shape[2]]
+        for number, (stage, request, _) in enumerate(self._stages):
+            if last:
+                before()
+            if self._is_cancelled:
+                raise RuntimeError("the batch was cancelled")
+            self._set_given(number, arrays)
+            request.infer(share_outputs=True)  # or results would be copied
+            if lets_go:
+                _release(stage)
+                self._freed.bound()
+        if lets_go:
+            self.give_back()
         self._is_set = True
+
+    def give_back(self) -> None:
+        """Return the memory of a long batch to the system."""
+        self._set_between()
+        self._freed.give_back()
 
     def _set_all(self) -> None:
         """Set all tensors that are set once, and forget what the others were set to."""
