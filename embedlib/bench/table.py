@@ -213,7 +213,7 @@ def render_rerank(result: RerankResult) -> str:
 
 def spread_text(spread: Spread, unit: str) -> str:
     """Return median and extremes, as in "1.83x (1.79 to 1.86)"."""
-    scale, digits = {"%": (100, 1), "x": (1, 2), "": (1, 0)}[unit]
+    scale, digits = {"%": (100, 1), "x": (1, 2), "": (1, 0 if spread.min >= 100 else 2)}[unit]
     median, low, high = (
         f"{value * scale:,.{digits}f}" for value in (spread.median, spread.min, spread.max)
     )

@@ -22,12 +22,13 @@ from embedlib.bench.own_contestants import (
 from embedlib.bench.peers import INT8, ST
 from embedlib.bench.rerank import SEEDED_MODEL, run_rerank
 from embedlib.bench.result import RerankResult
-from embedlib.bench.table import render_rerank
+from embedlib.bench.table import render_rerank, spread_text
 from embedlib.bench.worker import make_contestant
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.installing import install_line
+from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import RERANK_QUERY, docstring_pieces, docstrings
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
@@ -163,6 +164,10 @@ def test_the_table(options: dict[str, Any], rerank_course: Any) -> None:
     assert "40 documents of one query" in text
     stored = json.loads(json.dumps(result.as_json()))
     assert stored["ours"]["embedlib"]["ratio"]["median"] == pytest.approx(2)
+
+
+def test_a_slow_rate_is_told_with_its_fraction() -> None:
+    assert spread_text(Spread.of([1.15, 1.188, 1.26]), "") == "1.19 (1.15 to 1.26)"
 
 
 def test_without_a_model_one_is_written(
