@@ -27,6 +27,7 @@ from embedlib.testing.models.write import write_json
 SHAPE_PREFIX: Final = "shape:"
 
 NUM_PIECES: Final = 8192
+"""Of the tokenizer; `TRAINING_TEXTS` are enough for them."""
 
 Json = dict[str, Any]
 
