@@ -849,6 +849,8 @@ def test_metrics_are_there_from_the_start(client: Client) -> None:
     assert 'embedlib_failures_total{reason="invalid"} 1' in after
     assert 'embedlib_duration_seconds_count{model="embed",lane="bulk"} 1' in after
     assert "te_request_success 1" in after
+    [seconds] = re.findall(r"embedlib_duration_seconds_sum{model=.embed.,lane=.bulk.} (.*)", after)
+    assert f"te_request_duration_sum {seconds}" in after
     names = {line.rpartition(" ")[0] for line in before.splitlines()}
     assert client.send("GET", "/ui/").status_code == 308
     later = client.send("GET", "/metrics").text

@@ -60,6 +60,11 @@ def test_a_body_is_read_alike_however_it_is_divided(content: bytes, data: Any) -
     ]
 
 
+def test_nothing_need_follow_the_last_boundary() -> None:
+    body = form(("purpose", None, b"batch"), end=b"--XX--")
+    assert read_all([body]) == [(Part("purpose", None), b"batch")]
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
