@@ -279,7 +279,7 @@ def check_number(value: int | None, name: str, *, least: Literal[0, 1]) -> None:
     """
     if value is not None and value < least:
         wanted = "1" if least else "0 (all)"
-        raise HTTPError.wrong_value(name, value, f"it must be {wanted} or more", status=422)
+        raise HTTPError.wrong_value(name, value, f"it must be {wanted} or more")
 
 
 def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:

@@ -80,7 +80,7 @@ def _prompt_of(session: AnyModel, name: str | None) -> str:
     prompts |= session.prompts
     if name not in prompts:
         names = ", ".join(sorted(prompts))
-        raise HTTPError.wrong_value("prompt_name", name, f"the prompts are: {names}", status=422)
+        raise HTTPError.wrong_value("prompt_name", name, f"the prompts are: {names}")
     return prompts[name]
 
 
