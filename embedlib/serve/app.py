@@ -195,13 +195,18 @@ class Application:
             except (Exception, asyncio.CancelledError) as raised:
                 error = self._error_of(raised, exchange)
                 response = exchange.refuse(error)
-            headers = headers_of(exchange, response.status)
+            status = response.status
+            headers = headers_of(exchange, status)
             if request.direct is None or not response.send_directly(request.direct, headers):
-                with suppress(OSError):  # the client has left meanwhile
+                try:
                     await response.send(send, headers)
+                except HTTPError as raised:  # of a file, half-way: its server cuts the client off
+                    error, status = raised, raised.status
+                except OSError:  # the client has left meanwhile
+                    pass
             seconds = perf_counter() - started
-            self._count(exchange, response, error, seconds)
-            self._record(exchange, route, response.status, seconds, response.num_bytes, error)
+            self._count(exchange, status, error, seconds)
+            self._record(exchange, route, status, seconds, response.num_bytes, error)
         finally:
             self.metrics.num_inflight -= 1
 
@@ -224,9 +229,9 @@ class Application:
         return await self._bodies.answer(exchange, receive, route.handle)
 
     def _count(
-        self, exchange: Exchange, response: Response, error: HTTPError | None, seconds: float
+        self, exchange: Exchange, status: int, error: HTTPError | None, seconds: float
     ) -> None:
-        self.metrics.statuses[f"{response.status // 100}xx"] += 1
+        self.metrics.statuses[f"{status // 100}xx"] += 1
         if error is not None:
             other = "failed" if error.status >= 500 else "invalid"
             kind = "unavailable" if error.kind == "not_loaded" else error.kind

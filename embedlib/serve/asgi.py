@@ -115,10 +115,9 @@ class Response(msgspec.Struct):
         await send({"type": "http.response.body", "body": self.body})
 
     def _all_headers(self, more_headers: Headers) -> list[tuple[bytes, bytes]]:
-        found = [
-            (b"content-type", self.content_type.encode("latin-1")),
-            (b"content-length", b"%d" % self.num_bytes),
-        ]
+        found = [(b"content-type", self.content_type.encode("latin-1"))]
+        if self.status != 304:  # not modified: it would be the length of what is not sent
+            found.append((b"content-length", b"%d" % self.num_bytes))
         for name, value in self.headers:
             found.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
         found += more_headers

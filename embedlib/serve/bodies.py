@@ -16,6 +16,10 @@ from embedlib.serve.options import ServeOptions
 
 T = TypeVar("T")
 
+MAX_DIGITS = 19
+"""Of a length that is believed: any number of zeros may be in front, and Python reads no number of
+thousands of digits."""
+
 
 class BodyReader:
     """Reads bodies within bounds: of each one, of all that are held, and in time."""
@@ -62,8 +66,8 @@ class BodyReader:
             ClientGoneError: the client has left.
         """
         declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > self._options.max_body_bytes:
-            raise self._too_large(int(declared))
+        if len(declared) <= MAX_DIGITS and declared.isdecimal():
+            self._check_size(int(declared))
         parts: list[bytes] = []
         size = 0
         try:
@@ -84,8 +88,7 @@ class BodyReader:
         Raises:
             HTTPError: it is too large, or too much is held already.
         """
-        if size > self._options.max_body_bytes:
-            raise self._too_large(size)
+        self._check_size(size)
         if self.held_bytes + num_bytes > self._options.max_held_bytes:
             raise HTTPError.overloaded(
                 f"{self.held_bytes + num_bytes:,} bytes of requests wait for an answer, the limit "
@@ -133,10 +136,12 @@ class BodyReader:
             "timeout",
         )
 
-    def _too_large(self, size: int) -> HTTPError:
-        return HTTPError(
-            413,
-            f"the body has {size:,} bytes or more, the limit is {self._options.max_body_bytes:,}; "
-            "send fewer texts at a time, or start the server with a higher --max-body-mb",
-            "too_large",
-        )
+    def _check_size(self, num_bytes: int) -> None:
+        limit = self._options.max_body_bytes
+        if num_bytes > limit:
+            raise HTTPError(
+                413,
+                f"the body has {num_bytes:,} bytes or more, the limit is {limit:,}; send fewer "
+                "texts at a time, or start the server with a higher --max-body-mb",
+                "too_large",
+            )

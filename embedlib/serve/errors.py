@@ -73,10 +73,10 @@ class HTTPError(Exception):
         self._headers: list[tuple[str, str]] = []
 
     @classmethod
-    def wrong_value(cls, param: str, value: object, remedy: str, status: int = 400) -> HTTPError:
+    def wrong_value(cls, param: str, value: object, remedy: str) -> HTTPError:
         """Return the error of a field whose value, of which it shows the beginning, is wrong."""
         said = str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"  # as JSON has it
-        return cls(status, f"{param} = {said}; {remedy}", param=param)
+        return cls(HTTPStatus.BAD_REQUEST, f"{param} = {said}; {remedy}", param=param)
 
     @classmethod
     def overloaded(cls, message: str, seconds: float) -> HTTPError:

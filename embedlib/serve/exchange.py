@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -29,7 +30,10 @@ from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
 from embedlib.serve.wire import decode
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
+SLICE_SECONDS = 0.02
+"""Time for which a thread works on the items of one request before others have their turn."""
 MAX_BYTES_IN_LOOP = 256 * 1024
 """Larger bodies are decoded by a thread: a megabyte takes some 2 milliseconds."""
 LANE_HEADER = "x-embedlib-lane"
@@ -175,6 +179,16 @@ class Exchange(msgspec.Struct):
         """Return what a function makes on the server's own thread."""
         return await asyncio.get_running_loop().run_in_executor(self.shared.encoder, make)
 
+    async def make_each(self, make: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
+        """Return what a function makes of each item, which may take long, on asyncio's own threads.
+
+        Others have their turn in between, and nothing more is made for a client that has left.
+        """
+        made: list[T] = []
+        while len(made) < len(items):
+            made += await asyncio.to_thread(_make_some, make, items, len(made))
+        return made
+
     async def encode_rows(
         self, rows: NDArray[Any], encode_row: EncodeRow = as_decimals
     ) -> list[msgspec.Raw]:
@@ -229,6 +243,17 @@ def _with_quality(entry: str) -> tuple[str, float]:
     return kind.strip(), float(found[1]) if found else 1.0
 
 
+def _make_some(make: Callable[[Item], T], items: Sequence[Item], start: int) -> list[T]:
+    """Return what is made of one item, and of those behind it until the time is over."""
+    until = perf_counter() + SLICE_SECONDS
+    made = [make(items[start])]
+    for index in range(start + 1, len(items)):
+        if perf_counter() >= until:
+            break
+        made.append(make(items[index]))
+    return made
+
+
 def _written(content: Any) -> bytes:
     return msgspec.json.encode(content() if callable(content) else content)
 
@@ -254,7 +279,7 @@ def check_number(value: int | None, name: str, *, least: Literal[0, 1]) -> None:
     """
     if value is not None and value < least:
         wanted = "1" if least else "0 (all)"
-        raise HTTPError.wrong_value(name, value, f"it must be {wanted} or more", status=422)
+        raise HTTPError.wrong_value(name, value, f"it must be {wanted} or more")
 
 
 def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:

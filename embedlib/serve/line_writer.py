@@ -78,14 +78,16 @@ class LineWriter(ABC):
             is_closed = self._closed.wait(GATHER_SECONDS)
             self._has_lines.clear()
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
-            if dropped := self._num_dropped - num_told:
-                num_told += dropped
-                lines.append(self._of_dropped(dropped))
+            dropped = self._num_dropped - num_told
+            told = [self._of_dropped(dropped)] if dropped else []
             try:
-                if lines:
-                    self._write(stream, lines)
+                if lines or told:
+                    self._write(stream, lines + told)
                     stream.flush()
-            except (OSError, ValueError):  # the reader is gone: serve on without the lines
+                num_told += dropped
+            except (BrokenPipeError, ValueError):  # the reader is gone: serve on without the lines
                 return
+            except OSError:  # a full disk may get room: what was lost is told with the next line
+                num_told -= len(lines)
             if is_closed:
                 return

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+
+import msgspec
 
 from embedlib.serve import console, operations
 from embedlib.serve.asgi import Request, Response
@@ -50,14 +53,18 @@ COMPUTING: tuple[Route, ...] = (
 async def _openapi(exchange: Exchange) -> Response:
     """Answer `GET /openapi.json`: without the routes that this server cannot answer."""
     shared = exchange.shared
-    has_keys = bool(shared.options.api_keys)
-    has_jobs = shared.jobs is not None
-    left_out = () if any(shared.destinations) else search.ROUTES
+    has_keys, has_jobs = bool(shared.options.api_keys), shared.jobs is not None
+    has_search = any(shared.destinations)
+    return Response(await exchange.in_thread(lambda: _description(has_keys, has_jobs, has_search)))
+
+
+@cache  # it takes tens of milliseconds, and needs no key
+def _description(has_keys: bool, has_jobs: bool, has_search: bool) -> bytes:
+    left_out = () if has_search else search.ROUTES
     routes = [
         route for route in ROUTES if (has_jobs or not route.keeps_jobs) and route not in left_out
     ]
-    # Some milliseconds: as of many rows.
-    return await exchange.answer(lambda: describe_routes(routes, has_keys=has_keys), len(routes))
+    return msgspec.json.encode(describe_routes(routes, has_keys=has_keys))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -113,6 +113,11 @@ def test_a_wrong_value_is_told_by_its_start(make_client: MakeClient, path: str, 
     assert len(json.dumps(error)) < 500
 
 
+def test_a_wrong_value_is_told_as_json_has_it(client: Client) -> None:
+    _, error = client.refuse("/v1/embeddings", {"input": "a", "late_chunking": True})
+    assert message_of(error).startswith("late_chunking = true; ")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

@@ -161,6 +161,15 @@ def test_a_long_body_is_no_head(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_a_length_of_any_number_of_digits_is_one(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD
+        request = head + b"Content-Length: %b%b" % (b"0" * 5000, LENGTH.split(b": ", 1)[1])
+        assert b"200 OK" in await connection.send(request)
+
+    converse(conversation)
+
+
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
 BODY = b'{"input": "a"}'
 LENGTH = b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)

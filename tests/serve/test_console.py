@@ -58,6 +58,7 @@ def test_files_come_with_the_policy_and_are_not_sent_twice(client: Client) -> No
         assert answer.headers["x-content-type-options"] == "nosniff"
         again = client.send("GET", path, headers={"if-none-match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+        assert "content-length" not in again.headers  # RFC 9110, 8.6: none but that of the file
     assert sum(len(client.send("GET", path).content) for path in FILES) < 40_000
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from embedlib.serve import routes
-from embedlib.serve.dialects import classify, cohere, openai, rerank, tei
+from embedlib.batching.token_ids import encode_one
+from embedlib.serve import exchange, routes
+from embedlib.serve.dialects import classify, cohere, cutting, openai, rerank, tei, tokens
 from embedlib.serve.metrics import Metrics
 from tests.serve.conftest import Client
 
@@ -58,6 +61,58 @@ def test_a_thread_makes_them(
         return make(*arguments, **options)
 
     monkeypatch.setattr(module, name, told)
+    routes._description.cache_clear()
     answer = client.send("GET" if body is None else "POST", path, body)
     assert answer.status_code == 200, answer.text
     assert {thread.rpartition("_")[0] for thread in threads} == {"embedlib-serve-encode"}
+
+
+def test_the_description_is_made_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask for it, without a key."""
+    first = client.send("GET", "/openapi.json").content
+    monkeypatch.setattr(routes, "describe_routes", None)
+    assert client.send("GET", "/openapi.json").content == first
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "module"),
+    [
+        ("/v2/embed", {"texts": MANY, "max_tokens": 1}, cutting),
+        ("/tokenize", {"inputs": MANY}, tokens),
+    ],
+)
+def test_a_tokenizer_that_takes_long_keeps_nobody_waiting(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    module: ModuleType,
+) -> None:
+    """And a client that leaves ends it."""
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def encode(tokenizer: Any, text: str, **options: Any) -> Any:
+        seen.append(text)
+        has_begun.set()
+        may_go_on.wait()
+        return encode_one(tokenizer, text, **options)
+
+    monkeypatch.setattr(exchange, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "encode_one", encode)
+
+    async def work() -> None:
+        async with client.http() as http:
+            tokenizing = asyncio.ensure_future(http.post(path, json=body))
+            try:
+                await asyncio.to_thread(has_begun.wait)
+                others = await http.post("/v1/embeddings", json={"input": MANY})
+                assert len(others.json()["data"]) == len(MANY)
+                tokenizing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await tokenizing
+            finally:
+                may_go_on.set()
+
+    client.run(work())
+    assert seen == MANY[:1]

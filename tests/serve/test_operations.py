@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import io
 import json
@@ -848,6 +849,8 @@ def test_metrics_are_there_from_the_start(client: Client) -> None:
     assert 'embedlib_failures_total{reason="invalid"} 1' in after
     assert 'embedlib_duration_seconds_count{model="embed",lane="bulk"} 1' in after
     assert "te_request_success 1" in after
+    [seconds] = re.findall(r"embedlib_duration_seconds_sum{model=.embed.,lane=.bulk.} (.*)", after)
+    assert f"te_request_duration_sum {seconds}" in after
     names = {line.rpartition(" ")[0] for line in before.splitlines()}
     assert client.send("GET", "/ui/").status_code == 308
     later = client.send("GET", "/metrics").text
@@ -936,6 +939,30 @@ def test_lines_are_dropped_and_counted_while_their_reader_stalls(
     log.close(WAIT_SECONDS)
     lines = stream.getvalue().splitlines()
     assert lines == ['{"n":0}', '{"n":1}', '{"n":2}', '{"dropped_lines":3}']
+
+
+def test_lines_that_a_full_disk_has_refused_are_told_when_it_has_room() -> None:
+    class Full(io.StringIO):
+        """Takes nothing at first."""
+
+        num_refused = 0
+
+        def flush(self) -> None:
+            if self.num_refused < 2:
+                self.num_refused += 1
+                self.truncate(self.seek(0))
+                refused.release()
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    refused = threading.Semaphore(0)
+    stream = Full()
+    log = AccessLog(stream)
+    for number in range(2):
+        log.write({"n": number})
+        assert refused.acquire(timeout=WAIT_SECONDS)
+    log.write({"n": 2})
+    log.close(WAIT_SECONDS)
+    assert stream.getvalue().splitlines() == ['{"n":2}', '{"dropped_lines":2}']
 
 
 def test_a_line_whose_thread_cannot_be_started_is_written_with_the_next(

@@ -286,10 +286,19 @@ def test_a_wrong_field_is_named(
     make: MakeSearch, fields: dict[str, Any], words: str, param: str
 ) -> None:
     status, error = make().refuse("/v1/search", {"query": "a", **fields})
-    assert 400 <= status < 500
+    assert status == 400
     assert words in error["error"]["message"]
     assert error["error"]["param"] == param
     assert "\n" not in error["error"]["message"]
+
+
+def test_a_server_that_loads_is_asked_again(store: FakeStore) -> None:
+    client = Client(create_app({"embed": fake_embedder()}, search={"docs": FakeSink(store)}))
+    answer = client.send("POST", "/v1/search", {"query": "a"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert "the models are loading; come again" in answer.text
+    client.start()
+    client.close()
 
 
 def test_a_server_without_destinations(make: MakeSearch) -> None:

@@ -97,7 +97,11 @@ def test_ids_of_the_route_that_tokenizes(make_client: MakeClient, tmp_path: Path
     folder = write_tiny_model(tmp_path / "model", "bert")
     client = make_client({"tiny": str(folder)}, token_ids=True)
     texts = ["hello world", "x"]
-    ids = [[token["id"] for token in row] for row in client.post("/tokenize", {"inputs": texts})]
+    rows = client.post("/tokenize", {"inputs": texts})
+    ids = [[token["id"] for token in row] for row in rows]
+    start, word = rows[0][:2]
+    assert (start["special"], start["start"], start["stop"]) == (True, None, None)
+    assert (word["special"], word["start"], word["stop"]) == (False, 0, len(word["text"]))
     answer = client.post("/v1/embeddings", {"input": ids})
     with Embedder(folder) as own:
         assert np.allclose([e["embedding"] for e in answer["data"]], own.encode(texts), atol=1e-6)

@@ -47,4 +47,4 @@ async def cut_texts(
         end = min(offsets[limit - 1][1], offsets[limit][0])
         return text[: max(end, offsets[0][0] + 1)]
 
-    return await exchange.in_thread(lambda: [cut(text) for text in texts])
+    return await exchange.make_each(cut, texts)

@@ -149,7 +149,7 @@ def _options(body: SearchBody) -> SearchOptions:
     for name in ("top_k", "num_candidates"):
         value = getattr(body, name)
         if not 1 <= value <= MAX_ROWS:
-            raise HTTPError.wrong_value(name, value, f"it must be 1 to {MAX_ROWS}", status=422)
+            raise HTTPError.wrong_value(name, value, f"it must be 1 to {MAX_ROWS}")
     try:
         return SearchOptions.checked(
             body.top_k,

@@ -100,7 +100,7 @@ def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str |
             exchange.work.side = side
         case _:
             raise HTTPError.wrong_value(
-                "truncation_direction", direction, "it must be Left or Right", status=422
+                "truncation_direction", direction, "it must be Left or Right"
             )
     exchange.work.on_truncate = "error" if truncate is False else "ignore"
 

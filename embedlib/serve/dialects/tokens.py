@@ -5,7 +5,6 @@ Source: text-embeddings-inference 1.9, router/src/http/types.rs; vLLM, `entrypoi
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 from embedlib.batching.token_ids import encode_one
@@ -61,9 +60,7 @@ async def tokenize(exchange: Exchange) -> Response:
         )
     front = _prompt_of(session, body.prompt_name)
     adds = body.add_special_tokens is not False
-    tokens = await exchange.in_thread(
-        lambda: [_tokens(session, front + text, adds) for text in texts]
-    )
+    tokens = await exchange.make_each(lambda text: _tokens(session, front + text, adds), texts)
     if body.inputs is None:
         ids = [token["id"] for token in tokens[0]]
         limit = session.max_seq_length
@@ -83,7 +80,7 @@ def _prompt_of(session: AnyModel, name: str | None) -> str:
     prompts |= session.prompts
     if name not in prompts:
         names = ", ".join(sorted(prompts))
-        raise HTTPError.wrong_value("prompt_name", name, f"the prompts are: {names}", status=422)
+        raise HTTPError.wrong_value("prompt_name", name, f"the prompts are: {names}")
     return prompts[name]
 
 
@@ -134,16 +131,16 @@ async def _texts(
     """
     tokenizer = exchange.find(model, *ALL_TASKS).open().tokenizer
 
-    def decode() -> list[str]:
-        size = tokenizer.get_vocab_size(with_added_tokens=True)
-        distinct = set(chain.from_iterable(groups))
-        if wrong := [id for id in distinct if not 0 <= id < size]:
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def decode(ids: list[int]) -> str:
+        if wrong := [id for id in set(ids) if not 0 <= id < size]:
             message = f"{field} has {wrong[0]}; the ids are 0 to {size - 1}"
             raise HTTPError(422, message, param=field)
-        found: list[str] = tokenizer.decode_batch(groups, skip_special_tokens=skips_special)
-        return found
+        text: str = tokenizer.decode(ids, skip_special_tokens=skips_special)
+        return text
 
-    return await exchange.in_thread(decode)
+    return await exchange.make_each(decode, groups)
 
 
 ROUTES = (

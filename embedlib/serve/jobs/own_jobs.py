@@ -92,7 +92,7 @@ class OwnJobs:
         await self._tools.thread.run(lambda: self._tools.folder.remove(file_id))
 
     async def read_file(self, file_id: str) -> tuple[FileRow, AsyncIterator[bytes]]:
-        """Return a file and its content in parts; it may be deleted meanwhile."""
+        """Return a file and its content in parts; it may be deleted or cut meanwhile."""
         row = await self.files.get(file_id)
         path = self._tools.folder.file(row.id)
         if not await self._tools.thread.run(path.is_file):
@@ -107,7 +107,7 @@ class OwnJobs:
             while left:
                 part = await run(partial(stream.read, min(READ_BYTES, left)))
                 if not part:
-                    raise OSError(f"the content of {row.id} is shorter than it was")
+                    raise HTTPError(500, f"the content of {row.id} was cut in --data-dir", "failed")
                 left -= len(part)
                 yield part
         finally:

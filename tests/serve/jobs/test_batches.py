@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.lines import SLICE_BYTES, read_lines
 from embedlib.serve.jobs.worker import MAX_BATCHES
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
@@ -192,6 +194,14 @@ def test_outputs_are_in_the_order_of_the_input_and_the_window_is_bounded(
 
     run(work())
     assert most == 8
+
+
+def test_few_large_lines_are_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes((b"x" * (SLICE_BYTES // 2) + b"\n") * 3)
+    first = read_lines(path, 0, 0, SLICE_BYTES)
+    assert [line.number for line in first] == [1, 2]
+    assert [line.number for line in read_lines(path, first[-1].end, 2, SLICE_BYTES)] == [3]
 
 
 def test_large_lines_are_answered_one_by_one(
@@ -459,7 +469,7 @@ def test_a_batch_whose_input_is_gone_fails_and_the_others_run(
 
 
 def test_a_bug_half_way_leaves_what_was_answered(
-    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(batch_run, "MAX_LINES", 1)
 
@@ -478,6 +488,8 @@ def test_a_bug_half_way_leaves_what_was_answered(
         await jobs.close()
 
     run(work())
+    assert "batch batch_1" in caplog.text
+    assert "KeyError: 'a bug'" in caplog.text
 
 
 def test_a_server_with_a_lower_limit_goes_on(make_jobs: MakeJobs) -> None:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedlib.serve.access_log import AccessLog
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.multipart import MultipartReader, Part
 from tests.serve.conftest import Client, MakeClient
@@ -58,6 +60,11 @@ def test_a_body_is_read_alike_however_it_is_divided(content: bytes, data: Any) -
         (Part("purpose", None), b"batch"),
         (Part("file", "a b.jsonl"), content),
     ]
+
+
+def test_nothing_need_follow_the_last_boundary() -> None:
+    body = form(("purpose", None, b"batch"), end=b"--XX--")
+    assert read_all([body]) == [(Part("purpose", None), b"batch")]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,29 @@ def test_a_file_is_kept_as_it_was_sent(keeper: Client, upload: Upload, tmp_path:
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "not_found"
     assert [*(tmp_path / "data" / "files").iterdir()] == []
+
+
+def test_a_content_that_cannot_be_read_to_its_end_is_told(
+    keeper: Client, upload: Upload, tmp_path: Path
+) -> None:
+    file_id = upload(b"x" * 10)
+    (tmp_path / "data" / "files" / file_id).write_bytes(b"x")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    application = keeper.application
+    lines = Mock(AccessLog)
+    application._log = lines
+    path = f"/v1/files/{file_id}/content"
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "client": None}
+    keeper.run(application(scope, AsyncMock(), send))
+    assert [message.get("body") for message in sent] == [None, b"x"]
+    [line] = lines.write.call_args.args
+    assert (line.status, line.error) == (500, f"the content of {file_id} was cut in --data-dir")
+    assert application.metrics.failures["failed"] == 1
+    assert application.metrics.statuses["5xx"] == 1
 
 
 def test_files_are_listed(keeper: Client, upload: Upload) -> None:

@@ -127,6 +127,11 @@ def test_the_key_is_not_on_disk_and_its_owner_is_the_same_at_each_start(
     assert listed(everybody, {}) == [2, 1, 1, 1]
 
 
+def test_the_owner_of_a_key_never_changes() -> None:
+    """It stands in folders of jobs: another one would hide them from their key."""
+    assert owner_of("a key") == "44079fb29bf7a09e3166bd1de3db477b"
+
+
 def test_jobs_without_an_owner_are_for_every_key(start: Start) -> None:
     client = start()
     make_jobs(client, {})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.serve.jobs import request_run
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.jobs import Jobs
@@ -192,6 +193,14 @@ def test_attempts_are_counted_and_a_busy_server_is_none(
         await jobs.close()
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"), [("overloaded", 7.0), ("unavailable", 7.0), ("not_loaded", 30.0)]
+)
+def test_a_model_that_could_not_be_loaded_is_asked_seldom(kind: str, seconds: float) -> None:
+    answer = error(503, kind, retry_seconds=7.0)
+    assert request_run._seconds_to_wait(request_row("r"), answer) == seconds
 
 
 def test_a_request_that_waits_too_long_expires(make_jobs: MakeJobs, clock: FakeClock) -> None:

@@ -80,6 +80,8 @@ def test_each_run_and_each_delivery_is_told(make_jobs: MakeJobs, clock: FakeCloc
     assert spans[0].ended - spans[0].started == 2.0
     assert spans[1].attributes["http.response.status_code"] == 200
     assert spans[1].attributes["http.route"] == "/embed"
+    assert spans[1].attributes["gen_ai.request.model"] == "m"
+    assert "gen_ai.request.model" not in spans[0].attributes
     assert spans[3].attributes == {"server.address": "hooks.example", "embedlib.attempt": 2}
     assert "secret" not in str(spans)
 
