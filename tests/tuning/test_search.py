@@ -222,6 +222,7 @@ def test_what_is_varied() -> None:
     assert tried(RULE, pass_tokens=1100)[2] == [sizes[1], sizes[3]]
     assert tried(RULE, is_large=True)[1] == []
     shared = replace(RULE, num_streams=1, shares_lanes=True)
+    assert tried(replace(RULE, num_streams=1), 1)[0] == [layouts[1]], "one core has one stream"
     assert tried(shared)[0] == [], "two compiled models would take twice the memory"
 
 
