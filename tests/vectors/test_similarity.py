@@ -8,6 +8,7 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import InputError
 from embedlib.vectors.similarity import normalize, similarity, similarity_pairwise
+from embedlib.vectors.sparse import strongest
 
 A = [[3.0, 4.0], [0.0, 0.0]]
 B = [[1.0, 0.0], [0.0, -2.0], [3.0, 4.0]]
@@ -67,6 +68,10 @@ def test_sparse_vectors_compare_as_their_dense_form(kind: Similarity) -> None:
     nothing: list[Any] = []
     assert similarity(kind, second, nothing).shape == (3, 0)
     assert similarity(kind, nothing, second).shape == (0, 3)
+
+
+def test_of_equal_weights_the_lower_ids_are_kept() -> None:
+    assert strongest({3: 1.0, 5: 1.0, 7: 1.0, 9: 2.0}, 2) == {3: 1.0, 9: 2.0}
 
 
 def test_one_sparse_side_is_refused() -> None:
