@@ -141,7 +141,7 @@ class Classifier(ScoringSession):
         """
         rows, is_single = check_texts(texts)
         numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
-        results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
+        results = _named(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
         return results[0] if is_single else results
 
     @overload
@@ -179,7 +179,7 @@ class Classifier(ScoringSession):
         """
         rows, is_single = check_texts(texts)
         numbers = await self._arun(self._call(rows, is_single, usage))
-        results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
+        results = _named(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
         return results[0] if is_single else results
 
     @overload
@@ -324,7 +324,7 @@ class Classifier(ScoringSession):
 
         def name(numbers: Vectors) -> LabelScores | list[LabelScores]:
             scores = score_labels(numbers, entailment, len(labels), multi_label)
-            results = self._named(scores, None, labels)
+            results = _named(scores, labels)
             return results[0] if is_single else results
 
         return call, name
@@ -374,12 +374,11 @@ class Classifier(ScoringSession):
     def _activation(self, raw_scores: bool) -> Activation:
         return "identity" if raw_scores else self._head.activation
 
-    def _named(
-        self, scores: Scores, top_k: int | None, labels: Sequence[str] | None = None
-    ) -> list[LabelScores]:
-        names = self.labels if labels is None else labels
-        orders = np.argsort(-scores, axis=1, kind="stable")[:, :top_k].tolist()
-        return [
-            [{"label": names[index], "score": float(row[index])} for index in order]
-            for row, order in zip(scores, orders, strict=True)
-        ]
+
+def _named(scores: Scores, labels: Sequence[str], top_k: int | None = None) -> list[LabelScores]:
+    """Return the labels of each text with their scores, the highest first."""
+    orders = np.argsort(-scores, axis=1, kind="stable")[:, :top_k].tolist()
+    return [
+        [{"label": labels[index], "score": float(row[index])} for index in order]
+        for row, order in zip(scores, orders, strict=True)
+    ]

@@ -14,11 +14,7 @@ from embedlib.engines.select import choose_engine
 from embedlib.engines.worthwhile import fastest_first
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
-from embedlib.fidelity.measure import (
-    Reference,
-    compare_planned,
-    reference_vectors,
-)
+from embedlib.fidelity.measure import Reference, compare_planned, reference_vectors
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts

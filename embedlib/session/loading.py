@@ -142,10 +142,7 @@ class ModelFromFiles:
         try:
             plan = plan_engine(self.files, config, self.opened.manifest, machine=self.machine)
             chosen = plan.precision
-        except (
-            ConfigError,
-            EngineError,
-        ):  # the destination may have been loaded on another machine
+        except (ConfigError, EngineError):  # the destination may be of another machine
             chosen = ChosenPrecision(name=precision)
         return self._fingerprint_of(chosen, settings)
 

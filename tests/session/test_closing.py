@@ -6,9 +6,11 @@ Where a program ends, the case runs in a process of its own: a hang is the failu
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -489,3 +491,13 @@ def test_a_function_at_exit_is_told_that_the_end_closed_the_model(run: Run) -> N
     atexit.register(weakref.finalize._exitfunc)
     """
     assert "closed because the program ends" in run(before, program).stdout
+
+
+def test_nothing_keeps_what_was_closed() -> None:
+    ending = Ending(Callers())
+    ending.add(lambda timeout: None)
+    ending.close(1.0)
+    left = weakref.ref(ending)
+    del ending
+    gc.collect()
+    assert left() is None, "the end of the program has nothing to close, and memory is free before"

@@ -104,6 +104,76 @@ def test_a_variation_without_hope_has_one_turn() -> None:
     assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512]
 
 
+@dataclass
+class ToldRunner:
+    """Takes the times that it is told, one after the other."""
+
+    bulk_s: list[float]
+    query_s: list[float] = field(default_factory=list)
+    beside_s: list[float] = field(default_factory=list)
+
+    def bulk(self) -> float:
+        return self.bulk_s.pop(0)
+
+    def query(self) -> float:
+        return self.query_s.pop(0)
+
+    def beside(self) -> float:
+        return self.beside_s.pop(0)
+
+
+@dataclass
+class ToldRunners:
+    by_profile: dict[Profile, ToldRunner]
+
+    def open(self, profile: Profile) -> Runner:
+        return self.by_profile[profile]
+
+    def keep(self, profile: Profile) -> None:
+        raise AssertionError("a race closes nothing")
+
+
+@pytest.mark.parametrize(
+    ("took", "verdict"),
+    [
+        ([0.5, 1.01], "no faster"),  # in the mean, but not in every turn
+        ([0.98, 0.98], "no faster"),  # within what most machines drift
+        ([0.96, 0.96], BETTER),
+    ],
+)
+def test_a_gain_is_one_in_every_turn_and_more_than_drift(took: list[float], verdict: str) -> None:
+    other = replace(RULE, max_batch_tokens=9)
+    row = race(other, RULE, ToldRunners({RULE: ToldRunner([1.0] * 3), other: ToldRunner(took)}))
+    assert (row.verdict, row.query, row.beside) == (verdict, None, None)
+
+
+@pytest.mark.parametrize(
+    ("query", "beside", "verdict"),
+    [
+        (1.6, 1.8, BETTER),  # theirs takes 1 before and 2 after
+        (1.7, 1.8, "queries take longer"),
+        (1.6, 1.9, "queries take longer"),
+    ],
+)
+def test_a_query_is_compared_with_those_before_and_after(
+    query: float, beside: float, verdict: str
+) -> None:
+    theirs = ToldRunner([1.0] * 3, [1.0, 2.0], [1.0, 2.0])
+    ours = ToldRunner([0.5, 0.5], [query], [beside])
+    other = replace(RULE, num_streams=1)
+    row = race(other, RULE, ToldRunners({RULE: theirs, other: ours}))
+    assert row.verdict == verdict
+    assert (row.query, row.beside) == pytest.approx((query / 1.5, beside / 1.5))
+
+
+def test_where_lanes_share_a_model_a_budget_is_judged_by_queries_beside_bulk_work() -> None:
+    best = replace(RULE, num_streams=1, shares_lanes=True)
+    other = replace(best, max_batch_tokens=9)
+    theirs = ToldRunner([1.0] * 3, beside_s=[1.0, 1.0])
+    row = race(other, best, ToldRunners({best: theirs, other: ToldRunner([0.5] * 2, [], [1.5])}))
+    assert (row.verdict, row.query, row.beside) == ("queries take longer", None, 1.5)
+
+
 def test_queries_do_not_pay_for_bulk() -> None:
     shared = replace(RULE, num_streams=1, shares_lanes=True)
     runners = FakeRunners(
@@ -152,6 +222,7 @@ def test_what_is_varied() -> None:
     assert tried(RULE, pass_tokens=1100)[2] == [sizes[1], sizes[3]]
     assert tried(RULE, is_large=True)[1] == []
     shared = replace(RULE, num_streams=1, shares_lanes=True)
+    assert tried(replace(RULE, num_streams=1), 1)[0] == [layouts[1]], "one core has one stream"
     assert tried(shared)[0] == [], "two compiled models would take twice the memory"
 
 

@@ -47,6 +47,9 @@ def test_a_block_has_no_more_rows_than_fit_into_the_cache(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "DOCUMENT_ROWS", 16)
     maxsim(texts(1, [6, 4, 1, 12, 5]), texts(2, [9, 7, 40, 1, 15, 1]))
     assert sizes == [10, 1, 12, 5, 16, 40, 16, 1]
+    sizes.clear()
+    maxsim(texts(1, [12, 1]), texts(2, [40]))
+    assert sizes == [12, 1, 40], "a text with more rows is a block, the first one too"
 
 
 def test_one_text_and_none() -> None:
@@ -62,6 +65,7 @@ def test_a_text_without_vectors_comes_last() -> None:
     assert (scores[:, 1] == EMPTY_SCORE).all()
     np.testing.assert_allclose(scores[:, ::2], naive(queries, documents[::2]), rtol=1e-5)
     assert maxsim_pairwise(queries[:1], documents[1:2]).tolist() == [EMPTY_SCORE]
+    assert maxsim(texts(1, [0]), documents[:1], is_mean=True).tolist() == [[0.0]]
 
 
 def test_rows_of_zeros_in_one_array_are_padding() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from embedlib.errors import ConfigError
-from embedlib.vectors.quantization import calibrate, load_ranges, quantize
+from embedlib.vectors.quantization import (
+    calibrate,
+    load_ranges,
+    may_be_of_unit_vectors,
+    quantize,
+)
 
 # Source: quantize_embeddings of sentence-transformers 6.2 on these two vectors, with these ranges.
 VECTORS = np.array(
@@ -59,8 +65,9 @@ def test_codes_never_wrap_around(vectors: np.ndarray) -> None:
 def test_bytes_need_ranges_and_truncated_vectors_take_the_first() -> None:
     with pytest.raises(ConfigError, match=r"int8.*needs the range.*embedder\.calibrate"):
         quantize(VECTORS, "int8", None)
+    ranges = RANGES * np.arange(1, 10, dtype=np.float32)
     np.testing.assert_array_equal(
-        quantize(VECTORS[:, :4], "int8", RANGES), quantize(VECTORS, "int8", RANGES)[:, :4]
+        quantize(VECTORS[:, :4], "int8", ranges), quantize(VECTORS, "int8", ranges)[:, :4]
     )
     with pytest.raises(ConfigError, match="'int4'; it must be one of float32"):
         quantize(VECTORS, "int4", None)  # type: ignore[arg-type]
@@ -83,11 +90,26 @@ def test_ranges_from_a_file(tmp_path: Path) -> None:
         load_ranges(RANGES, 8)
     with pytest.raises(ConfigError, match=r"none.npy' cannot be read"):
         load_ranges(tmp_path / "none.npy", 9)
-    np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_ranges(str(tmp_path / "pickle.npy"), 9)
     with pytest.raises(ConfigError, match="dimension 1 goes from nan"):
         load_ranges([[0.0, np.nan], [1.0, 1.0]], 2)
+    with pytest.raises(ConfigError, match=r"dimension 1 goes from 0\.0 to inf"):
+        load_ranges([[0.0, 0.0], [1.0, np.inf]], 2)
+
+
+def test_a_pickle_as_ranges_is_refused_and_not_run(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(tmp_path / "was-run"),)
+
+    np.save(tmp_path / "pickle.npy", np.array([Trap()]), allow_pickle=True)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_ranges(str(tmp_path / "pickle.npy"), 9)
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_ranges_of_unit_vectors_are_told_by_their_greatest_number() -> None:
+    assert may_be_of_unit_vectors(np.array([[-0.5], [1.0005]], np.float32))  # rounding
+    assert not may_be_of_unit_vectors(np.array([[-1.01], [0.5]], np.float32))
 
 
 def test_ranges_that_are_no_array_are_refused_in_one_line(tmp_path: Path) -> None:

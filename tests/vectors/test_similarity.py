@@ -8,6 +8,7 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import InputError
 from embedlib.vectors.similarity import normalize, similarity, similarity_pairwise
+from embedlib.vectors.sparse import strongest
 
 A = [[3.0, 4.0], [0.0, 0.0]]
 B = [[1.0, 0.0], [0.0, -2.0], [3.0, 4.0]]
@@ -64,17 +65,24 @@ def test_sparse_vectors_compare_as_their_dense_form(kind: Similarity) -> None:
     second = [{**row, 7: 2.0} for row in sparse[1]]
     expected = similarity(kind, *dense)
     np.testing.assert_allclose(similarity(kind, sparse[0], second), expected, atol=1e-6)
+    nothing: list[Any] = []
+    assert similarity(kind, second, nothing).shape == (3, 0)
+    assert similarity(kind, nothing, second).shape == (0, 3)
+
+
+def test_of_equal_weights_the_lower_ids_are_kept() -> None:
+    assert strongest({3: 1.0, 5: 1.0, 7: 1.0, 9: 2.0}, 2) == {3: 1.0, 9: 2.0}
 
 
 def test_one_sparse_side_is_refused() -> None:
     sparse = [{3: 1.0}, {5: 2.0}]
-    for first, second in ((sparse, A), (A, sparse)):
+    for first, second in ((sparse, A), (A, sparse), (sparse, np.array(A)), (np.array(A), sparse)):
         with pytest.raises(InputError, match="one side is sparse and the other is not"):
             similarity("dot", first, second)  # type: ignore[arg-type]
 
 
 def test_normalize() -> None:
-    vectors = np.array([[3, 4], [0, 0], [-1e-3, 0]], np.float32)
+    vectors = np.array([[3, 4], [0, 0], [-1e-9, 0]], np.float32)
     result = normalize(vectors)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, [[0.6, 0.8], [0, 0], [-1, 0]], atol=1e-7)
@@ -87,6 +95,7 @@ def test_normalize() -> None:
     [
         (["a text"], B, "encode texts first"),
         (A, [[1.0, 2.0, 3.0]], "vectors of 2 and 3 dimensions"),
+        ([[1.0, 2.0, 3.0]], A, "vectors of 3 and 2 dimensions"),
         ([A], B, r"of shape \(1, 2, 2\)"),
         (A, None, r"a NoneType of shape \(\); vectors must be \[N, D\] or \[D\]"),
         (5, 5, r"an? int of shape \(\)"),

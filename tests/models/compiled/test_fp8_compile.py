@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import random
@@ -41,7 +40,6 @@ from embedlib.models.compiled.engine_folder import (
     verify_engine_folder,
 )
 from embedlib.models.compiled.jobs import run_jobs
-from embedlib.models.compiled.new_folder import place_lock
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
@@ -454,27 +452,6 @@ def test_a_part_in_use_is_left_alone(
     assert len(neighbours(compiled)) == 2
 
 
-def test_a_fork_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copies: list[int] = []
-    open_file = os.open
-
-    def open_twice(*arguments: Any) -> int:
-        file = open_file(*arguments)
-        copies.append(os.dup(file))  # like the handle of a child process
-        return file
-
-    lock = tmp_path / ".target.embedlib-lock"
-    monkeypatch.setattr(os, "open", open_twice)
-    with place_lock(tmp_path / "target"), lock.open() as other:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        waiting = os.dup(other.fileno())
-    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert len(copies) == 1
-    for file in (waiting, *copies):
-        os.close(file)
-
-
 @pytest.mark.parametrize("precision", ["fp8", "bf16", "int8"])
 def test_a_model_cut_short_meanwhile(
     precision: Any, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch
@@ -522,28 +499,6 @@ def test_a_checkpoint_saved_meanwhile(
     compiled = compile_model(files, "int8", (), config, out=out)
     assert verify_engine_folder(compiled).fingerprint == model_fingerprint(files)
     assert neighbours(compiled) == neighbours(folder) if has_name else [compiled.name]
-
-
-def test_a_lock_that_was_removed_while_one_waited_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = tmp_path / ".target.embedlib-lock"
-    real_flock = fcntl.flock
-    num_calls = 0
-
-    def flock(file: int, operation: int) -> None:
-        nonlocal num_calls
-        num_calls += 1
-        real_flock(file, operation)
-        if num_calls == 1:
-            lock.unlink()  # by the process that held it
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with place_lock(tmp_path / "target"), lock.open() as other:
-        assert num_calls == 2
-        with pytest.raises(BlockingIOError):
-            real_flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert not lock.exists()
 
 
 # --- killed ---------------------------------------------------------------------------------------

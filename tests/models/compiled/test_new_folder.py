@@ -1,16 +1,23 @@
-"""The lock of a place, and what killed processes leave beside it."""
+"""Folders that appear whole, the lock of a place, and what killed processes leave beside it."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from embedlib.models.compiled.new_folder import place_lock, try_place_lock
+import pytest
+
+from embedlib.models.compiled.new_folder import new_folder, place_lock, try_place_lock
 
 KILLED = """
 import os, signal, subprocess, sys
+from contextlib import suppress
 from pathlib import Path
 from embedlib.models.compiled.new_folder import place_lock
 with place_lock(Path(sys.argv[1])) as lock:
@@ -52,3 +59,86 @@ def test_what_another_user_writes_beside_a_target_is_not_in_its_way(tmp_path: Pa
     with place_lock(tmp_path / "target"):
         assert (tmp_path / ".target.embedlib-lock").exists()
     assert (tmp_path / ".theirs.embedlib-part").exists()
+
+
+def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    left = tmp_path / ".target.embedlib-part"  # of a process that was killed
+    left.mkdir()
+    (left / "half").touch()
+    for name in ("first", "second"):
+        with new_folder(target) as part:
+            (part / name).touch()
+        assert [path.name for path in target.iterdir()] == [name]
+        assert list(tmp_path.iterdir()) == [target]
+
+
+def test_an_error_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    with suppress(KeyboardInterrupt), new_folder(target) as part:
+        (part / "half").touch()
+        raise KeyboardInterrupt
+    assert list(target.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_fork_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[int] = []
+    open_file = os.open
+
+    def open_twice(*arguments: Any) -> int:
+        file = open_file(*arguments)
+        copies.append(os.dup(file))  # like the handle of a child process
+        return file
+
+    lock = tmp_path / ".target.embedlib-lock"
+    monkeypatch.setattr(os, "open", open_twice)
+    with place_lock(tmp_path / "target"), lock.open() as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        waiting = os.dup(other.fileno())
+    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert len(copies) == 1
+    for file in (waiting, *copies):
+        os.close(file)
+
+
+def test_a_lock_that_was_removed_while_one_waited_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / ".target.embedlib-lock"
+    real_flock = fcntl.flock
+    num_calls = 0
+
+    def flock(file: int, operation: int) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        real_flock(file, operation)
+        if num_calls == 1:
+            lock.unlink()  # by the process that held it
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with place_lock(tmp_path / "target"), lock.open() as other:
+        assert num_calls == 2
+        with pytest.raises(BlockingIOError):
+            real_flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not lock.exists()
+
+
+def test_a_lock_is_removed_before_it_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / ".target.embedlib-lock"
+    real_flock = fcntl.flock
+    had_file: list[bool] = []
+
+    def flock(file: int, operation: int) -> None:
+        if operation == fcntl.LOCK_UN:  # whoever waits takes it now, and it must be none then
+            had_file.append(lock.exists())
+        real_flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with place_lock(tmp_path / "target"):
+        assert lock.exists()
+    assert had_file == [False]

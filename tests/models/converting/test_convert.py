@@ -226,7 +226,9 @@ def test_a_process_that_was_killed(tmp_path: Path) -> None:
     ("how", "told"),
     [
         (
-            "sys.stdin.read(); os.kill(os.getpid(), signal.SIGKILL)",
+            "import json; folder = json.loads(sys.stdin.read())['target']; "
+            "open(folder + '/.model.safetensors.embedlib-part', 'w'); "
+            "os.kill(os.getpid(), signal.SIGKILL)",
             "was killed by signal 9 after 0 of 1 files; free memory and run it again",
         ),
         (
@@ -244,6 +246,36 @@ def test_the_other_process_dies(
     with pytest.raises(ModelWeightsError, match=f"^{tmp_path}: the process that converts {told}$"):
         convert_folder(tmp_path, tmp_path / "out" if has_out else None)
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+TELLS = """
+import json, os, sys
+sys.stdin.read()
+files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+locks = [os.path.basename(file) for file in files if file.endswith("-lock")]
+print(json.dumps({"error": f"{locks}, leads a session: {os.getsid(0) == os.getpid()}"}))
+"""
+
+
+def test_the_other_process_holds_the_lock_and_has_a_session_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    monkeypatch.setattr(convert, "START", TELLS)
+    told = r"^\['\.model\.safetensors\.embedlib-lock'\], leads a session: True$"
+    with pytest.raises(ModelWeightsError, match=told):
+        convert_folder(tmp_path)
+
+
+def test_folders_three_deep_and_none_behind_a_link(tmp_path: Path) -> None:
+    for place in ("model/1/2/3", "model/1/2/3/4", "model/.hidden", "elsewhere"):
+        (tmp_path / place).mkdir(parents=True)
+        shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path / place)
+    (tmp_path / "model" / "link").symlink_to(tmp_path / "elsewhere")
+    done = convert_folder(tmp_path / "model")
+    assert [item.weights for item in done.written] == ["1/2/3/model.safetensors"]
+    written = list(tmp_path.rglob("*.safetensors"))
+    assert written == [tmp_path / "model/1/2/3/model.safetensors"]
 
 
 @pytest.mark.parametrize("is_task", [False, True])
@@ -389,11 +421,12 @@ def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
         archive.writestr("archive/other", b"")
     with pytest.raises(ModelWeightsError, match=r"no data\.pkl"):
         read_torch_file(path, tmp_path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", checkpoint({}))
-        archive.writestr("archive/byteorder", b"big")
-    with pytest.raises(ModelWeightsError, match="not little-endian"):
-        read_torch_file(path, tmp_path)
+    for order in (b"big", b"unknown"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", checkpoint({}))
+            archive.writestr("archive/byteorder", order)
+        with pytest.raises(ModelWeightsError, match="not little-endian"):
+            read_torch_file(path, tmp_path)
     path.write_bytes(b"\x80\x04 plain pickle")
     with pytest.raises(ModelWeightsError, match=r"no archive of torch\.save"):
         read_torch_file(path, tmp_path)
@@ -432,6 +465,17 @@ def test_a_storage_that_begins_behind_the_end_of_the_file(tmp_path: Path) -> Non
     place = content.rindex(b"PK\x01\x02") + 42  # of the storage, whose place is the last number
     path.write_bytes(content[:place] + struct.pack("<I", 1 << 20) + content[place + 4 :])
     with pytest.raises(ModelWeightsError, match="a: its storage begins behind the end of the file"):
+        read_torch_file(path, tmp_path)
+
+
+def test_a_storage_without_a_sum_that_ends_behind_the_end_of_the_file(tmp_path: Path) -> None:
+    program = checkpoint({"a": tensor((1 << 20,))})
+    path = write(tmp_path / "x.bin", program, {"0": bytes(8)})
+    content = path.read_bytes()
+    place = content.rindex(b"PK\x01\x02") + 16  # of the storage: its sum and its sizes
+    lie = struct.pack("<III", 0, 4 << 20, 4 << 20)
+    path.write_bytes(content[:place] + lie + content[place + len(lie) :])
+    with pytest.raises(ModelWeightsError, match="a: its storage is damaged; download the file"):
         read_torch_file(path, tmp_path)
 
 

@@ -20,6 +20,7 @@ from embedlib.errors import (
     ModelUnsupportedError,
     ModelWeightsError,
 )
+from embedlib.models.converting import merge as merge_module
 from embedlib.models.converting.merge import Merged, merge_adapter
 from embedlib.models.folders import read_folder
 from embedlib.models.reading.adapted import find_adapted
@@ -47,8 +48,12 @@ def stored() -> dict[str, NDArray[np.float32]]:
 
 @pytest.mark.parametrize("kind", ADAPTED)
 def test_vectors_of_a_merged_model(
-    kind: str, stored: dict[str, NDArray[np.float32]], tmp_path: Path
+    kind: str,
+    stored: dict[str, NDArray[np.float32]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(merge_module, "BLOCK_ROWS", 5)
     _, task = ADAPTED[kind]
     folder = write_adapted(tmp_path / "model", kind)
     with pytest.raises(ModelUnsupportedError, match=rf"retrieval.*convert {folder} --adapter TASK"):
@@ -178,6 +183,15 @@ def test_a_whole_layer_is_no_module(tmp_path: Path) -> None:
         ModelWeightsError, match=r"changes layers\.0, which the model does not have"
     ):
         merge(folder, "retrieval.query", tmp_path / "out")
+
+
+def test_a_tensor_that_is_left_over(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), "left.over": np.zeros(2, np.float32)}, path)
+    with pytest.raises(ModelWeightsError, match=r"left\.over"):
+        merge(folder, "retrieval", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_adapter_without_weights(tmp_path: Path) -> None:
