@@ -196,6 +196,38 @@ def test_to_recreate_never_drops_what_searches_find(url: str) -> None:
     expect_rows(url, "new")
 
 
+def test_a_change_that_was_begun_can_be_given_up(url: str) -> None:
+    given_up = Model("given up", dim=8)
+    given_up.dies_after = 8
+    with pytest.raises(KeyboardInterrupt):
+        load(url, given_up, replace=True, batch_rows=4)
+    again = Model("old")
+    told = load(url, again, replace=True, recreate=True, dry_run=True)
+    assert re.search(r"the \d rows of 'given up' beside would be dropped$", told[0])
+    assert "beside" in read_status(url)
+    told = load(url, again, replace=True, recreate=True)
+    assert re.search(r"the \d rows of 'given up' beside are dropped$", told[0])
+    assert again.num_texts == 0
+    expect_rows(url, "old")
+    assert "beside" not in read_status(url)
+    assert load(url, again, replace=True, recreate=True) == told[1:]
+    load(url, Model("new"), replace=True)
+    expect_rows(url, "new")
+
+
+def test_a_change_that_died_before_its_first_row_holds_up_no_other(url: str) -> None:
+    early = Model("early", dim=8)
+    early.dies_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        load(url, early, replace=True)
+    load(url, Model("new"), replace=True)
+    expect_rows(url, "new")
+
+
+def read_status(url: str) -> str:
+    return CliRunner().invoke(main, ["status", url, "--json"]).output
+
+
 def test_files_keep_their_names_in_what_is_recreated_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
