@@ -140,14 +140,15 @@ def test_a_load_that_died_goes_on(url: str) -> None:
     expect_rows(url, "new")
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_export_that_died_is_written_by_the_next_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as broken:
-        broken.setattr("embedlib.indexing.sinks.file_sink.export", die)
+        broken.setattr("embedlib.indexing.sinks.file_sink.export", interrupt)
         with pytest.raises(KeyboardInterrupt):
             load(url, Model("new"), replace=True)
     assert is_of("new", "text 1", search("text 1", url, embedder=Model("new")))
@@ -228,17 +229,24 @@ def read_status(url: str) -> str:
     return CliRunner().invoke(main, ["status", url, "--json"]).output
 
 
-def test_files_keep_their_names_in_what_is_recreated_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_first", [False, True])
+def test_files_keep_their_names_in_what_is_loaded_beside(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those of the rows that are found, or of the half of the first ones that a kill has left."""
     url = f"jsonl:{tmp_path / 'rows.jsonl'}"
     for folder in ("docs", "elsewhere"):
         (tmp_path / folder).mkdir()
     (tmp_path / "docs" / "a.txt").write_text("text")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    load(url, Model("old"), tmp_path / "docs")
+    if is_first:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr("embedlib.indexing.replacing.compare", interrupt)
+            load(url, Model("new"), tmp_path / "docs", replace=True)
+    else:
+        load(url, Model("old"), tmp_path / "docs")
     monkeypatch.chdir(tmp_path)
-    load(url, Model("new"), "docs", replace=True, recreate=True)
+    load(url, Model("new"), "docs", replace=True, recreate=not is_first)
     with closing(open_sink(url)) as sink:
         assert [key.source_id for key in sink.scan()] == [str(tmp_path / "docs" / "a.txt")]
 
@@ -266,7 +274,7 @@ def test_documents_that_the_source_does_not_have(url: str) -> None:
 
 def test_rows_that_an_earlier_run_left_beside_are_removed(url: str) -> None:
     """The source has changed between a run that was refused and the next one."""
-    more = [*documents(NUM), Document(id="x", text="gone soon"), Document(id="y", text="")]
+    more = [*documents(2 * NUM), Document(id="y", text="")]
     refused = "1 bad row is not among them; correct the source, or leave it out"
     with pytest.raises(SinkError, match=refused):
         load(url, Model("new"), more, replace=True)
