@@ -240,9 +240,10 @@ def test_files_keep_their_names_in_what_is_loaded_beside(
     (tmp_path / "docs" / "a.txt").write_text("text")
     monkeypatch.chdir(tmp_path / "elsewhere")
     if is_first:
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
             patched.setattr("embedlib.indexing.replacing.compare", interrupt)
-            load(url, Model("new"), tmp_path / "docs", replace=True)
+            with pytest.raises(KeyboardInterrupt):
+                load(url, Model("new"), tmp_path / "docs", replace=True)
     else:
         load(url, Model("old"), tmp_path / "docs")
     monkeypatch.chdir(tmp_path)
