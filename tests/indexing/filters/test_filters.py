@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,9 @@ def test_drawn_filters_of_a_file(tmp_path: Path) -> None:
     sink = load(open_sink(f"jsonl:{tmp_path / 'rows.jsonl'}"), rows)
     check_filters(sink, rows, 60)
     sink.close()
+
+
+@pytest.mark.parametrize(("length", "shown"), [(40, "x" * 40), (41, "x" * 37 + "...")])
+def test_a_long_piece_is_cut_where_it_is_told(length: int, shown: str) -> None:
+    with pytest.raises(ConfigError, match=f"^where: character 3, '{re.escape(shown)}': a compar"):
+        parse_filter(f"a {'x' * length}")
