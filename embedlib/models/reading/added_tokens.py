@@ -130,7 +130,7 @@ def read_token(config: JsonObject, key: str) -> Token | None:
     is_token = _is_token(value) and is_unicode(value["content"])
     flags = {flag: value[flag] for flag in FLAGS if flag in value} if is_token else {}
     if not is_token or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise config.refuse(key, "a string in Unicode, or an object with such content and flags")
+        raise config.refuse(key, "a string, or an object with content and flags, in Unicode")
     if config.name.endswith("special_tokens_map.json"):
         flags["special"] = True
     return AddedToken(value["content"], **flags)
