@@ -49,7 +49,7 @@ def is_switch(value: object) -> bool:
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
-def is_unicode(value: object) -> bool:
+def is_unicode(value: object) -> TypeGuard[str]:
     """Return whether a value is a str that a tokenizer takes: one without a lone surrogate."""
     if not isinstance(value, str):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
@@ -187,11 +188,19 @@ class Load:
                 except (InputError, EngineRunError) as still:
                     parts.append((half, still))
         # Refused texts are to blame themselves, even if all of a job are: chunks of one document.
-        if not good and len(rows) > 1 and failure is not None:
+        if failure is not None and not good and (len(rows) > 1 or not self._embeds_others(rows[0])):
             raise failure
         for row in bad:
             self._bad_rows.add(row)
         return good, vectors
+
+    def _embeds_others(self, row: Row) -> bool:
+        """Whether the engine embeds another text, so that it is this row that it cannot embed."""
+        try:
+            self._embed([replace(row, text="a", embedded=None, span=None)]).result()
+        except EngineRunError:
+            return False
+        return True
 
     def _make_room_for_a_write(self) -> None:
         while len(self._writes) >= _WRITES:

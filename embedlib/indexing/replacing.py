@@ -107,6 +107,8 @@ def start_replacement(
     found = replaceable(sink)
     state = found.inspect()
     if state is not None and _is_made_by(state, embedder, target):
+        if options.recreate:
+            _give_up(found, target, options, tell)
         tell(f"{found.name} holds rows of {target.model!r} already; they are brought up to date")
         return None
     kept = found.old()
@@ -123,6 +125,8 @@ def start_replacement(
             "options, or pass recreate=True (--recreate) to drop these rows and change to "
             f"{target.model!r} with {target.dim} dimensions instead"
         )
+    if built is None:  # nothing, or no row yet of whatever model
+        target = replace(target, recreate=True)
     if state is not None and target.full_text is None:
         target = replace(target, full_text=state.full_text)
     return Replacement(
@@ -131,13 +135,26 @@ def start_replacement(
 
 
 def built_state(sink: Sink) -> SinkState | None:
-    """Return what an unfinished change of model has loaded; None: nothing.
+    """Return what an unfinished change of model has loaded; None: no row.
 
     Raises:
         SinkError: the destination cannot be switched.
     """
     with closing(replaceable(sink).beside()) as beside:
-        return beside.inspect()
+        state = beside.inspect()
+    return state if state is not None and state.num_rows > 0 else None
+
+
+def _give_up(sink: ReplaceableSink, target: Target, options: IndexOptions, tell: Tell) -> None:
+    """Drop what a change to another model has loaded; without a row, the next one may be any."""
+    built = other_rows(sink).get("beside")
+    if built is None:
+        return
+    are = "would be" if options.dry_run else "are"
+    tell(f"{sink.name}: the {built.num_rows:,} rows of {built.model!r} beside {are} dropped")
+    if not options.dry_run:
+        with closing(sink.beside()) as beside:
+            beside.begin(target, tell)
 
 
 def _is_made_by(state: SinkState, embedder: TextEmbedder, target: Target) -> bool:

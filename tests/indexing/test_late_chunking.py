@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -25,7 +26,7 @@ from embedlib.indexing.late_windows import WindowedChunks
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.report import IndexReport
 from embedlib.indexing.row_jobs import RowJob, end_of_window
-from embedlib.indexing.rows import Row, row_digest
+from embedlib.indexing.rows import Chunk, Row, row_digest
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -121,6 +122,31 @@ def test_windows_hold_whole_chunks_and_begin_with_context() -> None:
     whole = windowed(TEXTS["short"])
     assert {chunk.embedded for chunk in whole} == {TEXTS["short"]}
     assert windowed(" a \n")[0].span == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "max_tokens", "windows"),
+    [
+        ("aaaa bbbb", 9, ["aaaa bbbb"]),
+        ("aaaabbbb", 8, ["aaaabbbb"]),
+        ("aaaa bbbb", 8, ["aaaa", "bbbb"]),  # the blank is one too many
+        # Where a window is too long, it loses its context first.
+        ("aaaa      bbb ccc", 12, ["aaaa", "bbb ccc"]),
+        ("aaaabbbbccccddddeeeeffffgggghhhhiiii", 32, ["aaaabbbbccccddddeeeeffffgggghhhh", "gggg"]),
+    ],
+)
+def test_windows_are_as_long_as_the_model_takes(
+    pieces: str, max_tokens: int, windows: list[str]
+) -> None:
+    """Chunks are runs of one letter; those of four letters are context up to eight."""
+    chunks = [
+        Chunk(text=run[0], start=run.start(), end=run.end())
+        for run in re.finditer(r"(\w)\1*", pieces)
+    ]
+    cut = WindowedChunks(lambda _: [chunks], byte_tokenizer(), max_tokens)
+    [found] = cut([Document(id="a", text=pieces)])
+    made = list(dict.fromkeys(chunk.embedded or "" for chunk in found))
+    assert [window[: len(wanted)] for window, wanted in zip(made, windows, strict=True)] == windows
 
 
 def test_a_change_anywhere_in_a_window_changes_all_its_chunks(embedder: Embedder) -> None:

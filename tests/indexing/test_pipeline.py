@@ -983,13 +983,15 @@ def test_a_bad_row_can_end_the_load(store: FakeStore, embedder: Embedder) -> Non
     expect(store, numbered(3), embedder)
 
 
-@pytest.mark.parametrize("num_documents", [1, 2, 700])
-def test_a_text_the_engine_cannot_embed_is_a_bad_row(num_documents: int, store: FakeStore) -> None:
+@pytest.mark.parametrize(("num_documents", "batch_rows"), [(1, 9), (2, 9), (2, 1), (700, 2048)])
+def test_a_text_the_engine_cannot_embed_is_a_bad_row(
+    num_documents: int, batch_rows: int, store: FakeStore
+) -> None:
     engine = FakeEngine(max_batch_tokens=256)
     engine.poison(ord("!"))
     texts = {**numbered(num_documents), "bad": "no!"}
     with fake_embedder(engine) as embedder:
-        report = run(texts, store, embedder)
+        report = run(texts, store, embedder, batch_rows=batch_rows)
         assert (report.num_bad, report.num_embedded) == (1, num_documents)
         assert report.num_rows == num_documents
         expect(store, numbered(num_documents), embedder)
@@ -1017,6 +1019,17 @@ def test_an_engine_that_fails_always_ends_the_load(store: FakeStore) -> None:
         ):
             run(one, store, embedder)
         assert not store.is_locked
+
+
+@pytest.mark.parametrize("batch_rows", [1, 4, 7])
+def test_an_engine_that_fails_always_ends_a_load_of_single_rows(
+    batch_rows: int, store: FakeStore
+) -> None:
+    engine = FakeEngine(max_batch_tokens=256)
+    for letter in "at":
+        engine.poison(ord(letter))
+    with fake_embedder(engine) as embedder, pytest.raises(EngineRunError):
+        run(numbered(20), store, embedder, batch_rows=batch_rows)
 
 
 def test_a_text_too_long_for_the_memory_is_a_bad_row(store: FakeStore) -> None:

@@ -140,14 +140,15 @@ def test_a_load_that_died_goes_on(url: str) -> None:
     expect_rows(url, "new")
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_export_that_died_is_written_by_the_next_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as broken:
-        broken.setattr("embedlib.indexing.sinks.file_sink.export", die)
+        broken.setattr("embedlib.indexing.sinks.file_sink.export", interrupt)
         with pytest.raises(KeyboardInterrupt):
             load(url, Model("new"), replace=True)
     assert is_of("new", "text 1", search("text 1", url, embedder=Model("new")))
@@ -196,17 +197,57 @@ def test_to_recreate_never_drops_what_searches_find(url: str) -> None:
     expect_rows(url, "new")
 
 
-def test_files_keep_their_names_in_what_is_recreated_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_change_that_was_begun_can_be_given_up(url: str) -> None:
+    given_up = Model("given up", dim=8)
+    given_up.dies_after = 8
+    with pytest.raises(KeyboardInterrupt):
+        load(url, given_up, replace=True, batch_rows=4)
+    again = Model("old")
+    told = load(url, again, replace=True, recreate=True, dry_run=True)
+    assert re.search(r"the \d rows of 'given up' beside would be dropped$", told[0])
+    assert "beside" in read_status(url)
+    told = load(url, again, replace=True, recreate=True)
+    assert re.search(r"the \d rows of 'given up' beside are dropped$", told[0])
+    assert again.num_texts == 0
+    expect_rows(url, "old")
+    assert "beside" not in read_status(url)
+    assert load(url, again, replace=True, recreate=True) == told[1:]
+    load(url, Model("new"), replace=True)
+    expect_rows(url, "new")
+
+
+def test_a_change_that_died_before_its_first_row_holds_up_no_other(url: str) -> None:
+    early = Model("early", dim=8)
+    early.dies_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        load(url, early, replace=True)
+    load(url, Model("new"), replace=True)
+    expect_rows(url, "new")
+
+
+def read_status(url: str) -> str:
+    return CliRunner().invoke(main, ["status", url, "--json"]).output
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_files_keep_their_names_in_what_is_loaded_beside(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those of the rows that are found, or of the half of the first ones that a kill has left."""
     url = f"jsonl:{tmp_path / 'rows.jsonl'}"
     for folder in ("docs", "elsewhere"):
         (tmp_path / folder).mkdir()
     (tmp_path / "docs" / "a.txt").write_text("text")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    load(url, Model("old"), tmp_path / "docs")
+    if is_first:
+        with monkeypatch.context() as patched:
+            patched.setattr("embedlib.indexing.replacing.compare", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                load(url, Model("new"), tmp_path / "docs", replace=True)
+    else:
+        load(url, Model("old"), tmp_path / "docs")
     monkeypatch.chdir(tmp_path)
-    load(url, Model("new"), "docs", replace=True, recreate=True)
+    load(url, Model("new"), "docs", replace=True, recreate=not is_first)
     with closing(open_sink(url)) as sink:
         assert [key.source_id for key in sink.scan()] == [str(tmp_path / "docs" / "a.txt")]
 
@@ -234,7 +275,7 @@ def test_documents_that_the_source_does_not_have(url: str) -> None:
 
 def test_rows_that_an_earlier_run_left_beside_are_removed(url: str) -> None:
     """The source has changed between a run that was refused and the next one."""
-    more = [*documents(NUM), Document(id="x", text="gone soon"), Document(id="y", text="")]
+    more = [*documents(2 * NUM), Document(id="y", text="")]
     refused = "1 bad row is not among them; correct the source, or leave it out"
     with pytest.raises(SinkError, match=refused):
         load(url, Model("new"), more, replace=True)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
+from embedlib.checks import is_unicode
 from embedlib.models.reading.json_files import JsonObject
 
 STANDARD_KEYS: Final = (
@@ -124,11 +125,12 @@ def read_token(config: JsonObject, key: str) -> Token | None:
         ModelUnsupportedError: it is something else.
     """
     value = config.values.get(key)
-    if value is None or isinstance(value, str):
+    if value is None or is_unicode(value):
         return value
-    flags = {flag: value[flag] for flag in FLAGS if flag in value} if _is_token(value) else {}
-    if not _is_token(value) or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise config.refuse(key, "a string, or an object with content and flags")
+    is_token = _is_token(value) and is_unicode(value["content"])
+    flags = {flag: value[flag] for flag in FLAGS if flag in value} if is_token else {}
+    if not is_token or not all(isinstance(flag, bool) for flag in flags.values()):
+        raise config.refuse(key, "a string, or an object with content and flags, in Unicode")
     if config.name.endswith("special_tokens_map.json"):
         flags["special"] = True
     return AddedToken(value["content"], **flags)

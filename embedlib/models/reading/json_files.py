@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from embedlib.checks import is_unicode
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.bounds import (
     GREATEST_COUNT,
@@ -162,6 +163,8 @@ class JsonObject:
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             raise self.refuse(key, "a string")
+        if value is not None and not is_unicode(value):  # the tokenizer would not name the key
+            raise self.refuse(key, "a string without lone surrogates")
         return value
 
     def choice(self, key: str, accepted: Mapping[str, T], default: str | None = None) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ from hypothesis import strategies as st
 
 from embedlib.errors import ConfigError
 from embedlib.indexing import AllOf, AnyOf, Exists, Filter, Not, OneOf, Order, matcher, open_sink
-from embedlib.indexing.filters.parser import MAX_DEPTH, MAX_VALUES, parse_filter
+from embedlib.indexing.filters.parser import (
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_KEYS,
+    MAX_VALUES,
+    parse_filter,
+)
 from tests.indexing.filters.drawn import (
     FILTERS,
     HOSTILE,
@@ -205,3 +212,27 @@ def test_drawn_filters_of_a_file(tmp_path: Path) -> None:
     sink = load(open_sink(f"jsonl:{tmp_path / 'rows.jsonl'}"), rows)
     check_filters(sink, rows, 60)
     sink.close()
+
+
+@pytest.mark.parametrize(("length", "shown"), [(40, "x" * 40), (41, "x" * 37 + "...")])
+def test_a_long_piece_is_cut_where_it_is_told(length: int, shown: str) -> None:
+    with pytest.raises(ConfigError, match=f"^where: character 3, '{re.escape(shown)}': a compar"):
+        parse_filter(f"a {'x' * length}")
+
+
+def test_the_limits_themselves_are_accepted() -> None:
+    keys = ".".join(["x"] * MAX_KEYS)
+    assert parse_filter(f"exists {keys}") == Exists(("x",) * MAX_KEYS)
+    blanks = " " * (MAX_CHARACTERS - len("exists x"))
+    assert parse_filter(f"exists x{blanks}") == Exists(X)
+
+
+@pytest.mark.parametrize("number", ["-9007199254740992", "9" * 5000])
+def test_numbers_beyond_the_largest_are_refused_on_both_sides(number: str) -> None:
+    with pytest.raises(ConfigError, match="numbers go to 9007199254740991"):
+        parse_filter(f"x = {number}")
+
+
+def test_no_name_has_a_control_character() -> None:
+    with pytest.raises(ConfigError, match="control characters"):
+        parse_filter("exists `a\x7f`")

@@ -231,6 +231,28 @@ def test_what_is_not_understood_is_refused(
         _load(folder)
 
 
+HALF = '"\\\\ud800"'
+"""As JSON and messages write half of a character."""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("tokenizer_config.json", {"pad_token": "\ud800"}, f"pad_token = {HALF}"),
+        ("tokenizer_config.json", {"my_token": {"content": "\ud800"}}, "my_token = "),
+        ("tokenizer_config.json", {"extra_special_tokens": ["\ud800"]}, "extra_special_tokens: 0"),
+        ("config_sentence_transformers.json", {"query_prefix": "\ud800"}, f"query_prefix = {HALF}"),
+    ],
+)
+def test_a_text_that_no_tokenizer_takes_is_named(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "late-pylate")
+    _change(folder / name, **changes)
+    with pytest.raises(ModelUnsupportedError, match=f"^{name}: {message}"):
+        _load(folder)
+
+
 def test_a_missing_tokenizer_comes_with_the_remedy(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     (folder / "tokenizer.json").unlink()
