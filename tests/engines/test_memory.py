@@ -324,6 +324,88 @@ def test_the_plan_counts_the_head_of_a_sparse_model_as_a_matrix(
     assert sparse.shared - dense.shared == pytest.approx(copies * more, rel=0.02)
 
 
+def data_bytes(needs: MemoryNeeds) -> int:
+    """What one compiled model takes without the pages of mapped files and without batches."""
+    tables = min(needs.weights - needs.packed, memory.TABLE_BYTES)
+    return LIBRARY_BYTES + round(needs.copies * needs.packed) + tables
+
+
+@pytest.mark.parametrize(
+    ("variant", "hidden", "layers", "precision", "pages"),
+    [
+        pytest.param("bert", 1024, 24, "float32", memory.MAPPED_BYTES, id="small layers"),
+        pytest.param("bert", 4096, 2, "float32", 12 * 4096**2 * 4, id="a layer, which is a stage"),
+        pytest.param("mistral", 4096, 2, "float32", memory.MAPPED_BYTES, id="packed at first use"),
+        pytest.param("bert", 1024, 24, "int8", memory.MAPPED_BYTES, id="int8"),
+        pytest.param("bert", 1024, 24, "bf16", 2 * memory.MAPPED_BYTES, id="read in four bytes"),
+        pytest.param("mistral", 1024, 24, "bf16", memory.MAPPED_BYTES, id="read in two bytes"),
+    ],
+)
+def test_the_plan_counts_pages_of_mapped_files_or_batches(
+    variant: str,
+    hidden: int,
+    layers: int,
+    precision: str,
+    pages: int,
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset())  # copies no columns
+    big = at_scale(read_model_files(tiny_folder(variant)), hidden, layers)
+    short = replace(big, spec=replace(big.spec, max_seq_tokens=8))
+    config = Config(threads=1, max_batch_tokens=8)
+    needs = memory_needs(short, ChosenPrecision(name=precision), config)
+    assert needs.is_large
+    assert needs.shared - data_bytes(needs) == pages
+    assert needs.files == 2 * needs.weights + memory.LIBRARY_ADDRESSES
+
+
+def batch_bytes(files: ModelFiles, num_tokens: int, longest: int) -> int:
+    """What a batch of texts of up to 1,024 tokens takes: rows, and scores of all heads."""
+    encoder = files.spec.encoder
+    rows = num_tokens * (memory.LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size)
+    return 4 * (rows + encoder.num_heads * longest**2 * -(-num_tokens // longest))
+
+
+@pytest.mark.parametrize(("precision", "num_stages"), [("float32", 24), ("int8", 8), ("bf16", 8)])
+@pytest.mark.parametrize("longest", [64, 1024])
+@pytest.mark.parametrize(("num_tokens", "num_kept"), [(128, 128), (256, 256), (2048, 256)])
+def test_the_plan_counts_batches_and_what_stages_keep_of_short_ones(
+    num_tokens: int,
+    num_kept: int,
+    longest: int,
+    precision: str,
+    num_stages: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset())  # copies no columns
+    monkeypatch.setattr(memory, "MAPPED_BYTES", 0)
+    big = at_scale(files, 1024, 24)
+    big = replace(big, spec=replace(big.spec, max_seq_tokens=longest))
+    config = Config(threads=8, max_batch_tokens=num_tokens)
+    needs = memory_needs(big, ChosenPrecision(name=precision), config)
+    batch = batch_bytes(big, max(num_tokens, longest), longest)
+    kept = (num_stages - 1) * batch_bytes(big, num_kept, min(longest, num_kept))
+    assert needs.shared - data_bytes(needs) == batch + kept
+    twice = data_bytes(needs) + round(needs.copies * needs.packed)
+    assert needs.separate - twice - needs.second == (1 + 8) * batch
+
+
+def test_the_plan_of_a_small_model_counts_pages_and_batches_and_the_cache(
+    files: ModelFiles,
+) -> None:
+    small = at_scale(files, 256, 2)
+    config = Config(threads=3, max_batch_tokens=128)
+    needs = memory_needs(small, ChosenPrecision(name="float32"), config)
+    longest = small.spec.max_seq_tokens
+    assert needs.copies == 2
+    once = data_bytes(needs) + memory.CACHE_BYTES + needs.packed  # all of its pages
+    batch = batch_bytes(small, 128, longest)
+    assert needs.shared - once == batch
+    assert needs.separate - once - 2 * needs.packed == (1 + 3) * batch
+
+
 def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     encoder = replace(big.spec.encoder, experts=Experts(count=4, num_chosen=2, layers=(1,)))
