@@ -460,7 +460,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(
     calls.clear()
     assert (vectors(files, tmp_path / "full") == first).all()
     assert calls == ["compile", "compile"], "what was compiled is used"
-    assert "No space left on device" in caplog.text
+    assert "No space left on device; name another folder with engine_cache_dir" in caplog.text
     assert list(entry_of(tmp_path / "full").iterdir()) == []
 
 
