@@ -196,6 +196,7 @@ def test_the_plan_counts_packed_copies(
         assert rounded.copies == 1
         same = memory_needs(stored, ChosenPrecision(name="float32"), config)
         assert same.packed == 2 * rounded.packed
+        assert same.weights - same.packed == rounded.weights - rounded.packed, "tables stay"
     small = at_scale(files, 256, 2)
     coded = memory_needs(small, ChosenPrecision(name="int8"), config)
     assert coded.copies == pytest.approx(2)
@@ -415,7 +416,8 @@ def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
         for one in (big, with_experts)
     )
     matrices = 2 * encoder.hidden_size * encoder.intermediate_size
-    assert chosen.packed - plain.packed >= 4 * 3 * matrices
+    router = 4 * encoder.hidden_size
+    assert chosen.packed - plain.packed == 4 * (3 * matrices + router)
     assert chosen.weights - chosen.packed == pytest.approx(plain.weights - plain.packed, rel=0.01)
 
 
