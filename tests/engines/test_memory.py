@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import LateInteraction, SpladePooling
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.session.loading import load_model
 from embedlib.testing import check_engine
 from tests.machines import fake_machine
@@ -405,6 +407,34 @@ def test_the_plan_of_a_small_model_counts_pages_and_batches_and_the_cache(
     batch = batch_bytes(small, 128, longest)
     assert needs.shared - once == batch
     assert needs.separate - once - 2 * needs.packed == (1 + 3) * batch
+
+
+@pytest.mark.parametrize(("hidden", "num_tokens"), [(1024, 1 << 16), (1024, 64), (4096, 64)])
+def test_the_plan_of_one_layer_at_a_time(hidden: int, num_tokens: int, files: ModelFiles) -> None:
+    big = at_scale(files, hidden, 24)
+    longest = 1000
+    big = replace(big, spec=replace(big.spec, max_seq_tokens=longest))
+    needs = memory.layerwise_needs(big, Config(threads=3, max_batch_tokens=num_tokens))
+    shapes = encoder_shapes(big.spec.encoder).items()
+    layer = sum(4 * math.prod(shape) for role, shape in shapes if role.startswith("layers.0."))
+    tables = 4 * sum(math.prod(shape) for role, shape in shapes if not role.startswith("layers."))
+    most_tokens = max(num_tokens, longest)
+    batch = batch_bytes(big, most_tokens, longest)
+    rows = 4 * hidden * max(memory.MAX_TOGETHER_TOKENS, most_tokens)
+    packed, read = int(memory.MLAS_COPIES * layer), max(layer, memory.MAPPED_BYTES)
+    assert needs.shared == LIBRARY_BYTES + packed + read + tables + batch + rows
+    assert needs.separate == needs.shared
+
+
+def test_the_plan_counts_a_second_model_of_mostly_float32_as_one_of_mlas(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    roles = tuple(
+        role for role in linear_roles(big.spec.encoder) if not role.startswith("layers.0.")
+    )
+    for excluded, layers in ((roles, 0), (roles[:9], 24)):
+        precision = ChosenPrecision(name="int8", excluded=excluded)
+        second = memory_needs(big, precision, Config(threads=2)).second
+        assert second == layers * memory.LANE_BYTES
 
 
 def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
