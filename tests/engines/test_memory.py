@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from embedlib import Embedder
 from embedlib.config import Config
@@ -435,6 +436,34 @@ def test_the_plan_counts_a_second_model_of_mostly_float32_as_one_of_mlas(files: 
         precision = ChosenPrecision(name="int8", excluded=excluded)
         second = memory_needs(big, precision, Config(threads=2)).second
         assert second == layers * memory.LANE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("num_parameters", "precision", "data"),
+    [
+        (10**9, "float32", int(memory.MLAS_COPIES * 4 * 10**9) + memory.MAPPED_BYTES),
+        (10**9, "bf16", 2 * 10**9 + memory.MAPPED_BYTES),
+        (10**9, "int8", 10**9 * 17 // 16 + memory.MAPPED_BYTES),
+        (10**6, "float32", (2 + 1) * 4 * 10**6),
+    ],
+)
+def test_what_a_model_takes_of_which_only_the_size_is_known(
+    num_parameters: int, precision: str, data: int
+) -> None:
+    assert memory.most_bytes(num_parameters, precision) == LIBRARY_BYTES + data
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_stored_so"), [((9,), False), ((9, 4), True), ((None, 4), False)]
+)
+def test_matrices_in_16_bits_are_told_from_biases_and_tables(
+    rows: tuple[int | None, ...], is_stored_so: bool, files: ModelFiles, tmp_path: Path
+) -> None:
+    shape = [files.spec.encoder.vocab_size if number is None else number for number in rows]
+    save_file({"a": np.zeros(shape, np.float16)}, tmp_path / "model.safetensors")
+    assert memory.stores_16_bits(files, tmp_path) is is_stored_so
+    (tmp_path / "model.safetensors").write_bytes(b"no file of this kind")
+    assert not memory.stores_16_bits(files, tmp_path), "who loads it tells what is wrong"
 
 
 def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
