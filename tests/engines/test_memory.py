@@ -466,6 +466,40 @@ def test_matrices_in_16_bits_are_told_from_biases_and_tables(
     assert not memory.stores_16_bits(files, tmp_path), "who loads it tells what is wrong"
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "cap", "window", "num_bytes"),
+    [
+        pytest.param("BLOCK_ROWS", "float32", 50.0, None, 4 * 4096 * 1024, id="in blocks"),
+        pytest.param("BLOCK_ROWS", "float32", None, 128, 4 * 4096 * 1024, id="a window"),
+        pytest.param("BLOCK_ROWS", "float32", None, None, 0, id="not in blocks"),
+        pytest.param("LONG_ROWS", "float32", None, None, 4 * 4096 * 1024, id="in one piece"),
+        pytest.param("LONG_ROWS", "bf16", 50.0, None, 0, id="all scores"),
+        pytest.param("WINDOW_BYTES", "bf16", None, 128, 4096**2, id="the mask of a window"),
+        pytest.param("WINDOW_BYTES", "bf16", None, 4096, 0, id="a window of all"),
+    ],
+)
+def test_what_a_number_of_the_plan_counts_for_in_long_texts(
+    name: str,
+    precision: str,
+    cap: float | None,
+    window: int | None,
+    num_bytes: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset({"avx2"}))
+    big = at_scale(files, 1024, 24)
+    encoder = replace(big.spec.encoder, attention_cap=cap, windows=(None, window) * 12)
+    long = replace(big, spec=replace(big.spec, max_seq_tokens=4096, encoder=encoder))
+
+    def shared() -> int:
+        return memory_needs(long, ChosenPrecision(name=precision), Config(threads=1)).shared
+
+    before = shared()
+    monkeypatch.setattr(memory, name, getattr(memory, name) + 1)
+    assert shared() - before == num_bytes
+
+
 def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     encoder = replace(big.spec.encoder, experts=Experts(count=4, num_chosen=2, layers=(1,)))
