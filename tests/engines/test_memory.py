@@ -111,6 +111,15 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0, read: int = 0) ->
             1500,
             id="cgroup v1",
         ),
+        pytest.param(
+            {
+                "/proc/self/cgroup": "4:memory:/\n",
+                f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",
+                f"{V1}/memory.usage_in_bytes": "1\n",
+            },
+            None,
+            id="cgroup v1 without a limit",
+        ),
     ],
 )
 def test_the_room_is_what_the_tightest_limit_leaves(
