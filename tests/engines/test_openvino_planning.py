@@ -114,8 +114,10 @@ def test_what_a_plan_has_asked_for_is_of_its_precision_alone(files: ModelFiles) 
 
 
 def test_what_is_told_of_a_models_memory(files: ModelFiles) -> None:
-    small, big = needs(files), needs(scaled(files))
-    assert describe_memory(plan_of(files), files, CONFIG) == (
+    options = {"max_batch_tokens": 1 << 18}
+    small, big = needs(files, **options), needs(scaled(files))
+    assert gib(small.separate) != gib(small.shared)
+    assert describe_memory(plan_of(files, **options), files, replace(CONFIG, **options)) == (
         f"needs about {gib(small.separate)} for {gib(small.weights)} of weights: yes, with a "
         f"compiled model for each lane; {gib(small.shared)} with one for both"
     )
