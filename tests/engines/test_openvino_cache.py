@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from embedlib import Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import compiling, engine, memory, weightless
+from embedlib.engines.openvino import compiling, engine, memory, model_cache, weightless
 from embedlib.engines.openvino.compiling import trial_batch
 from embedlib.engines.openvino.engine import OpenVINOEngine, loaded_core
 from embedlib.engines.openvino.layout import Layout
@@ -134,7 +134,9 @@ def test_what_else_a_compiled_model_depends_on_tells_it_apart(
     enter(replace(files.spec, max_seq_tokens=9))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     enter(files.spec)
-    assert len(list(tmp_path.iterdir())) == 6
+    monkeypatch.setattr(model_cache, "FORMAT", model_cache.FORMAT + 1)
+    enter(files.spec)
+    assert len(list(tmp_path.iterdir())) == 7
 
 
 @pytest.mark.parametrize("is_large", [False, True])
@@ -263,6 +265,7 @@ def test_a_damaged_entry_has_no_compiled_model(
     assert entry.kept() is not None
     damage(entry.path / name)
     assert entry.kept() is None
+    assert damage is Path.unlink or list(entry.path.iterdir()) == [], "it takes no room"
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
@@ -411,6 +414,34 @@ def test_one_process_at_a_time_uses_an_entry(
     others = os.open(entry_of(tmp_path), os.O_RDONLY)
     fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(others)
+
+
+def test_what_a_process_left_is_put_right_by_who_holds_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the mark of a process that is trying the model would be taken for a dead one's."""
+    recovered: list[Path] = []
+
+    def recover(entry: CacheEntry) -> bool:
+        others = os.open(entry.path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(others)
+        recovered.append(entry.path)
+        return True
+
+    monkeypatch.setattr(CacheEntry, "recover", recover)
+    with ModelCache(tmp_path, "these weights").entry({}) as entry:
+        assert entry is not None
+        assert recovered == [entry.path]
+
+
+def test_a_folder_that_is_there_and_cannot_be_written_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_cache, "TemporaryFile", Mock(side_effect=OSError(30, "read-only")))
+    with ModelCache(tmp_path, "these weights").entry({}) as entry:
+        assert entry is None
 
 
 @pytest.mark.parametrize("where", ["a file", "below a file", "read-only"])
