@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,7 @@ def test_a_damaged_entry_has_no_compiled_model(
     damage: Callable[[Path], None],
     cached: tuple[Path, NDArray[np.float32]],
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder, _ = cached
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -265,7 +267,25 @@ def test_a_damaged_entry_has_no_compiled_model(
     assert entry.kept() is not None
     damage(entry.path / name)
     assert entry.kept() is None
-    assert damage is Path.unlink or list(entry.path.iterdir()) == [], "it takes no room"
+    if damage is Path.unlink:
+        assert not caplog.records, "it was never whole"
+    else:
+        assert "it is damaged" in caplog.text
+        assert list(entry.path.iterdir()) == [], "it takes no room"
+
+
+def test_a_trial_is_marked_with_its_process_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, mark = CacheEntry(tmp_path, {}), tmp_path / "trying"
+    with suppress(KeyError), entry.trying():
+        assert mark.read_text() == str(os.getpid())
+        raise KeyError
+    assert not mark.exists()
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(28, "the disk is full")))
+    with entry.trying():
+        assert mark.exists()
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
