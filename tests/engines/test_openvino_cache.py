@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -386,8 +387,29 @@ def test_what_ended_two_processes_is_not_kept_a_third_time(
 
 def test_what_a_dead_process_has_half_written_is_removed(tmp_path: Path) -> None:
     (tmp_path / "model.blob.part").write_bytes(b"half")
-    assert CacheEntry(tmp_path, {}).recover()
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "trying").touch()
+    for _ in range(2):
+        assert CacheEntry(tmp_path, {}).recover()
+        assert [path.name for path in tmp_path.iterdir()] == ["deaths"]
+        assert (tmp_path / "deaths").read_bytes() == b"x", "it died once"
+
+
+def test_stages_lie_one_behind_the_other_each_at_a_page(tmp_path: Path) -> None:
+    entry = CacheEntry(tmp_path, {})
+
+    def export(stream: io.BytesIO) -> None:
+        stream.write(b"abc")
+        assert stream.tell() == 3
+        assert stream.seek(1) == 1
+        stream.write(b"x")
+        assert stream.seek(0, io.SEEK_END) == 3
+
+    assert entry.write([export, export], np.zeros((1, 2), np.float32))
+    kept = entry.kept()
+    assert kept is not None
+    assert kept.parts == [(0, 3), (4096, 4099)]
+    content = entry.blob.read_bytes()
+    assert content[:3] == content[4096:] == b"axc"
 
 
 def test_deaths_between_which_it_was_used_do_not_count(
