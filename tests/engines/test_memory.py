@@ -112,6 +112,11 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0, read: int = 0) ->
             id="cgroup v1",
         ),
         pytest.param(
+            {**MEMINFO, "/proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n"},
+            4 * GIB,
+            id="a limit of which the use is not told",
+        ),
+        pytest.param(
             {
                 "/proc/self/cgroup": "4:memory:/\n",
                 f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",

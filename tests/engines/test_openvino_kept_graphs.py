@@ -244,6 +244,12 @@ def test_a_private_mapping_is_none_of_the_librarys(tmp_path: Path) -> None:
         LibraryMapping(library.ctypes.data, -(-9000 // mmap.PAGESIZE) * mmap.PAGESIZE)
     ]
     del ours
+    other, link = tmp_path / "another.bin", tmp_path / "link.bin"
+    other.write_bytes(path.read_bytes())
+    others = map_shared(other, 1)
+    link.symlink_to(path)
+    assert pages._mappings(link) == pages._mappings(path) != pages._mappings(other)
+    assert len(pages._mappings(link)) == len(others)
 
 
 @needs_proc

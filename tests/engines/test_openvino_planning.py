@@ -151,10 +151,12 @@ def test_a_copy_in_float32_is_told_where_it_is_written(
     assert told.endswith("; 16-bit weights are copied to the cache as float32") is is_told
 
 
-def test_nothing_is_widened_where_there_is_no_room_for_that(
-    narrow: ModelFiles, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_widened_where_there_is_no_room_or_nothing_to_widen(
+    narrow: ModelFiles, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(float32_copy, "pays", lambda precision: True)
+    wide = read_model_files(tiny_folder("bert"))
+    assert not needs_of(replace(plan_of(wide), needs=None), wide, CONFIG).is_widened
     big = scaled(narrow)
     as_stored = memory_needs(big, ChosenPrecision(name="float32"), CONFIG)
     widened = memory_needs(big, ChosenPrecision(name="float32"), CONFIG, is_widened=True)
