@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from embedlib import Embedder
 from embedlib.config import Config
@@ -39,6 +41,7 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import LateInteraction, SpladePooling
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.session.loading import load_model
 from embedlib.testing import check_engine
 from tests.machines import fake_machine
@@ -107,6 +110,20 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0, read: int = 0) ->
             },
             1500,
             id="cgroup v1",
+        ),
+        pytest.param(
+            {**MEMINFO, "/proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n"},
+            4 * GIB,
+            id="a limit of which the use is not told",
+        ),
+        pytest.param(
+            {
+                "/proc/self/cgroup": "4:memory:/\n",
+                f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",
+                f"{V1}/memory.usage_in_bytes": "1\n",
+            },
+            None,
+            id="cgroup v1 without a limit",
         ),
     ],
 )
@@ -196,6 +213,7 @@ def test_the_plan_counts_packed_copies(
         assert rounded.copies == 1
         same = memory_needs(stored, ChosenPrecision(name="float32"), config)
         assert same.packed == 2 * rounded.packed
+        assert same.weights - same.packed == rounded.weights - rounded.packed, "tables stay"
     small = at_scale(files, 256, 2)
     coded = memory_needs(small, ChosenPrecision(name="int8"), config)
     assert coded.copies == pytest.approx(2)
@@ -324,6 +342,178 @@ def test_the_plan_counts_the_head_of_a_sparse_model_as_a_matrix(
     assert sparse.shared - dense.shared == pytest.approx(copies * more, rel=0.02)
 
 
+def data_bytes(needs: MemoryNeeds) -> int:
+    """What one compiled model takes without the pages of mapped files and without batches."""
+    tables = min(needs.weights - needs.packed, memory.TABLE_BYTES)
+    return LIBRARY_BYTES + round(needs.copies * needs.packed) + tables
+
+
+@pytest.mark.parametrize(
+    ("variant", "hidden", "layers", "precision", "pages"),
+    [
+        pytest.param("bert", 1024, 24, "float32", memory.MAPPED_BYTES, id="small layers"),
+        pytest.param("bert", 4096, 2, "float32", 12 * 4096**2 * 4, id="a layer, which is a stage"),
+        pytest.param("mistral", 4096, 2, "float32", memory.MAPPED_BYTES, id="packed at first use"),
+        pytest.param("bert", 1024, 24, "int8", memory.MAPPED_BYTES, id="int8"),
+        pytest.param("bert", 1024, 24, "bf16", 2 * memory.MAPPED_BYTES, id="read in four bytes"),
+        pytest.param("mistral", 1024, 24, "bf16", memory.MAPPED_BYTES, id="read in two bytes"),
+    ],
+)
+def test_the_plan_counts_pages_of_mapped_files_or_batches(
+    variant: str,
+    hidden: int,
+    layers: int,
+    precision: str,
+    pages: int,
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset())  # copies no columns
+    big = at_scale(read_model_files(tiny_folder(variant)), hidden, layers)
+    short = replace(big, spec=replace(big.spec, max_seq_tokens=8))
+    config = Config(threads=1, max_batch_tokens=8)
+    needs = memory_needs(short, ChosenPrecision(name=precision), config)
+    assert needs.is_large
+    assert needs.shared - data_bytes(needs) == pages
+    assert needs.files == 2 * needs.weights + memory.LIBRARY_ADDRESSES
+
+
+def batch_bytes(files: ModelFiles, num_tokens: int, longest: int) -> int:
+    """What a batch of texts of up to 1,024 tokens takes: rows, and scores of all heads."""
+    encoder = files.spec.encoder
+    rows = num_tokens * (memory.LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size)
+    return 4 * (rows + encoder.num_heads * longest**2 * -(-num_tokens // longest))
+
+
+@pytest.mark.parametrize(("precision", "num_stages"), [("float32", 24), ("int8", 8), ("bf16", 8)])
+@pytest.mark.parametrize("longest", [64, 1024])
+@pytest.mark.parametrize(("num_tokens", "num_kept"), [(128, 128), (256, 256), (2048, 256)])
+def test_the_plan_counts_batches_and_what_stages_keep_of_short_ones(
+    num_tokens: int,
+    num_kept: int,
+    longest: int,
+    precision: str,
+    num_stages: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset())  # copies no columns
+    monkeypatch.setattr(memory, "MAPPED_BYTES", 0)
+    big = at_scale(files, 1024, 24)
+    big = replace(big, spec=replace(big.spec, max_seq_tokens=longest))
+    config = Config(threads=8, max_batch_tokens=num_tokens)
+    needs = memory_needs(big, ChosenPrecision(name=precision), config)
+    batch = batch_bytes(big, max(num_tokens, longest), longest)
+    kept = (num_stages - 1) * batch_bytes(big, num_kept, min(longest, num_kept))
+    assert needs.shared - data_bytes(needs) == batch + kept
+    twice = data_bytes(needs) + round(needs.copies * needs.packed)
+    assert needs.separate - twice - needs.second == (1 + 8) * batch
+
+
+def test_the_plan_of_a_small_model_counts_pages_and_batches_and_the_cache(
+    files: ModelFiles,
+) -> None:
+    small = at_scale(files, 256, 2)
+    config = Config(threads=3, max_batch_tokens=128)
+    needs = memory_needs(small, ChosenPrecision(name="float32"), config)
+    longest = small.spec.max_seq_tokens
+    assert needs.copies == 2
+    once = data_bytes(needs) + memory.CACHE_BYTES + needs.packed  # all of its pages
+    batch = batch_bytes(small, 128, longest)
+    assert needs.shared - once == batch
+    assert needs.separate - once - 2 * needs.packed == (1 + 3) * batch
+
+
+@pytest.mark.parametrize(("hidden", "num_tokens"), [(1024, 1 << 16), (1024, 64), (4096, 64)])
+def test_the_plan_of_one_layer_at_a_time(hidden: int, num_tokens: int, files: ModelFiles) -> None:
+    big = at_scale(files, hidden, 24)
+    longest = 1000
+    big = replace(big, spec=replace(big.spec, max_seq_tokens=longest))
+    needs = memory.layerwise_needs(big, Config(threads=3, max_batch_tokens=num_tokens))
+    shapes = encoder_shapes(big.spec.encoder).items()
+    layer = sum(4 * math.prod(shape) for role, shape in shapes if role.startswith("layers.0."))
+    tables = 4 * sum(math.prod(shape) for role, shape in shapes if not role.startswith("layers."))
+    most_tokens = max(num_tokens, longest)
+    batch = batch_bytes(big, most_tokens, longest)
+    rows = 4 * hidden * max(memory.MAX_TOGETHER_TOKENS, most_tokens)
+    packed, read = int(memory.MLAS_COPIES * layer), max(layer, memory.MAPPED_BYTES)
+    assert needs.shared == LIBRARY_BYTES + packed + read + tables + batch + rows
+    assert needs.separate == needs.shared
+
+
+def test_the_plan_counts_a_second_model_of_mostly_float32_as_one_of_mlas(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    roles = tuple(
+        role for role in linear_roles(big.spec.encoder) if not role.startswith("layers.0.")
+    )
+    for excluded, layers in ((roles, 0), (roles[:9], 24)):
+        precision = ChosenPrecision(name="int8", excluded=excluded)
+        second = memory_needs(big, precision, Config(threads=2)).second
+        assert second == layers * memory.LANE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("num_parameters", "precision", "data"),
+    [
+        (10**9, "float32", int(memory.MLAS_COPIES * 4 * 10**9) + memory.MAPPED_BYTES),
+        (10**9, "bf16", 2 * 10**9 + memory.MAPPED_BYTES),
+        (10**9, "int8", 10**9 * 17 // 16 + memory.MAPPED_BYTES),
+        (10**6, "float32", (2 + 1) * 4 * 10**6),
+    ],
+)
+def test_what_a_model_takes_of_which_only_the_size_is_known(
+    num_parameters: int, precision: str, data: int
+) -> None:
+    assert memory.most_bytes(num_parameters, precision) == LIBRARY_BYTES + data
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_stored_so"), [((9,), False), ((9, 4), True), ((None, 4), False)]
+)
+def test_matrices_in_16_bits_are_told_from_biases_and_tables(
+    rows: tuple[int | None, ...], is_stored_so: bool, files: ModelFiles, tmp_path: Path
+) -> None:
+    shape = [files.spec.encoder.vocab_size if number is None else number for number in rows]
+    save_file({"a": np.zeros(shape, np.float16)}, tmp_path / "model.safetensors")
+    assert memory.stores_16_bits(files, tmp_path) is is_stored_so
+    (tmp_path / "model.safetensors").write_bytes(b"no file of this kind")
+    assert not memory.stores_16_bits(files, tmp_path), "who loads it tells what is wrong"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "cap", "window", "num_bytes"),
+    [
+        pytest.param("BLOCK_ROWS", "float32", 50.0, None, 4 * 4096 * 1024, id="in blocks"),
+        pytest.param("BLOCK_ROWS", "float32", None, 128, 4 * 4096 * 1024, id="a window"),
+        pytest.param("BLOCK_ROWS", "float32", None, None, 0, id="not in blocks"),
+        pytest.param("LONG_ROWS", "float32", None, None, 4 * 4096 * 1024, id="in one piece"),
+        pytest.param("LONG_ROWS", "bf16", 50.0, None, 0, id="all scores"),
+        pytest.param("WINDOW_BYTES", "bf16", None, 128, 4096**2, id="the mask of a window"),
+        pytest.param("WINDOW_BYTES", "bf16", None, 4096, 0, id="a window of all"),
+    ],
+)
+def test_what_a_number_of_the_plan_counts_for_in_long_texts(
+    name: str,
+    precision: str,
+    cap: float | None,
+    window: int | None,
+    num_bytes: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset({"avx2"}))
+    big = at_scale(files, 1024, 24)
+    encoder = replace(big.spec.encoder, attention_cap=cap, windows=(None, window) * 12)
+    long = replace(big, spec=replace(big.spec, max_seq_tokens=4096, encoder=encoder))
+
+    def shared() -> int:
+        return memory_needs(long, ChosenPrecision(name=precision), Config(threads=1)).shared
+
+    before = shared()
+    monkeypatch.setattr(memory, name, getattr(memory, name) + 1)
+    assert shared() - before == num_bytes
+
+
 def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     encoder = replace(big.spec.encoder, experts=Experts(count=4, num_chosen=2, layers=(1,)))
@@ -333,7 +523,8 @@ def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
         for one in (big, with_experts)
     )
     matrices = 2 * encoder.hidden_size * encoder.intermediate_size
-    assert chosen.packed - plain.packed >= 4 * 3 * matrices
+    router = 4 * encoder.hidden_size
+    assert chosen.packed - plain.packed == 4 * (3 * matrices + router)
     assert chosen.weights - chosen.packed == pytest.approx(plain.weights - plain.packed, rel=0.01)
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from embedlib import Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import compiling, engine, memory, weightless
+from embedlib.engines.openvino import compiling, engine, memory, model_cache, weightless
 from embedlib.engines.openvino.compiling import trial_batch
 from embedlib.engines.openvino.engine import OpenVINOEngine, loaded_core
 from embedlib.engines.openvino.layout import Layout
@@ -134,7 +136,9 @@ def test_what_else_a_compiled_model_depends_on_tells_it_apart(
     enter(replace(files.spec, max_seq_tokens=9))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     enter(files.spec)
-    assert len(list(tmp_path.iterdir())) == 6
+    monkeypatch.setattr(model_cache, "FORMAT", model_cache.FORMAT + 1)
+    enter(files.spec)
+    assert len(list(tmp_path.iterdir())) == 7
 
 
 @pytest.mark.parametrize("is_large", [False, True])
@@ -256,6 +260,7 @@ def test_a_damaged_entry_has_no_compiled_model(
     damage: Callable[[Path], None],
     cached: tuple[Path, NDArray[np.float32]],
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder, _ = cached
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -263,6 +268,25 @@ def test_a_damaged_entry_has_no_compiled_model(
     assert entry.kept() is not None
     damage(entry.path / name)
     assert entry.kept() is None
+    if damage is Path.unlink:
+        assert not caplog.records, "it was never whole"
+    else:
+        assert "it is damaged" in caplog.text
+        assert list(entry.path.iterdir()) == [], "it takes no room"
+
+
+def test_a_trial_is_marked_with_its_process_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, mark = CacheEntry(tmp_path, {}), tmp_path / "trying"
+    with suppress(KeyError), entry.trying():
+        assert mark.read_text() == str(os.getpid())
+        raise KeyError
+    assert not mark.exists()
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(28, "the disk is full")))
+    with entry.trying():
+        assert mark.exists()
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
@@ -363,8 +387,29 @@ def test_what_ended_two_processes_is_not_kept_a_third_time(
 
 def test_what_a_dead_process_has_half_written_is_removed(tmp_path: Path) -> None:
     (tmp_path / "model.blob.part").write_bytes(b"half")
-    assert CacheEntry(tmp_path, {}).recover()
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "trying").touch()
+    for _ in range(2):
+        assert CacheEntry(tmp_path, {}).recover()
+        assert [path.name for path in tmp_path.iterdir()] == ["deaths"]
+        assert (tmp_path / "deaths").read_bytes() == b"x", "it died once"
+
+
+def test_stages_lie_one_behind_the_other_each_at_a_page(tmp_path: Path) -> None:
+    entry = CacheEntry(tmp_path, {})
+
+    def export(stream: io.BytesIO) -> None:
+        stream.write(b"abc")
+        assert stream.tell() == 3
+        assert stream.seek(1) == 1
+        stream.write(b"x")
+        assert stream.seek(0, io.SEEK_END) == 3
+
+    assert entry.write([export, export], np.zeros((1, 2), np.float32))
+    kept = entry.kept()
+    assert kept is not None
+    assert kept.parts == [(0, 3), (4096, 4099)]
+    content = entry.blob.read_bytes()
+    assert content[:3] == content[4096:] == b"axc"
 
 
 def test_deaths_between_which_it_was_used_do_not_count(
@@ -411,6 +456,34 @@ def test_one_process_at_a_time_uses_an_entry(
     others = os.open(entry_of(tmp_path), os.O_RDONLY)
     fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(others)
+
+
+def test_what_a_process_left_is_put_right_by_who_holds_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the mark of a process that is trying the model would be taken for a dead one's."""
+    recovered: list[Path] = []
+
+    def recover(entry: CacheEntry) -> bool:
+        others = os.open(entry.path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(others)
+        recovered.append(entry.path)
+        return True
+
+    monkeypatch.setattr(CacheEntry, "recover", recover)
+    with ModelCache(tmp_path, "these weights").entry({}) as entry:
+        assert entry is not None
+        assert recovered == [entry.path]
+
+
+def test_a_folder_that_is_there_and_cannot_be_written_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_cache, "TemporaryFile", Mock(side_effect=OSError(30, "read-only")))
+    with ModelCache(tmp_path, "these weights").entry({}) as entry:
+        assert entry is None
 
 
 @pytest.mark.parametrize("where", ["a file", "below a file", "read-only"])
@@ -460,7 +533,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(
     calls.clear()
     assert (vectors(files, tmp_path / "full") == first).all()
     assert calls == ["compile", "compile"], "what was compiled is used"
-    assert "No space left on device" in caplog.text
+    assert "No space left on device; name another folder with engine_cache_dir" in caplog.text
     assert list(entry_of(tmp_path / "full").iterdir()) == []
 
 

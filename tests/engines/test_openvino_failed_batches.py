@@ -21,7 +21,8 @@ from embedlib.engines.openvino.inputs import infer_batch
 from embedlib.engines.openvino.layerwise import LayerwiseEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
-from embedlib.errors import EngineError, EngineOutOfMemoryError
+from embedlib.engines.openvino.stages import Request
+from embedlib.errors import EngineError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
@@ -170,6 +171,57 @@ def test_a_batch_beside_one_that_fails_is_computed_again(
     monkeypatch.setattr(compiled_models, "infer_batch", failing)
     assert relative_errors(run(engine, SHORT, Lane.QUERY), right).max() < 2e-5
     assert failing.num_batches == 2
+
+
+@pytest.mark.parametrize(
+    ("num_failing", "is_behind", "num_tries"), [(1, True, 2), (2, True, 2), (1, False, 1)]
+)
+def test_a_batch_that_fails_behind_another_one_is_tried_once_more(
+    num_failing: int,
+    is_behind: bool,
+    num_tries: int,
+    engine: OpenVINOEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = make_batch(SHORT, Lane.QUERY)
+    right, tries = engine.compute(batch), list[int]()
+
+    def infer(*arguments: Any) -> Any:
+        tries.append(1)
+        if len(tries) > num_failing:
+            return infer_batch(*arguments)
+        if is_behind:
+            engine._models._note_failure(0, RuntimeError("of another thread"))
+        raise RuntimeError("at x.cpp:1\ndim index: 1 mismatch")
+
+    monkeypatch.setattr(compiled_models, "infer_batch", infer)
+    if num_tries > num_failing:
+        assert relative_errors(engine.compute(batch), right).max() < 2e-5
+    else:
+        with pytest.raises(EngineRunError, match="mismatch"):
+            engine.compute(batch)
+    assert len(tries) == num_tries
+
+
+@pytest.mark.parametrize("why", ["it was cancelled", "a signal handler raised it"])
+def test_a_batch_that_was_stopped_behind_another_one_is_not_tried_again(
+    why: str, engine: OpenVINOEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def infer(request: Request, *_: Any) -> Any:
+        tries.append(1)
+        engine._models._note_failure(0, RuntimeError("of another thread"))
+        if why == "it was cancelled":
+            request.cancel()
+        raise RuntimeError(why)
+
+    monkeypatch.setattr(compiled_models, "infer_batch", infer)
+    is_of_handler = why == "a signal handler raised it"
+    monkeypatch.setattr(compiled_models, "is_of_handler", lambda _: is_of_handler)
+    with pytest.raises(RuntimeError if is_of_handler else EngineRunError, match=why):
+        engine.compute(make_batch(SHORT, Lane.QUERY))
+    assert tries == [1]
 
 
 def test_a_batch_that_failed_is_counted_before_its_memory_is_returned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -230,3 +231,28 @@ def test_mappings_that_may_be_of_others_are_left_alone(tmp_path: Path) -> None:
     assert pages._mappings(tmp_path / "a file.bin")
     path.write_bytes(b"x" * 90000)
     assert pages._mappings(path) == [], "of another size than the file"
+
+
+@needs_proc
+def test_a_private_mapping_is_none_of_the_librarys(tmp_path: Path) -> None:
+    path = tmp_path / "a file.bin"
+    path.write_bytes(b"x" * 9000)
+    ours = np.memmap(path, np.uint8, mode="c")
+    assert pages._mappings(path) == []
+    (library,) = map_shared(path, 1)
+    assert pages._mappings(path) == [
+        LibraryMapping(library.ctypes.data, -(-9000 // mmap.PAGESIZE) * mmap.PAGESIZE)
+    ]
+    del ours
+    other, link = tmp_path / "another.bin", tmp_path / "link.bin"
+    other.write_bytes(path.read_bytes())
+    others = map_shared(other, 1)
+    link.symlink_to(path)
+    assert pages._mappings(link) == pages._mappings(path) != pages._mappings(other)
+    assert len(pages._mappings(link)) == len(others)
+
+
+@needs_proc
+def test_what_is_in_memory_is_read_from_the_system() -> None:
+    status = Path("/proc/self/status").read_text().partition("VmRSS:")[2]
+    assert pages._resident_bytes() == pytest.approx(1024 * int(status.split()[0]), rel=0.1)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -152,6 +153,21 @@ def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
     assert gone.wait(WAIT_SECONDS)
     waiting.join()
     second.__exit__(None, None, None)
+
+
+def test_bulk_waits_for_queries_behind_one_that_was_interrupted_before_it_counted() -> None:
+    lanes = Lanes()
+    changed, lanes._changed = lanes._changed, MagicMock()
+    lanes._changed.__enter__.side_effect = [KeyboardInterrupt, None]
+    with pytest.raises(KeyboardInterrupt), lanes.query():
+        pass
+    lanes._changed = changed
+    may_go_on: list[bool] = []
+    lanes._changed.wait_for = lambda found, _=None: may_go_on.append(found())  # type: ignore
+    with lanes.query():
+        lanes.give_way()
+    lanes.give_way()
+    assert may_go_on == [False, True]
 
 
 def test_freed_memory_is_returned_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:

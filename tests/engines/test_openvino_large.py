@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections import ChainMap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import matrices
+from embedlib.engines.openvino import matrices, pages
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
@@ -29,6 +32,7 @@ from embedlib.models.weights.mapped import let_go, mapped_files, stored_bits
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing.batches import make_batch
 from tests.comparing import relative_errors
+from tests.waiting import WAIT_SECONDS
 
 IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
 
@@ -165,3 +169,37 @@ def test_pages_are_let_go_and_read_again(tiny_folder: Callable[[str], Path]) -> 
     let_go([file, before])
     assert resident(file) == 0
     assert (file == before).all()
+    pages.let_all_go([file, before])
+    assert resident(file) == 0
+
+
+def test_pages_are_let_go_again_and_again_until_a_block_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, by, name = threading.Semaphore(0), list[str](), "embedlib-openvino-pages"
+
+    def note(files: Any) -> None:
+        by.append(threading.current_thread().name)
+        seen.release()
+
+    monkeypatch.setattr(pages, "let_all_go", note)
+    with pages.letting_go([]):
+        assert name not in [thread.name for thread in threading.enumerate()]
+    assert by == []
+    with suppress(KeyError), pages.letting_go([np.zeros(9, np.uint8)]):
+        for _ in range(2):
+            assert seen.acquire(timeout=WAIT_SECONDS)
+        raise KeyError
+    assert by[:2] == [name, name]
+    assert by[-1] == threading.current_thread().name
+    assert name not in [thread.name for thread in threading.enumerate()]
+
+
+def test_another_c_library_than_glibc_is_asked_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimmed: list[int] = []
+    for library in (SimpleNamespace(), SimpleNamespace(malloc_trim=trimmed.append)):
+        monkeypatch.setattr(pages.ctypes, "CDLL", lambda _, library=library: library)
+        pages.return_freed()
+    assert trimmed == [0]

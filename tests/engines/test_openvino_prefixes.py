@@ -236,6 +236,12 @@ def test_a_longer_prefix_is_kept_where_that_is_worth_it(
     assert lengths(prefixes) == expected
 
 
+def test_of_a_batch_nothing_is_kept_but_its_first_tokens(prefixes: KeptPrefixes) -> None:
+    see(prefixes, [7] * 30)
+    (ids,) = prefixes._latest[Lane.QUERY]
+    assert (len(ids), ids.base) == (20, None)
+
+
 def test_the_last_token_is_never_kept(prefixes: KeptPrefixes) -> None:
     for _ in range(2):
         see(prefixes, [7] * 6)

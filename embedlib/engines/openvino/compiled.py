@@ -142,8 +142,12 @@ class CompiledModels:
     def _compute(
         self, number: int, batch: Batch, use: Use, before: Callable[[], object]
     ) -> NDArray[np.float32]:
-        """Compute a batch; again where another one has failed meanwhile, behind which it may be."""
+        """Compute a batch; again where another one has failed meanwhile, behind which it may be.
+
+        Where it has failed itself then, once: two that find no memory could do so for ever.
+        """
         min_rows = self._padding.rows(batch, use.num_before)
+        may_fail = True
         while True:
             num_failed = self._settle()
             request = self._requests[number]  # behind the count: a failure changes both
@@ -151,10 +155,14 @@ class CompiledModels:
                 try:
                     output = infer_batch(request, batch, use.arrays, min_rows, before)
                 except (RuntimeError, MemoryError) as error:
+                    is_behind = num_failed != self._num_failed
                     self._note_failure(number, error)  # first: others may be behind it already
                     with suppress(RuntimeError, MemoryError):
                         request.give_back()  # half of the batch comes next
-                    raise
+                    if not (is_behind and may_fail) or request.is_cancelled or is_of_handler(error):
+                        raise
+                    may_fail = False
+                    continue
             if num_failed == self._num_failed:
                 break
         if len(use.keep):

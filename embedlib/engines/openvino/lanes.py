@@ -26,21 +26,23 @@ class Lanes:
         self._num_bulk = 0
         self._changed = SafeCondition()
         """Reentrant: a signal handler that interrupts a query may run a query of its own."""
-        self._num_queries = 0
+        self._queries: set[object] = set()
+        """One object for each query that is computed."""
         self._num_answered = 0
 
     @contextmanager
     def query(self) -> Iterator[None]:
         """Count a query batch while it is computed."""
-        try:  # first: Ctrl-C behind the count would leave a query that bulk waits for
+        query = object()
+        try:  # first: Ctrl-C behind the next step would leave a query that bulk waits for
             with self._changed:
-                self._num_queries += 1
+                self._queries.add(query)
             if self._num_bulk:
                 self._when_met()
             yield
         finally:
             with self._changed:
-                self._num_queries -= 1
+                self._queries.discard(query)  # Ctrl-C may have come before it was added
                 self._num_answered += 1
                 self._changed.notify_all()
 
@@ -59,4 +61,4 @@ class Lanes:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
         with self._changed:
             answered = self._num_answered
-            self._changed.wait_for(lambda: self._num_queries <= 0 or self._num_answered > answered)
+            self._changed.wait_for(lambda: not self._queries or self._num_answered > answered)

@@ -210,7 +210,7 @@ class CacheEntry:
             (self.path / _ENTRY).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         except OSError as error:
             part.unlink(missing_ok=True)
-            self.drop(f"it cannot be written: {error}")
+            self.drop(f"it cannot be written: {error}; {OTHER_CACHE}")
             return False
         remove_unused(self.path.parent)
         return True

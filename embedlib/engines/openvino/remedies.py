@@ -27,7 +27,6 @@ def remedy(
         room: the memory that there is.
         limit: the part of it that is too small.
     """
-    this = memory_needs(files, precision, config)
     in_addresses = limit is room.address_room
     # Models of these kinds have the precision of their own files alone.
     has_others = files.spec.late_interaction is None and not files.spec.is_splade
@@ -45,7 +44,7 @@ def remedy(
     for other in others:
         for shorter in _shorter(files, config, other, room, in_addresses):
             return f"precision={other.name!r} with {shorter}"
-    needs[precision.name] = this
+    needs[precision.name] = memory_needs(files, precision, config)
     counted = {name: _counted(of, in_addresses) for name, of in needs.items()}
     name = min(counted, key=counted.__getitem__)
     least = f"precision={name!r} needs about {gib(counted[name])}, the least"

@@ -45,7 +45,8 @@ class Request:
         self._stages = [
             (stage, stage.create_infer_request(), _names(stage.inputs)) for stage in stages
         ]
-        self._is_cancelled = False
+        self.is_cancelled = False
+        """Whether the batch was cancelled; it fails then."""
         self._is_set = False
         """Whether the fields below are as the batch before has left them, which ended well."""
         self._integers: dict[str, ov.Tensor] = {}
@@ -59,7 +60,7 @@ class Request:
 
     def begin(self) -> None:
         """Begin with another batch: only what is cancelled from now on is meant for it."""
-        self._is_cancelled = False
+        self.is_cancelled = False
 
     def infer(
         self, arrays: Mapping[str, NDArray[Any]], before: Callable[[], object] = lambda: None
@@ -93,7 +94,7 @@ class Request:
         for number, (stage, request, _) in enumerate(self._stages):
             if last:
                 before()
-            if self._is_cancelled:
+            if self.is_cancelled:
                 raise RuntimeError("the batch was cancelled")
             self._set_given(number, arrays)
             request.infer(share_outputs=True)  # or results would be copied
@@ -173,7 +174,7 @@ class Request:
 
         For an engine that is about to close: the next batch comes behind `tiny_batches`.
         """
-        self._is_cancelled = True
+        self.is_cancelled = True
         for _, request, _ in self._stages:
             request.cancel()
 
