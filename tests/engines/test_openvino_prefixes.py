@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import attention_blocks, graph, kept_prefixes, stages
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.kept_prefixes import NUM_COMPARED, KeptPrefixes, Use
 from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
@@ -29,6 +32,7 @@ from tests.tiny_encoders import CASES, HIDDEN, LAST, MAX_TOKENS, PLAIN, computed
 
 MIN_PREFIX = 3
 PREFIX = [5, 7, 9, 11, 13, 15, 17, 19]
+PLAIN_CAUSAL = replace(PLAIN, is_causal=True)
 FAMILIES = {
     name: replace(CASES[name][0], is_causal=True)
     for name in ("position-bias-window", "capped-sandwich-window", "two-ropes", "rope-int8", "cap")
@@ -290,6 +294,20 @@ def test_what_the_plan_counts_is_what_is_kept() -> None:
     assert max_kept_bytes(spec, is_bf16=False) > 0
     assert max_kept_bytes(spec_of(PLAIN), is_bf16=False) == 0
     engine.close()
+
+
+def test_keys_and_values_of_a_layer_are_not_held_until_the_vectors_are_computed() -> None:
+    spec = spec_of(PLAIN_CAUSAL)
+    weights = weights_of(spec, np.random.default_rng(0))
+    [stage] = build_stages(spec, weights, GraphOptions(multiplier="mlas"))
+    compiled = ov.Core().compile_model(stage, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    done = {
+        node.get_friendly_name(): int(node.get_rt_info()["execOrder"].astype(str))
+        for node in compiled.get_runtime_model().get_ops()
+    }
+    first_layer = [done[result.get_friendly_name()] for result in stage.results[:2]]
+    products = sorted(number for name, number in done.items() if name.startswith("MatMul"))
+    assert max(first_layer) < products[-2]
 
 
 @needs_bf16

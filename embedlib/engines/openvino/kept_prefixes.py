@@ -134,7 +134,7 @@ class KeptPrefixes:
 
         Args:
             use: what `use` returned for it.
-            tensors: the outputs of the graph behind the vectors; they are copied.
+            tensors: the outputs of the graph before the vectors; they are copied.
         """
         self._add(use.keep, use.lane, dict(zip(self._axes, tensors, strict=True)))
 

@@ -4,7 +4,7 @@ Inputs: `num_before` int32[1], how many tokens of a prefix lie before every sequ
 and `before` int32[P], their positions; for each layer tensors of those tokens, with no rows if
 there are none; and `keep` int32[K], the positions of the first tokens of the first sequence that
 are to be kept. Sizes follow from the sizes of inputs alone, never from a value, for which the
-library would wait in every layer. Outputs, behind the vectors: tensors of those tokens, which are
+library would wait in every layer. Outputs, before the vectors: tensors of those tokens, which are
 the inputs of later batches. They are in float32, or in bfloat16 where that is computed in:
 otherwise each batch would convert all of a prefix, and the plugin would compute the rotations,
 whose results it hands out, in float32.

@@ -138,15 +138,15 @@ class Request:
         last = len(self._stages) - 1
         if not last:
             return
-        hidden = self._stages[0][0].outputs[0]
+        hidden = self._stages[0][0].outputs[-1]
         shape = ov.Shape([1, 1, hidden.get_partial_shape()[2].get_length()])
         self._between = [ov.Tensor(hidden.get_element_type(), shape) for _ in range(2)]
-        for number, (_, request, names) in enumerate(self._stages):
+        for number, (stage, request, names) in enumerate(self._stages):
             if number:
                 given = self._between[(number - 1) % 2]
                 request.set_input_tensor(names.index(HIDDEN), given)
             if number < last:
-                request.set_output_tensor(0, self._between[number % 2])
+                request.set_output_tensor(len(stage.outputs) - 1, self._between[number % 2])
 
     def _set_given(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set the inputs of a stage that are other arrays than before."""
@@ -158,15 +158,15 @@ class Request:
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """The graph's first output, a view of the request's memory."""
-        vectors: NDArray[np.float32] = self._stages[-1][1].get_output_tensor(0).data
+        """The graph's last output, a view of the request's memory."""
+        vectors: NDArray[np.float32] = self._stages[-1][1].output_tensors[-1].data
         return vectors
 
     @property
     def others(self) -> list[NDArray[np.floating]]:
         """The graph's other outputs, in their order; views of the requests' memory."""
         return [
-            tensor.data for _, request, _ in self._stages for tensor in request.output_tensors[1:]
+            tensor.data for _, request, _ in self._stages for tensor in request.output_tensors[:-1]
         ]
 
     def cancel(self) -> None:
