@@ -27,7 +27,12 @@ from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer_batch, pad
-from embedlib.engines.openvino.layout import Layout, spare_tokens
+from embedlib.engines.openvino.layout import (
+    PREPARED,
+    PREPARED_FOR_QUERIES,
+    Layout,
+    spare_tokens,
+)
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.padding import Padding
 from embedlib.errors import (
@@ -41,7 +46,7 @@ from embedlib.measuring.openvino_products import openvino_multiply
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.session.loading import load_model
-from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
+from embedlib.testing import TINY_VARIANTS, check_engine, fake_spec, make_batch
 from embedlib.vectors.similarity import normalize
 from tests.comparing import relative_errors
 from tests.tiny_encoders import computed as run
@@ -596,3 +601,12 @@ def test_ctrl_c_after_another_thread_closed_the_model(tiny_folder: Callable[[str
         program, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 maps were written to\n", "")
+
+
+def test_a_model_of_queries_alone_keeps_more_sizes_ready() -> None:
+    def kept(*, shares_lanes: bool) -> list[int]:
+        settings = Layout(threads=2, shares_lanes=shares_lanes).settings(fake_spec())
+        return [one["CPU_RUNTIME_CACHE_CAPACITY"] for one in settings]
+
+    assert kept(shares_lanes=False) == [PREPARED, PREPARED_FOR_QUERIES]
+    assert kept(shares_lanes=True) == [PREPARED]

@@ -25,16 +25,17 @@ MAX_INFLIGHT_QUERIES: Final = 1
 """Those that wait become one batch. With one more ready behind it, 4 clients of MiniLM in bf16 got
 a fifth fewer answers, and 16 of them, or 8 of BERT-base, some 6 % fewer. Source:
 docs/measurements/server.md, several connections with one short text each."""
-PREPARED_FOR_QUERIES: Final = 210
-PREPARED_FOR_BULK: Final = 60
+PREPARED: Final = 60
 """Operators of a kind that OpenVINO keeps ready for sizes of batches it has met, in a stage or a
 stream. Layers of one shape share them, so some six are those of a size. One of oneDNN's holds about
-a mebibyte: with more of them for queries of 5 to 75 tokens these are up to a fifth sooner, bulk
-gains a hundredth or two, and a process grows by half a gibibyte and more.
+a mebibyte: with 210 to 750 of them bulk gains a hundredth or two, lone queries through stages
+nothing, and a process grows by up to half a gibibyte.
 
 Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
 docs/measurements/memory.md, sizes of batches.
 """
+PREPARED_FOR_QUERIES: Final = 210
+"""The same in a compiled model of queries alone, whose lengths change. Source: as above."""
 
 
 TILES_PADDING_TOKENS: Final = 150
@@ -149,17 +150,12 @@ class Layout:
         if has_tiles and not self.shares_lanes and spec.max_seq_tokens <= MAX_UNFUSED_TOKENS:
             both["SNIPPETS_MODE"] = "DISABLE"
         # By itself memory grows with every new size of a batch, to 5,000 operators of a kind.
-        bulk = {
-            "PERFORMANCE_HINT": "THROUGHPUT",
-            "NUM_STREAMS": self.streams,
-            "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_FOR_BULK,
-        }
-        query = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_FOR_QUERIES,
-        }
-        return [both | lane for lane in ([query] if self.shares_lanes else [bulk, query])]
+        capacity = "CPU_RUNTIME_CACHE_CAPACITY"
+        bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": self.streams, capacity: PREPARED}
+        query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, capacity: PREPARED_FOR_QUERIES}
+        if self.shares_lanes:
+            return [both | query | {capacity: PREPARED}]
+        return [both | bulk, both | query]
 
     def multiplier(self, core: ov.Core, cpu_features: frozenset[str]) -> Multiplier:
         """Return which library shall multiply on this CPU.
