@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import OpenerDirector
 
 import numpy as np
 import pytest
@@ -292,6 +296,9 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros((2, 3), np.uint8))
     with pytest.raises(SourceError, match=r"uint8\[2, 3\]; float"):
         read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text")
+    (tmp_path / "d.npy").write_bytes(b"PK\3\4" + bytes(30))  # as an archive of arrays begins
+    with pytest.raises(SourceError, match=r"d\.npy: cannot be read as \.npy"):
+        read_theirs(tmp_path / "d.npy", tmp_path / "a.txt", "text")
     np.save(tmp_path / "c.npy", np.full((1, 3), np.nan, np.float32))
     with pytest.raises(SourceError, match="NaN"):
         read_theirs(tmp_path / "c.npy", tmp_path / "a.txt", "text")
@@ -396,6 +403,22 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
             asking.embed(["a"])
     with pytest.raises(SourceError, match=r"cannot be asked: .*refused"):
         asking.embed(["a"])
+    for url in ("http://127.0.0.1:1/\u00fc", f"http://{'a' * 64}.invalid/"):
+        with pytest.raises(SourceError, match="cannot be asked: "):
+            Server(url=url, model="m").embed(["a"])
+
+
+def test_a_refusal_whose_text_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torn(io.BytesIO):
+        def read(self, *_: object) -> bytes:
+            raise ConnectionResetError
+
+    def refuse(*_: object, **__: object) -> None:
+        raise HTTPError("http://h", 500, "Broken", Message(), Torn())
+
+    monkeypatch.setattr(OpenerDirector, "open", refuse)
+    with pytest.raises(SourceError, match=r"answers 500: Broken$"):
+        Server(url="http://h", model="m").embed(["a"])
 
 
 @pytest.mark.parametrize(
