@@ -88,6 +88,7 @@ def test_a_prompt_must_be_a_str() -> None:
         ("cuda:0, cuda:12", ("cuda:0", "cuda:12")),
         (["cpu", "cpu"], ("cpu", "cpu")),
         (("cuda",), ("cuda",)),
+        ([" cpu", "cuda:1 "], ("cpu", "cuda:1")),
     ],
 )
 def test_devices(device: Any, devices: tuple[str, ...]) -> None:
