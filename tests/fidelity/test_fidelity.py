@@ -24,7 +24,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.matrices import rounds_activations
-from embedlib.errors import ModelNotFoundError, SourceError
+from embedlib.errors import EngineBuildError, InputError, ModelNotFoundError, SourceError
 from embedlib.fidelity import (
     FidelityReport,
     FidelityTexts,
@@ -258,6 +258,31 @@ def test_a_report_that_does_not_decide_replaces_none_that_does(
 
     assert report_after("bf16") == stored  # an engine that has float32 goes by float32
     assert report_after("float32") == replace(stored, p1=0.5)
+
+
+def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(*_: object) -> None:
+        pytest.fail("the reference is computed")
+
+    monkeypatch.setattr(import_module("embedlib.fidelity.verify"), "reference_vectors", compute)
+    (tmp_path / "cache").touch()
+    config = Config(engine_cache_dir=tmp_path / "cache", engine="openvino", precision="bf16")
+    machine = with_cpu(fake_machine(), "avx512_bf16")
+    with pytest.raises(EngineBuildError, match="cannot write "):
+        verify(tiny_folder("bert"), config=config, machine=machine)
+
+
+def test_a_text_that_no_tokenizer_takes_is_refused(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    with pytest.raises(InputError, match="lone surrogate"):
+        verify(
+            tiny_folder("bert"),
+            texts=FidelityTexts(("\ud800",), ("a",)),
+            config=replace(config, precision="int8"),
+        )
 
 
 def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config: Config) -> None:
