@@ -51,7 +51,7 @@ class Here:
         Raises:
             EngineUnavailableError: none that the options allow can run here.
         """
-        choice = choose_engine(replace(measured.config, precision="float32"), machine)
+        choice = choose_engine(measured.config, machine)
         plan = EnginePlan(
             kind=find_kind(choice.name, machine),
             devices=choice.devices,
