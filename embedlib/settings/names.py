@@ -66,4 +66,4 @@ def describe_unknown(name: str) -> str:
         return "it belongs to one model; give it with the model"
     if name in [item.name for item in fields(Config)]:
         return "it is an option of Python programs; pass it there"
-    return nearest(name.replace("-", "_"), SETTINGS)
+    return nearest(name, SETTINGS)
