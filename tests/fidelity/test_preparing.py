@@ -316,6 +316,17 @@ def test_an_error_that_comes_again_is_remembered(
     assert has_given_up(*facts, hardware, Config(**task.options)) == is_lasting
 
 
+def test_an_error_is_not_remembered_where_nothing_else_can_be_loaded(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise EngineRunError("row 3 has NaN")
+
+    monkeypatch.setattr(preparing, "reference_vectors", fail)
+    needed = replace(task, is_needed=True)
+    assert prepare(needed) == prepare(needed) == "int8-g128: row 3 has NaN"
+
+
 def test_the_search_runs_beside_the_work_and_once(
     failed: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,6 +575,17 @@ def test_files_that_change_meanwhile_are_not_given_up(
     assert str(error) in prepare(replace(task, model=str(own), is_background=is_search))
     facts = (read_model_files(own), "int8-g128", "openvino", Machine().cpu_hardware())
     assert not has_given_up(*facts, Config(**task.options))
+
+
+def test_what_was_computed_before_an_error_serves_the_next_process(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise EngineOutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(preparing, "compare_planned", fail)
+    prepare(replace(task, is_background=True))
+    assert searches(model_place(read_model_files(Path(task.model)), Config(**task.options)))
 
 
 def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:

@@ -194,6 +194,10 @@ def test_near_vectors(embedder: Embedder) -> None:
     uneven = turned(right, 0.9992)
     uneven[by_length[6:]] = turned(right, 0.9981)[by_length[6:]]
     assert compared(embedder, uneven).hint == near
+    # One row is far off, and the others are near, not the same.
+    uneven = turned(right, 0.9985)
+    uneven[3] = turned(right, 0.9)[3]
+    assert compared(embedder, uneven).hint == near
     query = turned(embedder.encode(TEXTS, prompt="query: "), 0.9985)
     assert compared(embedder, query).hint == f"with prompt 'query: ': {near}"
     short = turned(embedder.encode(TEXTS, prompt="", truncate_dim=16), 0.9985)
