@@ -24,7 +24,13 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.matrices import rounds_activations
-from embedlib.errors import EngineBuildError, InputError, ModelNotFoundError, SourceError
+from embedlib.errors import (
+    ConfigError,
+    EngineBuildError,
+    InputError,
+    ModelNotFoundError,
+    SourceError,
+)
 from embedlib.fidelity import (
     FidelityReport,
     FidelityTexts,
@@ -215,6 +221,27 @@ def test_verify_measures_the_fastest_precision_of_the_cpu(
     machine = with_cpu(fake_machine(), *features)
     with pytest.raises(FoundError, match=f"^{precision}$"):
         verify("a model", config=Config(engine="openvino"), machine=machine)
+
+
+def test_the_texts_are_as_long_as_the_model_takes(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[FidelityTexts] = []
+
+    def compute(model: object, plan: object, texts: FidelityTexts, *_: object) -> None:
+        asked.append(texts)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("embedlib.fidelity.verify"), "reference_vectors", compute)
+    with pytest.raises(KeyboardInterrupt):
+        verify(tiny_folder("bert"), config=replace(config, precision="int8", max_seq_tokens=16))
+    assert asked == [built_in_texts(16)]
+
+
+def test_the_reference_is_not_what_is_measured() -> None:
+    for reference, told in (("bf16", "is the reference of others"), ("float32", "with itself")):
+        with pytest.raises(ConfigError, match=told):
+            verify("a model", reference=reference, config=Config(precision="float32"))  # type: ignore[arg-type]
 
 
 def test_texts_of_a_file(tmp_path: Path) -> None:

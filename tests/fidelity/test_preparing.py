@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -54,6 +55,7 @@ from embedlib.models.compiled.report_cache import (
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.session.estimates import QUICK, QUICK_PAIRS
 from embedlib.session.preparing import Task
+from tests.fidelity_reports import make_report
 from tests.machines import fake_machine
 
 
@@ -450,6 +452,31 @@ def test_the_closer_form_is_searched_where_nothing_helps_the_coarser_one(
     assert searched == ["int8-g128", "int8"]
 
 
+def test_a_search_ends_with_the_first_precision_that_passes(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(model: str, precision: str, **_: object) -> Any:
+        report = make_report(precision=precision, excluded=("layers.0.q",), mean=0.9995, p1=0.999)
+        return Path(model), SimpleNamespace(report=report)
+
+    monkeypatch.setattr(preparing, "compile_to_gate", search)
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    both = replace(task, is_background=True, precisions=("int8-g128", "int8"))
+    *_, last = prepare(both).split("; ")
+    assert last == "int8-g128 without layers.0.q has a mean cosine of 0.99950, p1 0.99900"
+
+
+def test_of_a_precision_that_keeps_no_layers_none_are_searched(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(report=make_report(precision="bf16", mean=0.5))
+    monkeypatch.setattr(preparing, "compare_planned", lambda *_: found)
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    beside = replace(task, is_background=True, precisions=("bf16",))
+    told = "bf16 has a mean cosine of 0.50000, p1 1.00000"
+    assert prepare(beside, machine_with("avx512_bf16 avx512f")) == told
+
+
 def test_of_two_searches_one_is_left_out(failed: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
     place = model_place(read_model_files(Path(failed.model)), Config(**failed.options))
@@ -584,8 +611,12 @@ def test_what_was_computed_before_an_error_serves_the_next_process(
         raise EngineOutOfMemoryError("out of memory")
 
     monkeypatch.setattr(preparing, "compare_planned", fail)
-    prepare(replace(task, is_background=True))
-    assert searches(model_place(read_model_files(Path(task.model)), Config(**task.options)))
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    prepare(task)
+    assert not searches(place), "what a load waits for takes seconds"
+    prepare(replace(task, is_background=True, precisions=("int8",)))
+    [search] = searches(place)
+    assert not search.name.startswith("search-int8-g128"), "the search finds it"
 
 
 def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.errors import ConfigError, SourceError
 from embedlib.matching import server as server_module
+from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.match import Match, match
 from embedlib.matching.server import Server
 from embedlib.matching.setting import Prompt
@@ -215,6 +218,47 @@ def test_rows_of_other_texts(embedder: Embedder) -> None:
     for vectors in (right, embedder.encode(TEXTS, prompt_name="query")):
         hint = compared(embedder, np.roll(vectors, 1, axis=0)).hint
         assert hint.startswith("the vectors are those of other rows")
+
+
+def of_cosines(*cosines: float) -> tuple[Vectors, Theirs]:
+    """Return vectors that are orthogonal to each other, and others with these cosines to them."""
+    count = len(cosines)
+    ours, aside = np.eye(count, 2 * count, dtype="f4"), np.eye(count, 2 * count, count, dtype="f4")
+    cosine = np.array(cosines, np.float32)[:, None]
+    texts = tuple(f"text {row}" for row in range(count))
+    return ours, Theirs(texts, cosine * ours + np.sqrt(1 - cosine**2) * aside)
+
+
+@pytest.mark.parametrize(
+    ("cosines", "told"),
+    [
+        # One that is right may lie between the two figures of the gate.
+        ([0.9999] * 10 + [0.9985, 0.5], "11 of 12 texts are the same; these are not: 'text 11'"),
+        # The next one is as near: nothing sets it apart.
+        ([0.9999] * 10 + [0.9981, 0.9975], "near, as of another precision or revision of the"),
+        ([1.0] * 15 + [0.1] * 5, "15 of 20 .* not: 'text 15', 'text 16', 'text 17', 2 more"),
+        ([1.0] * 8 + [0.96] * 4, "near, as of another"),  # too many
+        ([0.97] * 12, "$"),
+    ],
+)
+def test_what_vectors_may_be(cosines: list[float], told: str) -> None:
+    assert re.match(told, what_they_may_be(*of_cosines(*cosines), Gate()))
+
+
+def test_how_many_vectors_of_other_rows_are_a_sign() -> None:
+    def is_sign(moved: int, count: int, scale: float = 1) -> bool:
+        ours, theirs = of_cosines(*[1.0] * count)
+        vectors = scale * theirs.vectors
+        vectors[:moved] = scale * ours[-1]
+        return are_other_rows(scale * ours, replace(theirs, vectors=vectors), Gate())
+
+    assert not is_sign(1, 4)
+    assert is_sign(2, 4)
+    assert is_sign(2, 4, 0.5)
+    assert not is_sign(3, 32)
+    assert is_sign(4, 32)
+    twice = np.ones((4, 2), np.float32)
+    assert not are_other_rows(twice, Theirs(("a",) * 4, twice), Gate()), "the same text twice"
 
 
 def test_a_blank_text_whose_vector_differs(embedder: Embedder) -> None:
