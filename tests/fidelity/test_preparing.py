@@ -221,6 +221,7 @@ def test_a_task_says_where_texts_are_cut(task: Task) -> None:
         pytest.param(384, 6, "bert", 1024, id="MiniLM"),
         pytest.param(768, 12, "bert", 1024, id="BERT-base"),
         pytest.param(1024, 24, "bert", 256, id="BERT-large"),
+        pytest.param(1024, 32, "bert", 128, id="a third more layers"),
         pytest.param(4096, 32, "bert", 32, id="7 billion"),
         pytest.param(384, 6, "bert-reranker", 1024, id="MiniLM, reranker"),
         pytest.param(768, 12, "bert-reranker", 128, id="BERT-base, reranker"),
@@ -235,6 +236,7 @@ def test_a_larger_model_is_measured_on_shorter_texts(
 ) -> None:
     measured = open_model(tiny_folder(folder), Config())
     spec = measured.files.spec
+    assert texts_beside_work(measured) == built_in_texts(spec.max_seq_tokens)
     encoder = replace(
         spec.encoder,
         hidden_size=hidden_size,
@@ -614,6 +616,9 @@ def test_what_was_computed_before_an_error_serves_the_next_process(
     place = model_place(read_model_files(Path(task.model)), Config(**task.options))
     prepare(task)
     assert not searches(place), "what a load waits for takes seconds"
+    old = place / "search-int8-of-other-weights"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
     prepare(replace(task, is_background=True, precisions=("int8",)))
     [search] = searches(place)
     assert not search.name.startswith("search-int8-g128"), "the search finds it"

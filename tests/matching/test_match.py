@@ -98,6 +98,12 @@ def test_another_prompt_or_dimension(
     assert result.differences == differences
 
 
+def test_a_single_text(embedder: Embedder) -> None:
+    theirs = Theirs(TEXTS[:1], embedder.encode(TEXTS[:1], prompt="query: "))
+    result = match(embedder, theirs, Prompt.literal(""), normalizes=False, gate=Gate())
+    assert result.differences == ("prompt 'query: '",)
+
+
 def test_no_prompt_where_one_was_asked_for(embedder: Embedder) -> None:
     asked = Prompt(arguments={"role": "document"}, said="role='document'")
     result = compared(embedder, embedder.encode(TEXTS, prompt=""), prompt=asked)
@@ -140,6 +146,8 @@ def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[st
     unit = embedder.encode(TEXTS, prompt="")
     result = compared(embedder, 3 * unit)
     assert result.differences == ("their vectors scaled to unit length",)
+    result = compared(embedder, 3 * embedder.encode(TEXTS, prompt="query: "))
+    assert result.differences == ("prompt 'query: '", "their vectors scaled to unit length")
     options: Any = {"threads": 1, "on_truncate": "ignore", "precision": "float32"}
     with Embedder(tiny_folder("bert-bare"), **options) as bare:
         vectors = bare.encode(TEXTS, normalize_embeddings=True)
