@@ -91,8 +91,7 @@ class Here:
     def known_report(self, precision: str) -> FidelityReport | None:
         """Return the report of a precision without kept layers that is valid here."""
         for version in self.known():
-            is_whole = version.precision == precision and not version.excluded
-            if is_whole and not self._lacks(precision, [version], with_search=False):
+            if not self._lacks(precision, [version], with_search=False):
                 return version.report
         return None
 

@@ -40,7 +40,7 @@ from embedlib.fidelity import (
     read_texts,
     verify,
 )
-from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
+from embedlib.fidelity.compare import Subject, compare, cosines, passes, top10_overlap
 from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded, embed
@@ -84,13 +84,23 @@ def config(new_cache: Path) -> Config:
 
 def test_cosines() -> None:
     first = floats([1, 0], [1, 1], [0, 0], [0, 0], [3, 4], [1e-30, 0])
-    second = floats([5, 0], [1, -1], [0, 0], [1, 0], [-3, -4], [1e-30, 0])
+    second = floats([5, 0], [1, -1], [0, 0], [1, 0], [-3, -4], [2e-30, 0])
     np.testing.assert_allclose(cosines(first, second), [1, 0, 1, 0, -1, 1], atol=1e-12)
+    rows = np.random.default_rng(0).normal(size=(999, 3)).astype(np.float32)
+    assert cosines(rows, 3 * rows).max() == 1, "no report may have more"
+
+
+def test_cosines_at_the_gate_pass() -> None:
+    gate = Gate(mean=0.75, p1=0.75)
+    assert passes(np.full(9, 0.75), gate)
+    assert not passes(np.array([0.5, *[0.875] * 8]), gate)
+    assert not passes(np.full(9, 0.5), gate)
 
 
 def test_top10_overlap() -> None:
     angles = np.arange(25) * 0.05
     documents = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    documents *= np.arange(1, 26, dtype=np.float32)[:, None]  # their lengths say nothing
     right = Embedded(queries=floats([1, 0]), documents=documents)
     assert top10_overlap(right, right) == 1
     angle = 9.4 * 0.05  # nearest are documents 5 to 14, no longer 0 to 9
@@ -113,6 +123,10 @@ def test_a_comparison() -> None:
     assert [entry.text for entry in report.worst] == ["y" * 80, "x", "z"]
     assert report.worst[0].cosine == report.min
     assert report.texts_digest == "d"
+    texts = tuple(map(str, range(100)))
+    same = Embedded(queries=floats(*[[1.0, 0.0]] * 100), documents=right.documents[:0])
+    worst = compare(same, same, texts, SUBJECT).report.worst
+    assert tuple(entry.text for entry in worst) == texts[:5]
 
 
 # --- the report -----------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -45,7 +47,7 @@ from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
-from embedlib.models.compiled.new_folder import try_place_lock
+from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
     give_up,
     has_given_up,
@@ -299,6 +301,7 @@ def failed(
         (EngineOutOfMemoryError("out of memory"), False),
         (PassingBuildError("no more threads can be started"), False),
         (CloseTimeoutError("a thread still runs"), False),
+        (EngineUnavailableError("this process lacks the memory"), False),
         (OSError(28, "No space left on device"), False),
     ],
 )
@@ -399,8 +402,16 @@ def test_a_coarser_form_is_removed_where_the_closer_one_passes(
         preparing.FidelityReport, "passes", lambda self, _: self.precision != "int8-g128"
     )
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    locked: list[Path] = []
+
+    def lock(place: Path) -> Any:
+        locked.append(place)
+        return place_lock(place)
+
+    monkeypatch.setattr(preparing, "place_lock", lock)
     both = replace(task, is_background=True, precisions=("int8-g128", "int8"))
     found = prepare(both)
+    assert locked[1].parent.name == "compiled", "another process may write there"
     assert [part.split()[0] for part in found.split("; ")] == ["int8-g128", "int8"]
     assert report_of(task).precision == "int8", "the folder of the other one is gone"
     files, config = read_model_files(Path(task.model)), Config(**task.options)
@@ -422,6 +433,17 @@ def test_a_coarser_form_is_removed_where_the_closer_one_had_passed(
     assert report_of(task).precision == "int8"
     place = model_place(read_model_files(Path(task.model)), Config(**task.options))
     assert not searches(place), "no search will read it"
+
+
+def test_layers_that_somebody_keeps_are_measured_in_8_bits(task: Task) -> None:
+    files, config = read_model_files(Path(task.model)), Config(**task.options)
+    kept = ("layers.0.q",)
+    compile_model(files, "int8-g128", kept, config)
+    prepare(task)
+    measured = {version.excluded: version.report for version in compiled_versions(files, config)}
+    assert measured.keys() == {(), kept}
+    assert measured[()] is not None
+    assert measured[kept] is None
 
 
 def test_weights_that_somebody_else_compiled_stay(
@@ -759,6 +781,12 @@ def test_an_error_is_one_line(task: Task, tmp_path: Path, monkeypatch: pytest.Mo
     assert not lowered, "a load waits for it"
     run(replace(task, is_background=True))
     assert lowered
+
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    main(io.StringIO(json.dumps(asdict(task))), Closed())  # nobody reads any more
     assert read_task(json.dumps(asdict(task))) == task
 
 
@@ -774,6 +802,20 @@ def test_everything_else_goes_first() -> None:
     thread.start()
     thread.join()
     assert found == [(19, os.SCHED_IDLE)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel has no such signal elsewhere")
+def test_it_is_woken_where_its_parent_ends() -> None:
+    found = ctypes.c_int()
+
+    def ask() -> None:
+        preparing_process.wake_without_parent()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(found))  # PR_GET_PDEATHSIG, of this thread
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert found.value == signal.SIGCONT
 
 
 def test_it_ends_with_its_input() -> None:

@@ -115,6 +115,9 @@ def test_another_length(embedder: Embedder) -> None:
     assert result.differences == ("max_seq_tokens=48",)
     result = compared(embedder, with_limit(embedder, 48, prompt_name="document"))
     assert result.differences == ("prompt_name='document' ('read: ')", "max_seq_tokens=48")
+    asked = Prompt(arguments={"role": "document"}, said="role='document'")
+    result = compared(embedder, with_limit(embedder, 48, role="document"), prompt=asked)
+    assert result.differences == ("max_seq_tokens=48",)
     result = compared(embedder, with_limit(embedder, 11, prompt=""))
     assert result.differences == ("max_seq_tokens=11",)
     odd = embedder.encode(TEXTS, prompt="")
@@ -223,6 +226,10 @@ def test_rows_of_other_texts(embedder: Embedder) -> None:
         f"10 of 12 texts are the same; these are not: {TEXTS[2]!r} (the vector of another row), "
         f"{repr(TEXTS[5])[:40]} (zeros)"
     )
+    long = int(np.argsort([len(text) for text in TEXTS], kind="stable")[8])  # longer ones are right
+    stale = right.copy()
+    stale[long] = right[0]
+    assert compared(embedder, stale).hint.startswith("11 of 12 texts are the same; these are not: ")
     for vectors in (right, embedder.encode(TEXTS, prompt_name="query")):
         hint = compared(embedder, np.roll(vectors, 1, axis=0)).hint
         assert hint.startswith("the vectors are those of other rows")

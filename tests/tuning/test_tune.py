@@ -21,6 +21,7 @@ from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda.kind import KIND as CUDA
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.profile import Profile
@@ -30,6 +31,7 @@ from embedlib.errors import (
     EngineBuildError,
     EngineRunError,
     EngineUnavailableError,
+    EngineUnsupportedError,
 )
 from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import QUERIES
@@ -37,7 +39,7 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.opening import OpenedModel
-from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 from embedlib.tuning import Tuned, TuneOptions, tune
 from embedlib.tuning import runners as running
@@ -306,6 +308,27 @@ def test_a_cache_that_cannot_be_written_is_told_before_measuring(
     with pytest.raises(EngineBuildError, match=f"^cannot write {tmp_path}/profiles/"):
         tune(tiny_folder("bert"), TuneOptions(config=config), report=said.append)
     assert not said
+
+
+def test_an_engine_with_nothing_to_vary_is_refused(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "prepared_plan", lambda *_: SimpleNamespace(kind=CUDA))
+    with pytest.raises(EngineUnsupportedError, match="engine cuda has nothing to tune; engine="):
+        tune(tiny_folder("bert"))
+
+
+def test_a_damaged_engine_directory_is_refused(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = Config(engine_cache_dir=tmp_path / "cache", precision="int8")
+    out = compile_model(
+        read_model_files(tiny_folder("bert")), "int8", (), config, out=tmp_path / "out"
+    )
+    [weights] = out.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(EngineBuildError, match="is damaged"):
+        tune(out, TuneOptions(config=Config(engine_cache_dir=tmp_path / "cache")))
 
 
 def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> None:
