@@ -682,6 +682,7 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     remembered = RememberedChoices(second, RememberedVectors(tmp_path / "new"))
     for layers in kept:
         assert (remembered.embed(layers[::-1], texts).queries == len(layers)).all()
+    remembered.embed(kept[2], texts)
     assert second.measured == [kept[2][::-1]]
     assert remembered.embed((), FidelityTexts(("c",), ())).queries.shape == (1, 2)
     assert len(second.measured) == 2, "other texts are measured"
@@ -761,6 +762,8 @@ def run(task: Task) -> str:
 
 def test_an_error_is_one_line(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[bool] = []
+    woken: list[bool] = []
+    monkeypatch.setattr(preparing_process, "wake_without_parent", lambda: woken.append(True))
     monkeypatch.setattr(preparing_process, "end_with_input", lambda *_: None)
     monkeypatch.setattr(preparing_process, "Path", lambda *_: tmp_path / "score")
     monkeypatch.setattr(preparing_process, "lower_priority", lambda: lowered.append(True))
@@ -778,6 +781,7 @@ def test_an_error_is_one_line(task: Task, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(preparing_process, "prepare", fail)
         assert run(task) == f"{line}\n"
     assert (tmp_path / "score").read_text() == "1000", "it is killed first where memory is short"
+    assert woken
     assert not lowered, "a load waits for it"
     run(replace(task, is_background=True))
     assert lowered

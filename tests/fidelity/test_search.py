@@ -50,7 +50,7 @@ from embedlib.models.compiled.engine_folder import compiled_folder, verify_engin
 from embedlib.models.compiled.fidelity_report import read_report, read_reports, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.tensor_roles import FUSED_LAYERS
+from embedlib.models.weights.tensor_roles import FUSED_LAYERS, linear_weights
 from embedlib.testing import fake_spec
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, TRTLLM, fake_machine, gpu
@@ -211,6 +211,7 @@ def test_layers_computed_as_one_are_kept_together(tiny_folder: Callable[[str], P
     files = read_model_files(tiny_folder("mistral"))
     single = layer_units(files, ())
     assert all(len(unit.layers) == 1 for unit in single)
+    assert sum(unit.num_weights for unit in single) == linear_weights(files.spec.encoder)
     fused = layer_units(files, FUSED_LAYERS)
     assert {tuple(sorted(unit.layers)) for unit in fused} == {
         tuple(f"layers.{layer}.{leaf}" for leaf in leaves)
