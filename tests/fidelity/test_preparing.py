@@ -823,9 +823,14 @@ def test_it_is_woken_where_its_parent_ends() -> None:
 
 
 def test_it_ends_with_its_input() -> None:
-    ended = threading.Event()
-    end_with_input(io.StringIO(""), lambda status: ended.set())
-    assert ended.is_set()
+    ended: list[int] = []
+    tasks = io.StringIO("more")
+    end_with_input(tasks, ended.append)
+    assert ended == [1]
+    assert tasks.read() == "", "not before"
+    tasks.close()
+    end_with_input(tasks, ended.append)
+    assert ended == [1, 1], "also where it cannot be read"
 
 
 def test_when_it_ends_with_its_program_it_died_of_nothing(
