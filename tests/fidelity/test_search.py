@@ -158,6 +158,38 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
     assert len(model.asked) <= max_measurements(model)
 
 
+@pytest.mark.parametrize(
+    ("whole", "few", "gate", "sizes"),
+    [
+        # One layer is promised to be enough, and it takes thirty.
+        ([0.01] * 64, [0.2], np.cos(0.345), [1, 2, 4, 8, 16, 32, 24, 28, 30, 29]),
+        # Many are promised to be needed, and three are.
+        ([0.2] * 3, [0.01] * 64, np.cos(0.1), [32, 31, 29, 25, 17, 1, 9, 5, 3, 2]),
+        ([0.2] * 3, [0.01] * 64, np.cos(0.158), [31, 30, 28, 24, 16, 1, 8, 4, 2, 3]),
+    ],
+)
+def test_a_wrong_promise_costs_some_measurements(
+    whole: list[float], few: list[float], gate: float, sizes: list[int]
+) -> None:
+    names = [f"{index:02}" for index in range(64)]
+    angles = {
+        target.texts: dict(itertools.zip_longest(names, given, fillvalue=0.0))
+        for target, given in ((EIGHT, whole), (TWO, few))
+    }
+
+    class Misled(Angles):
+        def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+            self.angles = angles[texts]
+            return super().embed(kept, texts)
+
+    search = Misled(angles[EIGHT.texts], {})
+    found = LayerSearch(search, EIGHT, TWO).find(Gate(mean=float(gate), p1=0))
+    tried = [asked for num_texts, asked in search.asked if num_texts == 8]
+    assert [len(asked) for asked in tried[1:]] == sizes
+    assert len(found) == (30 if sizes[0] == 1 else 3)
+    assert len(search.asked) <= max_measurements(search)
+
+
 def test_a_unit_of_more_than_half_of_the_weights_is_out_of_reach() -> None:
     with pytest.raises(OutOfReachError, match=r"with half of their weights kept 0\.99500"):
         LayerSearch(Angles({"a": 0.1}, {}), EIGHT, TWO).find(Gate())
