@@ -47,7 +47,7 @@ def main(tasks: TextIO, answers: TextIO) -> None:
     try:
         answer = prepare(task)
     except Exception as error:  # of a bug, too: nobody sees a traceback of this process
-        answer = str(error) if isinstance(error, EmbedlibError | OSError) else typed_line(error)
+        answer = str(error) if isinstance(error, EmbedlibError) else typed_line(error)
     line = " ".join(answer.split()).encode("ascii", "backslashreplace").decode()  # a path, of bytes
     with suppress(OSError):  # nobody reads any more
         print(line, file=answers, flush=True)

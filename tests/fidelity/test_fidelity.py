@@ -329,13 +329,17 @@ def test_a_text_that_no_tokenizer_takes_is_refused(
 def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config: Config) -> None:
     """Beginnings of vectors would decide for an Embedder that returns all of them."""
     texts = built_in_texts(8).thinned(2)
+    told: list[str] = []
     whole, asked = (
-        verify(tiny_folder("bert"), texts=texts, config=given).report
+        verify(
+            tiny_folder("bert"), texts=texts, config=given, watch=lambda line, *_: told.append(line)
+        ).report
         for given in (
             replace(config, precision="int8"),
             replace(config, precision="int8", truncate_dim=2),
         )
     )
+    assert told == ["Embedding in float32", "Compiling to int8", "Embedding in int8"] * 2
     assert whole == asked
     assert whole.mean < 1
 

@@ -43,7 +43,14 @@ from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit, max_measurements
+from embedlib.fidelity.search import (
+    LayerSearch,
+    OutOfReachError,
+    Target,
+    Unit,
+    _allowed_share,
+    max_measurements,
+)
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
@@ -227,6 +234,13 @@ def test_the_worst_texts_count_too(p1: float) -> None:
     angles = {"a": 0.1, "b": 0.0, "c": 0.0}
     found = LayerSearch(OneText(angles, {}), EIGHT, TWO).find(Gate(mean=0.9, p1=p1))
     assert found == (() if p1 == 0.5 else ("a",))
+
+
+def test_which_share_of_a_loss_is_allowed() -> None:
+    one_off = np.array([0.5, *[1.0] * 255])
+    assert _allowed_share(one_off, Gate()) == pytest.approx(0.001 * 256 / 0.5)
+    hardly = np.array([*[1 - 2**-53] * 3, *[1.0] * 253])  # their mean is 1 when it is rounded
+    assert _allowed_share(hardly, Gate(mean=1, p1=1)) == 0
 
 
 def test_a_loss_that_the_few_texts_do_not_show() -> None:

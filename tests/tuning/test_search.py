@@ -89,6 +89,16 @@ def test_the_fastest_wins_and_the_rest_is_closed() -> None:
     assert [one.max_batch_tokens for one in runners.kept] == [1024, 2048, 2048]
 
 
+def test_a_step_varies_the_best_so_far() -> None:
+    runners = FakeRunners(lambda profile: profile.max_batch_tokens * (3 - profile.num_streams))
+    said: list[str] = []
+    steps = [budgets(1024), lambda best: [replace(best, num_streams=1)]]
+    best, _ = search(RULE, steps, runners, always, said.append)
+    assert best == replace(RULE, max_batch_tokens=1024, num_streams=1)
+    larger = replace(RULE, max_batch_tokens=1024).settings
+    assert said == [f"{larger}; beside {RULE.settings}", f"{best.settings}; beside {larger}"]
+
+
 def test_turns_alternate_so_that_a_slower_machine_is_no_reason() -> None:
     runners = FakeRunners(lambda _: 1.0, drift=0.05)
     row = race(replace(RULE, max_batch_tokens=9), RULE, runners)
@@ -99,7 +109,7 @@ def test_turns_alternate_so_that_a_slower_machine_is_no_reason() -> None:
 
 
 def test_a_variation_without_hope_has_one_turn() -> None:
-    runners = FakeRunners(lambda profile: 0.5 if profile.max_batch_tokens == 9 else 1.0)
+    runners = FakeRunners(lambda profile: 0.96 if profile.max_batch_tokens == 9 else 1.0)
     race(replace(RULE, max_batch_tokens=9), RULE, runners)
     assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512]
 
@@ -137,6 +147,7 @@ class ToldRunners:
     ("took", "verdict"),
     [
         ([0.5, 1.01], "no faster"),  # in the mean, but not in every turn
+        ([0.5, 1.0], "no faster"),
         ([0.98, 0.98], "no faster"),  # within what most machines drift
         ([0.96, 0.96], BETTER),
     ],
