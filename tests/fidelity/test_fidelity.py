@@ -94,7 +94,7 @@ def test_cosines_at_the_gate_pass() -> None:
     gate = Gate(mean=0.75, p1=0.75)
     assert passes(np.full(9, 0.75), gate)
     assert not passes(np.array([0.5, *[0.875] * 8]), gate)
-    assert not passes(np.full(9, 0.5), gate)
+    assert not passes(np.full(9, 0.5), Gate(mean=0.75, p1=0.25))
 
 
 def test_top10_overlap() -> None:
@@ -194,6 +194,8 @@ def test_the_built_in_texts_are_the_same_everywhere() -> None:
     texts = built_in_texts(256)
     assert texts.digest == built_in_texts(256).digest == "15451c28f704111fddc20f58166c09cb"
     assert (len(texts.queries), len(texts.documents)) == (64, 192)
+    quarter = texts.thinned(4)
+    assert (len(quarter.queries), len(quarter.documents)) == (16, 48)
     words = sorted(len(text.split()) for text in texts.documents)
     assert words[0] == 1
     assert words[-1] == round(256 * 0.8)
@@ -313,6 +315,9 @@ def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(
     machine = with_cpu(fake_machine(), "avx512_bf16")
     with pytest.raises(EngineBuildError, match="cannot write "):
         verify(tiny_folder("bert"), config=config, machine=machine)
+    few = FidelityTexts(("a cat",), ("no",))
+    with pytest.raises(EngineBuildError, match="cannot write "):  # it would be compiled
+        verify(tiny_folder("bert"), texts=few, config=replace(config, precision="int8"))
 
 
 def test_a_text_that_no_tokenizer_takes_is_refused(

@@ -211,6 +211,12 @@ def test_texts_of_a_load_are_enough_for_a_report() -> None:
         assert len(quick_texts(texts.max_tokens, are_pairs=True).queries) * 2 >= MIN_TEXTS
 
 
+def test_texts_of_a_load_are_few() -> None:
+    for are_pairs, counts in ((False, (32, 96)), (True, (64, 96))):
+        texts = quick_texts(32, are_pairs=are_pairs)
+        assert (len(texts.queries), len(texts.documents)) == counts
+
+
 def test_a_task_says_where_texts_are_cut(task: Task) -> None:
     prepare(replace(task, max_text_tokens=16))
     expected = quick_texts(16, are_pairs=False).digest

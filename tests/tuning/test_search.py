@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
 from embedlib.engines.machine import Machine
 from embedlib.engines.profile import Profile
 from embedlib.errors import EngineUnavailableError
-from embedlib.tuning.search import BETTER, Runner, race, search
+from embedlib.tuning.search import BETTER, Runner, _share, race, search
 from embedlib.tuning.steps import other_libraries, steps
 
 RULE = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
@@ -175,6 +176,17 @@ def test_a_query_is_compared_with_those_before_and_after(
     row = race(other, RULE, ToldRunners({RULE: theirs, other: ours}))
     assert row.verdict == verdict
     assert (row.query, row.beside) == pytest.approx((query / 1.5, beside / 1.5))
+
+
+def test_ours_is_timed_between_theirs() -> None:
+    order: list[str] = []
+
+    def timed(name: str) -> float:
+        order.append(name)
+        return 1.0
+
+    assert _share(partial(timed, "theirs"), partial(timed, "ours")) == 1
+    assert order == ["theirs", "ours", "theirs"]
 
 
 def test_where_lanes_share_a_model_a_budget_is_judged_by_queries_beside_bulk_work() -> None:

@@ -204,7 +204,7 @@ def test_profiles_of_one_layout_share_an_engine(monkeypatch: pytest.MonkeyPatch)
     opened = EmbeddingRunners(
         Planned(files=files, tokenizer=byte_tokenizer(), plan=plan, config=config)
     )
-    opened.texts = ["12345678"] * 2 + ["a text that is longer than the limit"]
+    opened.texts = ["12345678", "abcdefgh", "a text that is longer than the limit"]
     first = Profile(max_batch_tokens=99, num_streams=2, shares_lanes=False, library="auto")
     second, other = replace(first, max_batch_tokens=8), replace(first, num_streams=1)
     runner = opened.open(first)
@@ -212,8 +212,9 @@ def test_profiles_of_one_layout_share_an_engine(monkeypatch: pytest.MonkeyPatch)
     opened.open(second)
     [shared] = made
     lanes = [batch for batch in shared.batches if batch.lane is Lane.BULK]
-    assert max(len(batch.token_ids) for batch in lanes[:1]) > 8
-    assert len(lanes) > 1, "a runner has embedded its texts when it is opened"
+    assert [batch.num_seqs for batch in lanes] == [3, 1, 1, 1], (
+        "a runner has embedded its texts when it is opened"
+    )
     opened.open(other)
     assert len(made) == 2
     opened.keep(second)
@@ -240,7 +241,10 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def encode(self, texts: Any, **_: object) -> None:
             if isinstance(texts, list):
-                assert not self.num_beside or self.is_over.wait(WAIT_SECONDS)
+                if self.num_beside:
+                    assert self.is_over.wait(WAIT_SECONDS)
+                else:
+                    self.now += 7
                 return
             self.asked.append(texts)
             self.now += next(self.took)
@@ -254,6 +258,7 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Timed(100, 1, 1, 50)
     assert timed(fake).query() == 1
     assert fake.asked[1:] == list(QUERIES), "the first one, which is not counted, may be slow"
+    assert timed(Timed(0, 1)).bulk() == 7
     assert timed(Timed(0, 2)).beside() == 2, "of one query behind a bulk pass that is too short"
     monkeypatch.setattr(running, "MIN_INTERVAL_SECONDS", 0)
     assert timed(Timed(0, 1, 3, num_beside=9)).beside() == 3
