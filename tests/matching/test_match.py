@@ -228,7 +228,7 @@ def test_rows_of_other_texts(embedder: Embedder) -> None:
     )
     long = int(np.argsort([len(text) for text in TEXTS], kind="stable")[8])  # longer ones are right
     stale = right.copy()
-    stale[long] = right[0]
+    stale[long] = right[1]
     assert compared(embedder, stale).hint.startswith("11 of 12 texts are the same; these are not: ")
     for vectors in (right, embedder.encode(TEXTS, prompt_name="query")):
         hint = compared(embedder, np.roll(vectors, 1, axis=0)).hint
