@@ -234,8 +234,12 @@ def _entered(cache: Path) -> Path:
 def device_name(device: object) -> object:
     """Return the name of a device, also of a `torch.device`; anything else as it is."""
     torch = imported_torch()  # who has such an object has imported it
-    name = str(device) if torch is not None and isinstance(device, torch.device) else device
-    return "cpu" if isinstance(name, str) and name == "cpu:0" else name
+    if torch is not None and isinstance(device, torch.device):
+        device = str(device)
+    if not isinstance(device, str):
+        return device
+    name = device.strip()
+    return "cpu" if name == "cpu:0" else name
 
 
 def _devices(value: object) -> object:

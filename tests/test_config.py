@@ -88,6 +88,7 @@ def test_a_prompt_must_be_a_str() -> None:
         ("cuda:0, cuda:12", ("cuda:0", "cuda:12")),
         (["cpu", "cpu"], ("cpu", "cpu")),
         (("cuda",), ("cuda",)),
+        ([" cpu", "cuda:1 "], ("cpu", "cuda:1")),
     ],
 )
 def test_devices(device: Any, devices: tuple[str, ...]) -> None:
@@ -144,6 +145,7 @@ def refusal(name: str, value: object) -> str:
         ("local_files_only", np.True_, True),
         ("threads", np.int32(2), 2),
         ("gpu_memory_fraction", np.float32(0.5), 0.5),
+        ("token", False, False),
     ],
 )
 def test_numbers_of_numpy_become_those_of_python(name: str, value: Any, expected: Any) -> None:
@@ -245,6 +247,12 @@ def test_a_config_is_frozen() -> None:
 
 def test_the_token_is_not_shown() -> None:
     assert "secret" not in repr(Config(token="secret"))
+
+
+def test_ranges_are_neither_compared_nor_shown() -> None:
+    first, second = (Config(quantization_ranges=np.zeros((2, 3))) for _ in range(2))
+    assert first == second
+    assert repr(first) == repr(Config())
 
 
 def test_every_option_has_a_default() -> None:

@@ -73,7 +73,7 @@ class LayerChoices:
         # The model's own weights come last: a compiled int8 model lacks a head that is made of the
         # rows of two answer words.
         sources: tuple[Any, ...] = (own, self._compiled, self._own)
-        precision = replace(self._plan.precision, excluded=tuple(kept), folder=None)
+        precision = replace(self._plan.precision, excluded=tuple(kept))
         plan = replace(self._plan, precision=precision)
         return self._model.embed(lowered(self._model, ChainMap(*sources), plan), texts)
 

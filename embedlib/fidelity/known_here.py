@@ -51,7 +51,7 @@ class Here:
         Raises:
             EngineUnavailableError: none that the options allow can run here.
         """
-        choice = choose_engine(replace(measured.config, precision="float32"), machine)
+        choice = choose_engine(measured.config, machine)
         plan = EnginePlan(
             kind=find_kind(choice.name, machine),
             devices=choice.devices,
@@ -91,8 +91,7 @@ class Here:
     def known_report(self, precision: str) -> FidelityReport | None:
         """Return the report of a precision without kept layers that is valid here."""
         for version in self.known():
-            is_whole = version.precision == precision and not version.excluded
-            if is_whole and not self._lacks(precision, [version], with_search=False):
+            if not self._lacks(precision, [version], with_search=False):
                 return version.report
         return None
 

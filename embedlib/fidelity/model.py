@@ -45,7 +45,7 @@ class MeasuredModel:
         """
         own = (self.config.prompts, self.config.examples, self.config.template, self.known)
         lengths = [
-            max((len(text.encode()) for text in some), default=0)
+            max((len(text.encode(errors="replace")) for text in some), default=0)
             for some in (texts.queries, texts.documents)
         ]
         longest = sum(lengths) + len(repr((*own, self.files.spec.prompts)).encode())

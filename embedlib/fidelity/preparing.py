@@ -75,7 +75,7 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
         EmbedlibError: the model cannot be measured, or the result not be stored.
     """
     machine = machine or Machine()
-    config = Config(**task.options, prepare=False, on_truncate="ignore")
+    config = Config(**task.options, prepare=False)
     measured = replace(
         open_model(task.model, config),
         memory_share=1 if task.is_needed else SHARE_OF_MEMORY,
@@ -86,13 +86,11 @@ def prepare(task: Task, machine: Machine | None = None) -> str:
         found, searched = _measure(here, task)
     if task.is_background:
         for precision in searched:
-            if not here.is_open(precision):
-                continue
             with try_place_lock(place.with_name(f"{place.name}-search")) as is_mine:
-                if is_mine:
+                if is_mine and here.is_open(precision):
                     found.append(_search(task, here, precision))
-                if not is_mine or not has_given_up(*here.facts(precision)):
-                    break
+            if not has_given_up(*here.facts(precision)):  # layers are found, or searched elsewhere
+                break
     return "; ".join(found) or "all that can be measured is measured"
 
 
@@ -132,7 +130,7 @@ def _measure(here: Here, task: Task) -> tuple[list[str], list[str]]:
                 if not task.is_needed:  # without a precision the model could never be loaded
                     here.remember_error(precision, error)
                 continue
-            found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
+            found.append(_figures(report))
         if has_passed := report.passes(Gate()):
             break
         failed.append(precision)
@@ -266,6 +264,9 @@ def _search(task: Task, here: Here, precision: str) -> str:
         return str(error)
     except EngineError as error:
         return f"{precision}: {error}"
-    report = comparison.report
-    kept = ", ".join(report.excluded)
-    return f"{precision} without {kept} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"
+    return _figures(comparison.report)
+
+
+def _figures(report: FidelityReport) -> str:
+    measured = ChosenPrecision(name=report.precision, excluded=report.excluded)
+    return f"{measured} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"

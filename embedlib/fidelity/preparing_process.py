@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.engines.registry import find_kind
-from embedlib.errors import EmbedlibError
+from embedlib.errors import EmbedlibError, typed_line
 from embedlib.fidelity.preparing import prepare
 from embedlib.session.preparing import Task
 
@@ -46,10 +46,11 @@ def main(tasks: TextIO, answers: TextIO) -> None:
     ).start()
     try:
         answer = prepare(task)
-    except (EmbedlibError, OSError, MemoryError) as error:
-        answer = str(error) or type(error).__name__
+    except Exception as error:  # of a bug, too: nobody sees a traceback of this process
+        answer = str(error) if isinstance(error, EmbedlibError) else typed_line(error)
+    line = " ".join(answer.split()).encode("ascii", "backslashreplace").decode()  # a path, of bytes
     with suppress(OSError):  # nobody reads any more
-        print(" ".join(answer.split()), file=answers, flush=True)
+        print(line, file=answers, flush=True)
 
 
 def wake_without_parent() -> None:
@@ -65,7 +66,7 @@ def wake_without_parent() -> None:
 
 
 def read_task(line: str) -> Task:
-    """Return the task from its JSON; raises ValueError or TypeError for anything else."""
+    """Return the task from its JSON."""
     content = json.loads(line)
     return Task(**{**content, "precisions": tuple(content["precisions"])})
 

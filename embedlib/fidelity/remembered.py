@@ -58,7 +58,7 @@ class RememberedVectors:
         """
         if self._folder is None:
             return compute()
-        key = json.dumps([self._facts, precision, sorted(kept), texts.digest], sort_keys=True)
+        key = json.dumps([self._facts, precision, sorted(kept), texts.digest])
         place = self._folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npz"
         found = _read(place)
         if found is None:

@@ -122,7 +122,7 @@ class LayerSearch:
             unit: float(base + self._measure(unit.layers, self.few).mean() - 1) / max(base, TINY)
             for unit in self.choices.units
         }
-        order = sorted(gains, key=lambda unit: (-gains[unit] / unit.num_weights, unit.layers))
+        order = sorted(gains, key=lambda unit: -gains[unit] / unit.num_weights)
         return order, [gains[unit] for unit in order]
 
     def _cosines(self, units: Sequence[Unit]) -> NDArray[np.float64]:

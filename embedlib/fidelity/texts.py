@@ -69,7 +69,7 @@ def built_in_texts(max_seq_tokens: int) -> FidelityTexts:
     for index in range(NUM_DOCUMENTS - len(ODD_TEXTS)):
         # Many short texts, few long ones: lengths are spaced evenly on a logarithmic scale.
         share = index / (NUM_DOCUMENTS - len(ODD_TEXTS) - 1)
-        num_words = round(MIN_WORDS * (max(most_words, MIN_WORDS) / MIN_WORDS) ** share)
+        num_words = round(MIN_WORDS * (most_words / MIN_WORDS) ** share)
         documents.append(_document(dice, num_words))
     queries = tuple(_query(dice) for _ in range(NUM_QUERIES))
     return FidelityTexts(queries, tuple(documents))

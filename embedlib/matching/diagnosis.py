@@ -37,7 +37,7 @@ def what_they_may_be(ours: NDArray[np.float32], theirs: Theirs, gate: Gate) -> s
     found = cosines(ours, theirs.vectors)
     is_right = found >= gate.p1
     others = np.flatnonzero(~is_right)
-    is_most = 0 < len(others) <= MAX_OTHERS * len(found) and passes(found[is_right], gate)
+    is_most = len(others) <= MAX_OTHERS * len(found) and passes(found[is_right], gate)
     if is_most and 1 - found[others].max() > GAP * (1 - found[is_right].min()):
         return _others(others, ours, theirs, gate)
     if found.mean() >= NEAR:

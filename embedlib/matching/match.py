@@ -98,7 +98,7 @@ class SettingSearch:
         if setting != self._asked:
             ours = self._maker.vectors(setting, self._all)
         near = cosines(ours, self._theirs.vectors)
-        if not hint and self._passes(near):
+        if self._passes(near):
             apart += (*setting.differences(self._asked), *self._lengths_apart(ours))
             return Match(is_same=False, cosines=found, differences=apart)
         return Match(

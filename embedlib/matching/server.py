@@ -9,9 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -142,11 +143,12 @@ class Server:
             with build_opener(_NoRedirect).open(request, timeout=SECONDS) as answer:
                 content = answer.read(MAX_ANSWER_BYTES + 1)
         except HTTPError as error:
-            with error:
+            said = ""
+            with error, suppress(OSError, http.client.HTTPException):  # of a torn connection
                 said = error.read(MAX_SAID_BYTES).decode("utf-8", "replace")
             raise self._error(f"answers {error.code}: {said or error.reason}") from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
+        except (OSError, http.client.HTTPException, ValueError) as error:  # an address, not ASCII
+            reason = error.reason if isinstance(error, URLError) else error
             raise self._error(f"cannot be asked: {first_line(OSError(str(reason)))}") from None
         if len(content) > MAX_ANSWER_BYTES:
             raise self._error(f"answers with more than {MAX_ANSWER_BYTES >> 20} MiB")

@@ -97,8 +97,9 @@ def sample(texts: list[str]) -> list[int]:
 
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
-        vectors: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        # np.load would take archives as well.
+        vectors: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be read as .npy: {error}") from error
     if vectors.ndim != 2 or vectors.dtype.kind not in "fi" or 0 in vectors.shape:
         raise SourceError(f"{path} is {vectors.dtype}{list(vectors.shape)}; float[N, D] is needed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import get_args, get_type_hints
@@ -69,13 +68,12 @@ def _value(name: str, text: str) -> object:
     """Return a text as the type of its field; one that does not fit is refused by its check."""
     hint = get_type_hints(Config).get(name, str)
     types = get_args(hint) or (hint,)
-    if int in types and re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
-        return int(text)
-    if float in types:
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    for number in (int, float):
+        if number in types:
+            try:
+                return number(text)
+            except ValueError:
+                return text
     if hint is bool:
         return _SWITCHES.get(text.strip().lower(), text)
     return text

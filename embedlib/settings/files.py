@@ -6,6 +6,7 @@ import logging
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,11 @@ def _checked(table: dict[str, Any], path: Path, *, is_project: bool) -> dict[str
 
 def _from_its_folder(setting: Setting, folder: Path) -> Setting:
     """Return a setting whose path does not depend on the current folder."""
-    value = setting.value
-    if setting.name == MODEL and not value.startswith("."):
-        return setting  # a hub name, package:NAME, or a path that says where it begins
-    if setting.name in (MODEL, "cache_folder", "engine_cache_dir"):
-        value = os.path.normpath(folder / value)
-    return Setting(setting.name, value, setting.origin, setting.said)
+    # Any other model is a hub name, package:NAME, or a path that says where it begins.
+    is_path = setting.name in ("cache_folder", "engine_cache_dir") or (
+        setting.name == MODEL and setting.value.startswith(".")
+    )
+    return replace(setting, value=os.path.normpath(folder / setting.value)) if is_path else setting
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

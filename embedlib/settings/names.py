@@ -64,6 +64,6 @@ def describe_unknown(name: str) -> str:
     """Return what to do about a key that is no setting."""
     if name in _OF_ONE_MODEL:
         return "it belongs to one model; give it with the model"
-    if name in [item.name for item in fields(Config)] and name not in SETTINGS:
+    if name in [item.name for item in fields(Config)]:
         return "it is an option of Python programs; pass it there"
-    return nearest(name.replace("-", "_"), SETTINGS)
+    return nearest(name, SETTINGS)

@@ -143,8 +143,7 @@ class EmbeddingRunners:
             planned = self._planned
             plan = planned.plan
             if self._engines:  # is there memory for another one?
-                again = plan_again(plan, planned.files, planned.config, Machine())
-                plan = replace(plan, memory=again.memory)
+                plan = plan_again(plan, planned.files, planned.config, Machine())
             engine = make_engine(replace(plan, profile=profile), planned.files, planned.config)
             assert isinstance(engine, CallerEngine), "engines with profiles are; a bug in embedlib"
             self._engines[profile.layout] = engine

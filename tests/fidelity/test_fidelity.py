@@ -24,7 +24,13 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.matrices import rounds_activations
-from embedlib.errors import ModelNotFoundError, SourceError
+from embedlib.errors import (
+    ConfigError,
+    EngineBuildError,
+    InputError,
+    ModelNotFoundError,
+    SourceError,
+)
 from embedlib.fidelity import (
     FidelityReport,
     FidelityTexts,
@@ -34,7 +40,7 @@ from embedlib.fidelity import (
     read_texts,
     verify,
 )
-from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
+from embedlib.fidelity.compare import Subject, compare, cosines, passes, top10_overlap
 from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded, embed
@@ -78,13 +84,23 @@ def config(new_cache: Path) -> Config:
 
 def test_cosines() -> None:
     first = floats([1, 0], [1, 1], [0, 0], [0, 0], [3, 4], [1e-30, 0])
-    second = floats([5, 0], [1, -1], [0, 0], [1, 0], [-3, -4], [1e-30, 0])
+    second = floats([5, 0], [1, -1], [0, 0], [1, 0], [-3, -4], [2e-30, 0])
     np.testing.assert_allclose(cosines(first, second), [1, 0, 1, 0, -1, 1], atol=1e-12)
+    rows = np.random.default_rng(0).normal(size=(999, 3)).astype(np.float32)
+    assert cosines(rows, 3 * rows).max() == 1, "no report may have more"
+
+
+def test_cosines_at_the_gate_pass() -> None:
+    gate = Gate(mean=0.75, p1=0.75)
+    assert passes(np.full(9, 0.75), gate)
+    assert not passes(np.array([0.5, *[0.875] * 8]), gate)
+    assert not passes(np.full(9, 0.5), Gate(mean=0.75, p1=0.25))
 
 
 def test_top10_overlap() -> None:
     angles = np.arange(25) * 0.05
     documents = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    documents *= np.arange(1, 26, dtype=np.float32)[:, None]  # their lengths say nothing
     right = Embedded(queries=floats([1, 0]), documents=documents)
     assert top10_overlap(right, right) == 1
     angle = 9.4 * 0.05  # nearest are documents 5 to 14, no longer 0 to 9
@@ -107,6 +123,10 @@ def test_a_comparison() -> None:
     assert [entry.text for entry in report.worst] == ["y" * 80, "x", "z"]
     assert report.worst[0].cosine == report.min
     assert report.texts_digest == "d"
+    texts = tuple(map(str, range(100)))
+    same = Embedded(queries=floats(*[[1.0, 0.0]] * 100), documents=right.documents[:0])
+    worst = compare(same, same, texts, SUBJECT).report.worst
+    assert tuple(entry.text for entry in worst) == texts[:5]
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -174,6 +194,8 @@ def test_the_built_in_texts_are_the_same_everywhere() -> None:
     texts = built_in_texts(256)
     assert texts.digest == built_in_texts(256).digest == "15451c28f704111fddc20f58166c09cb"
     assert (len(texts.queries), len(texts.documents)) == (64, 192)
+    quarter = texts.thinned(4)
+    assert (len(quarter.queries), len(quarter.documents)) == (16, 48)
     words = sorted(len(text.split()) for text in texts.documents)
     assert words[0] == 1
     assert words[-1] == round(256 * 0.8)
@@ -215,6 +237,27 @@ def test_verify_measures_the_fastest_precision_of_the_cpu(
     machine = with_cpu(fake_machine(), *features)
     with pytest.raises(FoundError, match=f"^{precision}$"):
         verify("a model", config=Config(engine="openvino"), machine=machine)
+
+
+def test_the_texts_are_as_long_as_the_model_takes(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[FidelityTexts] = []
+
+    def compute(model: object, plan: object, texts: FidelityTexts, *_: object) -> None:
+        asked.append(texts)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("embedlib.fidelity.verify"), "reference_vectors", compute)
+    with pytest.raises(KeyboardInterrupt):
+        verify(tiny_folder("bert"), config=replace(config, precision="int8", max_seq_tokens=16))
+    assert asked == [built_in_texts(16)]
+
+
+def test_the_reference_is_not_what_is_measured() -> None:
+    for reference, told in (("bf16", "is the reference of others"), ("float32", "with itself")):
+        with pytest.raises(ConfigError, match=told):
+            verify("a model", reference=reference, config=Config(precision="float32"))  # type: ignore[arg-type]
 
 
 def test_texts_of_a_file(tmp_path: Path) -> None:
@@ -260,16 +303,48 @@ def test_a_report_that_does_not_decide_replaces_none_that_does(
     assert report_after("float32") == replace(stored, p1=0.5)
 
 
+def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(*_: object) -> None:
+        pytest.fail("the reference is computed")
+
+    monkeypatch.setattr(import_module("embedlib.fidelity.verify"), "reference_vectors", compute)
+    (tmp_path / "cache").touch()
+    config = Config(engine_cache_dir=tmp_path / "cache", engine="openvino", precision="bf16")
+    machine = with_cpu(fake_machine(), "avx512_bf16")
+    with pytest.raises(EngineBuildError, match="cannot write "):
+        verify(tiny_folder("bert"), config=config, machine=machine)
+    few = FidelityTexts(("a cat",), ("no",))
+    with pytest.raises(EngineBuildError, match="cannot write "):  # it would be compiled
+        verify(tiny_folder("bert"), texts=few, config=replace(config, precision="int8"))
+
+
+def test_a_text_that_no_tokenizer_takes_is_refused(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    with pytest.raises(InputError, match="lone surrogate"):
+        verify(
+            tiny_folder("bert"),
+            texts=FidelityTexts(("\ud800",), ("a",)),
+            config=replace(config, precision="int8"),
+        )
+
+
 def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config: Config) -> None:
     """Beginnings of vectors would decide for an Embedder that returns all of them."""
     texts = built_in_texts(8).thinned(2)
+    told: list[str] = []
     whole, asked = (
-        verify(tiny_folder("bert"), texts=texts, config=given).report
+        verify(
+            tiny_folder("bert"), texts=texts, config=given, watch=lambda line, *_: told.append(line)
+        ).report
         for given in (
             replace(config, precision="int8"),
             replace(config, precision="int8", truncate_dim=2),
         )
     )
+    assert told == ["Embedding in float32", "Compiling to int8", "Embedding in int8"] * 2
     assert whole == asked
     assert whole.mean < 1
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import json
 import os
 import shutil
+import signal
+import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -26,11 +31,12 @@ from embedlib.errors import (
     EngineError,
     EngineOutOfMemoryError,
     EngineRunError,
+    EngineUnavailableError,
     PassingBuildError,
 )
 from embedlib.fidelity import measure, preparing, preparing_process
 from embedlib.fidelity.known_here import Here
-from embedlib.fidelity.model import open_model
+from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import prepare, texts_beside_work
 from embedlib.fidelity.preparing_process import end_untried, end_with_input, main, read_task
@@ -41,11 +47,17 @@ from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
-from embedlib.models.compiled.new_folder import try_place_lock
-from embedlib.models.compiled.report_cache import has_given_up, model_place, stored_reports
+from embedlib.models.compiled.new_folder import place_lock, try_place_lock
+from embedlib.models.compiled.report_cache import (
+    give_up,
+    has_given_up,
+    model_place,
+    stored_reports,
+)
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.session.estimates import QUICK, QUICK_PAIRS
 from embedlib.session.preparing import Task
+from tests.fidelity_reports import make_report
 from tests.machines import fake_machine
 
 
@@ -103,6 +115,72 @@ def test_what_is_measured_is_stored(task: Task, monkeypatch: pytest.MonkeyPatch)
     assert prepare(task) == "all that can be measured is measured"
 
 
+def test_the_first_precision_that_passes_is_the_last_one_that_is_measured(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: True)
+    prepare(replace(task, precisions=("int8-g128", "int8")))
+    assert report_of(task).precision == "int8-g128"
+
+
+def test_an_error_in_one_precision_leaves_the_next_one_to_be_measured(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_planned, reference_vectors = measure.compare_planned, measure.reference_vectors
+    computed: list[FidelityTexts] = []
+
+    def compare(measured: Any, plan: EnginePlan, *others: Any) -> Any:
+        if plan.precision.name == "int8-g128":
+            raise EngineRunError("row 3 has NaN")
+        return compare_planned(measured, plan, *others)
+
+    def compute(measured: Any, plan: Any, texts: FidelityTexts, *others: Any) -> Any:
+        computed.append(texts)
+        return reference_vectors(measured, plan, texts, *others)
+
+    monkeypatch.setattr(preparing, "compare_planned", compare)
+    monkeypatch.setattr(preparing, "reference_vectors", compute)
+    found = prepare(replace(task, precisions=("int8-g128", "int8"))).split("; ")
+    assert found[0] == "int8-g128: row 3 has NaN"
+    assert found[1].startswith("int8 has a mean cosine of ")
+    assert computed == [quick_texts(24, are_pairs=False)], "the model's limit; once for both"
+
+
+def test_measurements_of_one_model_take_turns(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[object] = []
+
+    @contextmanager
+    def lock(place: Path) -> Iterator[None]:
+        order.append(place)
+        yield
+        order.append("free")
+
+    def measured(*_: object) -> Any:
+        order.append("measured")
+        raise EngineOutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(preparing, "place_lock", lock)
+    monkeypatch.setattr(preparing, "reference_vectors", measured)
+    prepare(task)
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    assert order == [place, "measured", "free"]
+
+
+def test_what_a_measurement_may_take(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[MeasuredModel] = []
+
+    def note(model: MeasuredModel, _: Machine) -> None:
+        asked.append(model)
+        raise EngineUnavailableError("no memory")
+
+    monkeypatch.setattr(preparing, "plan_cpu_reference", note)
+    for is_needed in (False, True):
+        assert prepare(replace(task, is_needed=is_needed)) == "int8-g128: no memory"
+    assert [model.memory_share for model in asked] == [2, 1]
+    assert all(model.longest_tokens for model in asked)
+    assert not any(model.config.prepare for model in asked), "it writes no copy in float32"
+
+
 def machine_with(flags: str) -> Machine:
     here = Machine()
     return replace(
@@ -133,6 +211,12 @@ def test_texts_of_a_load_are_enough_for_a_report() -> None:
         assert len(quick_texts(texts.max_tokens, are_pairs=True).queries) * 2 >= MIN_TEXTS
 
 
+def test_texts_of_a_load_are_few() -> None:
+    for are_pairs, counts in ((False, (32, 96)), (True, (64, 96))):
+        texts = quick_texts(32, are_pairs=are_pairs)
+        assert (len(texts.queries), len(texts.documents)) == counts
+
+
 def test_a_task_says_where_texts_are_cut(task: Task) -> None:
     prepare(replace(task, max_text_tokens=16))
     expected = quick_texts(16, are_pairs=False).digest
@@ -145,6 +229,7 @@ def test_a_task_says_where_texts_are_cut(task: Task) -> None:
         pytest.param(384, 6, "bert", 1024, id="MiniLM"),
         pytest.param(768, 12, "bert", 1024, id="BERT-base"),
         pytest.param(1024, 24, "bert", 256, id="BERT-large"),
+        pytest.param(1024, 32, "bert", 128, id="a third more layers"),
         pytest.param(4096, 32, "bert", 32, id="7 billion"),
         pytest.param(384, 6, "bert-reranker", 1024, id="MiniLM, reranker"),
         pytest.param(768, 12, "bert-reranker", 128, id="BERT-base, reranker"),
@@ -159,6 +244,7 @@ def test_a_larger_model_is_measured_on_shorter_texts(
 ) -> None:
     measured = open_model(tiny_folder(folder), Config())
     spec = measured.files.spec
+    assert texts_beside_work(measured) == built_in_texts(spec.max_seq_tokens)
     encoder = replace(
         spec.encoder,
         hidden_size=hidden_size,
@@ -221,6 +307,7 @@ def failed(
         (EngineOutOfMemoryError("out of memory"), False),
         (PassingBuildError("no more threads can be started"), False),
         (CloseTimeoutError("a thread still runs"), False),
+        (EngineUnavailableError("this process lacks the memory"), False),
         (OSError(28, "No space left on device"), False),
     ],
 )
@@ -235,10 +322,22 @@ def test_an_error_that_comes_again_is_remembered(
         raise error
 
     monkeypatch.setattr(preparing, "reference_vectors", fail)
-    assert prepare(task) == f"int8-g128: {error}"
+    again = "all that can be measured is measured" if is_lasting else f"int8-g128: {error}"
+    assert (prepare(task), prepare(task)) == (f"int8-g128: {error}", again)
     facts = (read_model_files(Path(task.model)), "int8-g128", "openvino")
     hardware = Machine().cpu_hardware()
     assert has_given_up(*facts, hardware, Config(**task.options)) == is_lasting
+
+
+def test_an_error_is_not_remembered_where_nothing_else_can_be_loaded(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise EngineRunError("row 3 has NaN")
+
+    monkeypatch.setattr(preparing, "reference_vectors", fail)
+    needed = replace(task, is_needed=True)
+    assert prepare(needed) == prepare(needed) == "int8-g128: row 3 has NaN"
 
 
 def test_the_search_runs_beside_the_work_and_once(
@@ -270,8 +369,24 @@ def test_a_search_leaves_half_of_the_memory_too(
         raise OutOfReachError("int8-g128 does not reach it")
 
     monkeypatch.setattr(preparing, "compile_to_gate", search)
-    prepare(replace(failed, is_background=True))
-    assert [given["memory_share"] for given in options] == [2]
+    machine = Machine()
+    prepare(replace(failed, is_background=True), machine)
+    assert [(given["memory_share"], given["machine"]) for given in options] == [(2, machine)]
+
+
+def test_a_search_without_memory_is_not_begun(
+    failed: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+
+    def note(model: MeasuredModel, _: Machine) -> None:
+        asked.append(model.longest_tokens)
+        raise EngineUnavailableError("no memory")
+
+    monkeypatch.setattr(preparing, "plan_cpu_reference", note)
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    assert prepare(replace(failed, is_background=True)) == "int8-g128: no memory"
+    assert all(asked)
 
 
 def test_a_search_that_fails_is_told_and_may_be_tried_again(
@@ -293,8 +408,16 @@ def test_a_coarser_form_is_removed_where_the_closer_one_passes(
         preparing.FidelityReport, "passes", lambda self, _: self.precision != "int8-g128"
     )
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    locked: list[Path] = []
+
+    def lock(place: Path) -> Any:
+        locked.append(place)
+        return place_lock(place)
+
+    monkeypatch.setattr(preparing, "place_lock", lock)
     both = replace(task, is_background=True, precisions=("int8-g128", "int8"))
     found = prepare(both)
+    assert locked[1].parent.name == "compiled", "another process may write there"
     assert [part.split()[0] for part in found.split("; ")] == ["int8-g128", "int8"]
     assert report_of(task).precision == "int8", "the folder of the other one is gone"
     files, config = read_model_files(Path(task.model)), Config(**task.options)
@@ -316,6 +439,17 @@ def test_a_coarser_form_is_removed_where_the_closer_one_had_passed(
     assert report_of(task).precision == "int8"
     place = model_place(read_model_files(Path(task.model)), Config(**task.options))
     assert not searches(place), "no search will read it"
+
+
+def test_layers_that_somebody_keeps_are_measured_in_8_bits(task: Task) -> None:
+    files, config = read_model_files(Path(task.model)), Config(**task.options)
+    kept = ("layers.0.q",)
+    compile_model(files, "int8-g128", kept, config)
+    prepare(task)
+    measured = {version.excluded: version.report for version in compiled_versions(files, config)}
+    assert measured.keys() == {(), kept}
+    assert measured[()] is not None
+    assert measured[kept] is None
 
 
 def test_weights_that_somebody_else_compiled_stay(
@@ -348,6 +482,31 @@ def test_the_closer_form_is_searched_where_nothing_helps_the_coarser_one(
     assert searched == ["int8-g128", "int8"]
 
 
+def test_a_search_ends_with_the_first_precision_that_passes(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(model: str, precision: str, **_: object) -> Any:
+        report = make_report(precision=precision, excluded=("layers.0.q",), mean=0.9995, p1=0.999)
+        return Path(model), SimpleNamespace(report=report)
+
+    monkeypatch.setattr(preparing, "compile_to_gate", search)
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    both = replace(task, is_background=True, precisions=("int8-g128", "int8"))
+    *_, last = prepare(both).split("; ")
+    assert last == "int8-g128 without layers.0.q has a mean cosine of 0.99950, p1 0.99900"
+
+
+def test_of_a_precision_that_keeps_no_layers_none_are_searched(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(report=make_report(precision="bf16", mean=0.5))
+    monkeypatch.setattr(preparing, "compare_planned", lambda *_: found)
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    beside = replace(task, is_background=True, precisions=("bf16",))
+    told = "bf16 has a mean cosine of 0.50000, p1 1.00000"
+    assert prepare(beside, machine_with("avx512_bf16 avx512f")) == told
+
+
 def test_of_two_searches_one_is_left_out(failed: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "compile_to_gate", refuse)
     place = model_place(read_model_files(Path(failed.model)), Config(**failed.options))
@@ -356,6 +515,21 @@ def test_of_two_searches_one_is_left_out(failed: Task, monkeypatch: pytest.Monke
         with try_place_lock(place.with_name(f"{place.name}-search")) as is_free:
             assert not is_free
         assert prepare(replace(failed, is_background=True)).startswith("all that can be")
+
+
+def test_a_search_that_another_process_has_just_ended_is_not_made_again(
+    failed: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = (read_model_files(Path(failed.model)), "int8-g128", "openvino")
+
+    @contextmanager
+    def wait(_: Path) -> Iterator[bool]:
+        give_up(*facts, Machine().cpu_hardware(), Config(**failed.options), "out of reach")
+        yield True
+
+    monkeypatch.setattr(preparing, "try_place_lock", wait)
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    assert prepare(replace(failed, is_background=True)).startswith("all that can be")
 
 
 def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,6 +634,24 @@ def test_files_that_change_meanwhile_are_not_given_up(
     assert not has_given_up(*facts, Config(**task.options))
 
 
+def test_what_was_computed_before_an_error_serves_the_next_process(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise EngineOutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(preparing, "compare_planned", fail)
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    prepare(task)
+    assert not searches(place), "what a load waits for takes seconds"
+    old = place / "search-int8-of-other-weights"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    prepare(replace(task, is_background=True, precisions=("int8",)))
+    [search] = searches(place)
+    assert not search.name.startswith("search-int8-g128"), "the search finds it"
+
+
 def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:
     prepare(replace(task, is_background=True))
     place = model_place(read_model_files(Path(task.model)), Config(**task.options))
@@ -469,9 +661,10 @@ def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:
 class CountedChoices:
     """A model whose measurements are counted; the third one is interrupted."""
 
-    precision, kept_in, units = "int8", "float32", ()
+    kept_in, units = "float32", ()
 
     def __init__(self) -> None:
+        self.precision = "int8"
         self.measured: list[tuple[str, ...]] = []
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
@@ -494,8 +687,9 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     second = CountedChoices()
     remembered = RememberedChoices(second, RememberedVectors(tmp_path / "new"))
     for layers in kept:
-        assert (remembered.embed(layers, texts).queries == len(layers)).all()
-    assert second.measured == kept[2:]
+        assert (remembered.embed(layers[::-1], texts).queries == len(layers)).all()
+    remembered.embed(kept[2], texts)
+    assert second.measured == [kept[2][::-1]]
     assert remembered.embed((), FidelityTexts(("c",), ())).queries.shape == (1, 2)
     assert len(second.measured) == 2, "other texts are measured"
     for stored in (tmp_path / "new").iterdir():
@@ -506,7 +700,12 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     fourth = CountedChoices()
     RememberedChoices(fourth, RememberedVectors(tmp_path / "new", "other weights")).embed((), texts)
     assert fourth.measured == [()]
+    fifth = CountedChoices()
+    fifth.precision = "int8-g128"
+    RememberedChoices(fifth, vectors).embed((), texts)
+    assert fifth.measured == [()]
     vectors.forget()
+    vectors.forget()  # another process was quicker
     assert not (tmp_path / "new").exists()
 
 
@@ -519,7 +718,9 @@ def test_a_damaged_measurement_is_made_again(tmp_path: Path) -> None:
     flipped = content.replace(b"NUMPY", b"NUMPX")  # the checksum no longer holds
     flags = content.index(b"PK\1\2") + 8  # of the first file, in the list of files
     encrypted = content[:flags] + b"\1" + content[flags + 1 :]
-    for damaged in (content[:200], flipped, encrypted):
+    compressed = content[: flags + 2] + b"\x08" + content[flags + 3 :]
+    renamed = content.replace(b"queries", b"queriet")
+    for damaged in (content[:200], flipped, encrypted, compressed, renamed, b"", b"no archive"):
         assert damaged != content
         stored.write_bytes(damaged)
         choices = CountedChoices()
@@ -566,24 +767,77 @@ def run(task: Task) -> str:
     return answers.getvalue()
 
 
-def test_an_error_is_one_line(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_one_line(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[bool] = []
+    woken: list[bool] = []
+    monkeypatch.setattr(preparing_process, "wake_without_parent", lambda: woken.append(True))
     monkeypatch.setattr(preparing_process, "end_with_input", lambda *_: None)
-    monkeypatch.setattr(preparing_process, "Path", lambda *_: Path("/dev/null"))
-    monkeypatch.setattr(preparing_process, "lower_priority", lambda: None)
-    for error in (OSError(28, "No space left on device"), EmbedlibError("two\nlines")):
+    monkeypatch.setattr(preparing_process, "Path", lambda *_: tmp_path / "score")
+    monkeypatch.setattr(preparing_process, "lower_priority", lambda: lowered.append(True))
+    for error, line in (
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (EmbedlibError("two\nlines"), "two lines"),
+        (EmbedlibError("of /a\udcff"), r"of /a\udcff"),  # a path that is no Unicode
+        (MemoryError(), "MemoryError"),
+        (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
+    ):
 
         def fail(task: Task, error: Exception = error) -> str:
             raise error
 
         monkeypatch.setattr(preparing_process, "prepare", fail)
-        assert run(replace(task, is_background=True)) == " ".join(str(error).split()) + "\n"
+        assert run(task) == f"{line}\n"
+    assert (tmp_path / "score").read_text() == "1000", "it is killed first where memory is short"
+    assert woken
+    assert not lowered, "a load waits for it"
+    run(replace(task, is_background=True))
+    assert lowered
+
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    main(io.StringIO(json.dumps(asdict(task))), Closed())  # nobody reads any more
     assert read_task(json.dumps(asdict(task))) == task
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are those of a process elsewhere")
+def test_everything_else_goes_first() -> None:
+    found: list[tuple[int, int]] = []
+
+    def lower() -> None:
+        preparing_process.lower_priority()
+        found.append((os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)))
+
+    thread = threading.Thread(target=lower)  # on Linux a thread has priorities of its own
+    thread.start()
+    thread.join()
+    assert found == [(19, os.SCHED_IDLE)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel has no such signal elsewhere")
+def test_it_is_woken_where_its_parent_ends() -> None:
+    found = ctypes.c_int()
+
+    def ask() -> None:
+        preparing_process.wake_without_parent()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(found))  # PR_GET_PDEATHSIG, of this thread
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert found.value == signal.SIGCONT
+
+
 def test_it_ends_with_its_input() -> None:
-    ended = threading.Event()
-    end_with_input(io.StringIO(""), lambda status: ended.set())
-    assert ended.is_set()
+    ended: list[int] = []
+    tasks = io.StringIO("more")
+    end_with_input(tasks, ended.append)
+    assert ended == [1]
+    assert tasks.read() == "", "not before"
+    tasks.close()
+    end_with_input(tasks, ended.append)
+    assert ended == [1, 1], "also where it cannot be read"
 
 
 def test_when_it_ends_with_its_program_it_died_of_nothing(

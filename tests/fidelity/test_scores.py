@@ -190,6 +190,7 @@ def test_scores_that_were_measured_say_nothing_of_the_vectors_of_the_same_files(
     report = verify(folder, texts=texts, config=asked, machine=machine).report
     assert report.template is not None
     [version] = compiled_versions(read_model_files(folder), config)
+    assert version.report == report, "pairs count, and not texts"
     write_report(version.folder, replace(report, mean=1.0, p1=1.0))
     files = read_model_files(folder, with_head=True, template="qwen3-reranker")
     assert plan_engine(files, config, machine=machine).precision.name == "int8"

@@ -25,6 +25,7 @@ from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableErro
 from embedlib.fidelity import (
     FidelityTexts,
     Gate,
+    built_in_texts,
     compile_to_gate,
     measure,
     plans,
@@ -42,14 +43,21 @@ from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target, Unit, max_measurements
+from embedlib.fidelity.search import (
+    LayerSearch,
+    OutOfReachError,
+    Target,
+    Unit,
+    _allowed_share,
+    max_measurements,
+)
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
 from embedlib.models.compiled.fidelity_report import read_report, read_reports, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.tensor_roles import FUSED_LAYERS
+from embedlib.models.weights.tensor_roles import FUSED_LAYERS, linear_weights
 from embedlib.testing import fake_spec
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, TRTLLM, fake_machine, gpu
@@ -122,7 +130,7 @@ TWO = Target(FidelityTexts(tuple("ae"), ()), rows(2, 0))
 
 
 def test_the_shortest_beginning_of_the_order_is_kept() -> None:
-    angles = {"a": 0.01, "b": 0.2, "c": 0.02, "d": 0.1, "e": 0.0, "f": 0.0, "g": 0.0, "h": 0.0}
+    angles = {"a": 0.01, "b": 0.1, "c": 0.02, "d": 0.2, "e": 0.0, "f": 0.0, "g": 0.0, "h": 0.0}
     search = Angles(angles, {})
     calls: list[None] = []
     gate = Gate(mean=float(np.cos(0.05)), p1=0)
@@ -131,7 +139,7 @@ def test_the_shortest_beginning_of_the_order_is_kept() -> None:
     assert search.asked[0] == (8, ())
     assert search.asked[1] == (2, ())  # on fewer texts
     assert search.asked[2:10] == [(2, (name,)) for name in angles]
-    assert search.asked[10:] == [(8, ("b", "d")), (8, ("b",))]  # what the gains promise, one less
+    assert search.asked[10:] == [(8, ("b", "d")), (8, ("d",))]  # what the gains promise, one less
     assert len(calls) == len(search.asked) <= max_measurements(search)
 
 
@@ -155,6 +163,38 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
         assert kept in whole, "it was measured"
         assert not kept or any(len(asked) == len(kept) - 1 for asked in whole)
     assert len(model.asked) <= max_measurements(model)
+
+
+@pytest.mark.parametrize(
+    ("whole", "few", "gate", "sizes"),
+    [
+        # One layer is promised to be enough, and it takes thirty.
+        ([0.01] * 64, [0.2], np.cos(0.345), [1, 2, 4, 8, 16, 32, 24, 28, 30, 29]),
+        # Many are promised to be needed, and three are.
+        ([0.2] * 3, [0.01] * 64, np.cos(0.1), [32, 31, 29, 25, 17, 1, 9, 5, 3, 2]),
+        ([0.2] * 3, [0.01] * 64, np.cos(0.158), [31, 30, 28, 24, 16, 1, 8, 4, 2, 3]),
+    ],
+)
+def test_a_wrong_promise_costs_some_measurements(
+    whole: list[float], few: list[float], gate: float, sizes: list[int]
+) -> None:
+    names = [f"{index:02}" for index in range(64)]
+    angles = {
+        target.texts: dict(itertools.zip_longest(names, given, fillvalue=0.0))
+        for target, given in ((EIGHT, whole), (TWO, few))
+    }
+
+    class Misled(Angles):
+        def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+            self.angles = angles[texts]
+            return super().embed(kept, texts)
+
+    search = Misled(angles[EIGHT.texts], {})
+    found = LayerSearch(search, EIGHT, TWO).find(Gate(mean=float(gate), p1=0))
+    tried = [asked for num_texts, asked in search.asked if num_texts == 8]
+    assert [len(asked) for asked in tried[1:]] == sizes
+    assert len(found) == (30 if sizes[0] == 1 else 3)
+    assert len(search.asked) <= max_measurements(search)
 
 
 def test_a_unit_of_more_than_half_of_the_weights_is_out_of_reach() -> None:
@@ -196,10 +236,28 @@ def test_the_worst_texts_count_too(p1: float) -> None:
     assert found == (() if p1 == 0.5 else ("a",))
 
 
+def test_which_share_of_a_loss_is_allowed() -> None:
+    one_off = np.array([0.5, *[1.0] * 255])
+    assert _allowed_share(one_off, Gate()) == pytest.approx(0.001 * 256 / 0.5)
+    hardly = np.array([*[1 - 2**-53] * 3, *[1.0] * 253])  # their mean is 1 when it is rounded
+    assert _allowed_share(hardly, Gate(mean=1, p1=1)) == 0
+
+
+def test_a_loss_that_the_few_texts_do_not_show() -> None:
+    class OtherText(Angles):
+        def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+            found = super().embed(kept, texts)
+            return found if texts is EIGHT.texts else TWO.right
+
+    model = OtherText({"a": 0.0, "b": 0.1, "c": 0.0, "d": 0.0}, {})
+    assert LayerSearch(model, EIGHT, TWO).find(Gate()) == ("a", "b")
+
+
 def test_layers_computed_as_one_are_kept_together(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("mistral"))
     single = layer_units(files, ())
     assert all(len(unit.layers) == 1 for unit in single)
+    assert sum(unit.num_weights for unit in single) == linear_weights(files.spec.encoder)
     fused = layer_units(files, FUSED_LAYERS)
     assert {tuple(sorted(unit.layers)) for unit in fused} == {
         tuple(f"layers.{layer}.{leaf}" for leaf in leaves)
@@ -209,6 +267,7 @@ def test_layers_computed_as_one_are_kept_together(tiny_folder: Callable[[str], P
     units = layer_units(files, (), len(single) // 2)
     assert units[0].layers == ("layers.0.q", "layers.1.q")
     assert len(units) <= len(single) // 2 + 1
+    assert len(layer_units(files, (), len(single) - 1)) < len(single)
     for some in (fused, units):
         assert sum(unit.num_weights for unit in some) == sum(unit.num_weights for unit in single)
         assert sorted(itertools.chain(*(unit.layers for unit in some))) == sorted(
@@ -277,7 +336,7 @@ def test_the_layer_that_costs_int8_most_is_kept(
     done, totals = zip(*seen, strict=True)
     assert list(done) == list(range(1, len(done) + 1))
     assert len(set(totals)) == 1
-    assert done[-1] <= totals[0]
+    assert done[-1] <= totals[0] < 50
 
     versions = compiled_versions(read_model_files(spoiled), config)
     stored = {version.folder: version.report for version in versions}
@@ -341,6 +400,53 @@ def test_what_has_no_search_is_refused(tiny_folder: Callable[[str], Path], confi
         compile_to_gate(folder, "int8", texts=FEW, config=config)
     with pytest.raises(ConfigError, match=r"^reference = 'bf16': the engine openvino has float32"):
         compile_to_gate(folder, "int8", reference="bf16", config=config)
+
+
+@pytest.mark.parametrize(
+    ("variant", "texts", "asked"),
+    [
+        ("bert", None, built_in_texts(16)),
+        ("bert-reranker", FidelityTexts(("a cat",) * 50, ("a", "b")), None),  # 100 rows
+    ],
+)
+def test_what_a_search_measures(
+    variant: str,
+    texts: FidelityTexts | None,
+    asked: FidelityTexts | None,
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[FidelityTexts] = []
+
+    def compute(model: object, plan: object, some: FidelityTexts, *_: object) -> None:
+        found.append(some)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(to_gate, "reference_vectors", compute)
+    config = replace(config, max_seq_tokens=16)
+    with pytest.raises(KeyboardInterrupt):
+        compile_to_gate(tiny_folder(variant), "int8", texts=texts, config=config)
+    assert found == [asked or texts]
+
+
+def test_on_which_engine_a_search_measures(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Config] = []
+
+    def plan(files: object, config: Config, machine: object) -> None:
+        asked.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(to_gate, "plan_measurement", plan)
+    for precision in ("fp8", "int8"):
+        with pytest.raises(KeyboardInterrupt):
+            compile_to_gate(tiny_folder("bert"), precision, config=config)  # type: ignore[arg-type]
+    assert [(each.engine, each.precision) for each in asked] == [
+        ("cuda", "fp8"),
+        ("openvino", "int8"),
+    ]
 
 
 # --- FP8 ------------------------------------------------------------------------------------------
@@ -463,6 +569,16 @@ def test_where_fp8_is_emulated(
     assert plans.is_emulated(plan.hardware) is is_emulated
     if is_emulated:
         assert (plan.engine, plan.devices, plan.precision.name) == ("cuda", ("cpu",), "fp8")
+
+
+def test_the_reference_is_computed_by_the_engine_that_is_measured(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    machine = fake_machine(gpu("G", 80 << 10, 79 << 10, (9, 0)), packages={**CUDA, **TRTLLM})
+    files = read_model_files(tiny_folder("bert"))
+    measured = plan_measurement(files, replace(config, engine="cuda", precision="fp8"), machine)
+    plan = plans.plan_reference(measured, files, replace(config, precision="bf16"), machine)
+    assert (plan.engine, plan.precision.name) == (measured.engine, "bf16") == ("cuda", "bf16")
 
 
 @pytest.mark.usefixtures("few_units")

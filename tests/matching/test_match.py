@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import OpenerDirector
 
 import numpy as np
 import pytest
@@ -18,6 +24,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.errors import ConfigError, SourceError
 from embedlib.matching import server as server_module
+from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.match import Match, match
 from embedlib.matching.server import Server
 from embedlib.matching.setting import Prompt
@@ -91,6 +98,12 @@ def test_another_prompt_or_dimension(
     assert result.differences == differences
 
 
+def test_a_single_text(embedder: Embedder) -> None:
+    theirs = Theirs(TEXTS[:1], embedder.encode(TEXTS[:1], prompt="query: "))
+    result = match(embedder, theirs, Prompt.literal(""), normalizes=False, gate=Gate())
+    assert result.differences == ("prompt 'query: '",)
+
+
 def test_no_prompt_where_one_was_asked_for(embedder: Embedder) -> None:
     asked = Prompt(arguments={"role": "document"}, said="role='document'")
     result = compared(embedder, embedder.encode(TEXTS, prompt=""), prompt=asked)
@@ -102,6 +115,9 @@ def test_another_length(embedder: Embedder) -> None:
     assert result.differences == ("max_seq_tokens=48",)
     result = compared(embedder, with_limit(embedder, 48, prompt_name="document"))
     assert result.differences == ("prompt_name='document' ('read: ')", "max_seq_tokens=48")
+    asked = Prompt(arguments={"role": "document"}, said="role='document'")
+    result = compared(embedder, with_limit(embedder, 48, role="document"), prompt=asked)
+    assert result.differences == ("max_seq_tokens=48",)
     result = compared(embedder, with_limit(embedder, 11, prompt=""))
     assert result.differences == ("max_seq_tokens=11",)
     odd = embedder.encode(TEXTS, prompt="")
@@ -133,6 +149,8 @@ def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[st
     unit = embedder.encode(TEXTS, prompt="")
     result = compared(embedder, 3 * unit)
     assert result.differences == ("their vectors scaled to unit length",)
+    result = compared(embedder, 3 * embedder.encode(TEXTS, prompt="query: "))
+    assert result.differences == ("prompt 'query: '", "their vectors scaled to unit length")
     options: Any = {"threads": 1, "on_truncate": "ignore", "precision": "float32"}
     with Embedder(tiny_folder("bert-bare"), **options) as bare:
         vectors = bare.encode(TEXTS, normalize_embeddings=True)
@@ -190,6 +208,10 @@ def test_near_vectors(embedder: Embedder) -> None:
     uneven = turned(right, 0.9992)
     uneven[by_length[6:]] = turned(right, 0.9981)[by_length[6:]]
     assert compared(embedder, uneven).hint == near
+    # One row is far off, and the others are near, not the same.
+    uneven = turned(right, 0.9985)
+    uneven[3] = turned(right, 0.9)[3]
+    assert compared(embedder, uneven).hint == near
     query = turned(embedder.encode(TEXTS, prompt="query: "), 0.9985)
     assert compared(embedder, query).hint == f"with prompt 'query: ': {near}"
     short = turned(embedder.encode(TEXTS, prompt="", truncate_dim=16), 0.9985)
@@ -204,9 +226,54 @@ def test_rows_of_other_texts(embedder: Embedder) -> None:
         f"10 of 12 texts are the same; these are not: {TEXTS[2]!r} (the vector of another row), "
         f"{repr(TEXTS[5])[:40]} (zeros)"
     )
+    long = int(np.argsort([len(text) for text in TEXTS], kind="stable")[8])  # longer ones are right
+    stale = right.copy()
+    stale[long] = right[1]
+    assert compared(embedder, stale).hint.startswith("11 of 12 texts are the same; these are not: ")
     for vectors in (right, embedder.encode(TEXTS, prompt_name="query")):
         hint = compared(embedder, np.roll(vectors, 1, axis=0)).hint
         assert hint.startswith("the vectors are those of other rows")
+
+
+def of_cosines(*cosines: float) -> tuple[Vectors, Theirs]:
+    """Return vectors that are orthogonal to each other, and others with these cosines to them."""
+    count = len(cosines)
+    ours, aside = np.eye(count, 2 * count, dtype="f4"), np.eye(count, 2 * count, count, dtype="f4")
+    cosine = np.array(cosines, np.float32)[:, None]
+    texts = tuple(f"text {row}" for row in range(count))
+    return ours, Theirs(texts, cosine * ours + np.sqrt(1 - cosine**2) * aside)
+
+
+@pytest.mark.parametrize(
+    ("cosines", "told"),
+    [
+        # One that is right may lie between the two figures of the gate.
+        ([0.9999] * 10 + [0.9985, 0.5], "11 of 12 texts are the same; these are not: 'text 11'"),
+        # The next one is as near: nothing sets it apart.
+        ([0.9999] * 10 + [0.9981, 0.9975], "near, as of another precision or revision of the"),
+        ([1.0] * 15 + [0.1] * 5, "15 of 20 .* not: 'text 15', 'text 16', 'text 17', 2 more"),
+        ([1.0] * 8 + [0.96] * 4, "near, as of another"),  # too many
+        ([0.97] * 12, "$"),
+    ],
+)
+def test_what_vectors_may_be(cosines: list[float], told: str) -> None:
+    assert re.match(told, what_they_may_be(*of_cosines(*cosines), Gate()))
+
+
+def test_how_many_vectors_of_other_rows_are_a_sign() -> None:
+    def is_sign(moved: int, count: int, scale: float = 1) -> bool:
+        ours, theirs = of_cosines(*[1.0] * count)
+        vectors = scale * theirs.vectors
+        vectors[:moved] = scale * ours[-1]
+        return are_other_rows(scale * ours, replace(theirs, vectors=vectors), Gate())
+
+    assert not is_sign(1, 4)
+    assert is_sign(2, 4)
+    assert is_sign(2, 4, 0.5)
+    assert not is_sign(3, 32)
+    assert is_sign(4, 32)
+    twice = np.ones((4, 2), np.float32)
+    assert not are_other_rows(twice, Theirs(("a",) * 4, twice), Gate()), "the same text twice"
 
 
 def test_a_blank_text_whose_vector_differs(embedder: Embedder) -> None:
@@ -292,6 +359,9 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros((2, 3), np.uint8))
     with pytest.raises(SourceError, match=r"uint8\[2, 3\]; float"):
         read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text")
+    (tmp_path / "d.npy").write_bytes(b"PK\3\4" + bytes(30))  # as an archive of arrays begins
+    with pytest.raises(SourceError, match=r"d\.npy: cannot be read as \.npy"):
+        read_theirs(tmp_path / "d.npy", tmp_path / "a.txt", "text")
     np.save(tmp_path / "c.npy", np.full((1, 3), np.nan, np.float32))
     with pytest.raises(SourceError, match="NaN"):
         read_theirs(tmp_path / "c.npy", tmp_path / "a.txt", "text")
@@ -396,6 +466,22 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
             asking.embed(["a"])
     with pytest.raises(SourceError, match=r"cannot be asked: .*refused"):
         asking.embed(["a"])
+    for url in ("http://127.0.0.1:1/\u00fc", f"http://{'a' * 64}.invalid/"):
+        with pytest.raises(SourceError, match="cannot be asked: "):
+            Server(url=url, model="m").embed(["a"])
+
+
+def test_a_refusal_whose_text_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torn(io.BytesIO):
+        def read(self, *_: object) -> bytes:
+            raise ConnectionResetError
+
+    def refuse(*_: object, **__: object) -> None:
+        raise HTTPError("http://h", 500, "Broken", Message(), Torn())
+
+    monkeypatch.setattr(OpenerDirector, "open", refuse)
+    with pytest.raises(SourceError, match=r"answers 500: Broken$"):
+        Server(url="http://h", model="m").embed(["a"])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from embedlib.config import Config
@@ -59,7 +60,7 @@ def test_every_setting_but_the_model_is_a_field() -> None:
         ("EMBEDLIB_MODEL", "a/b", "a/b"),
         ("EMBEDLIB_THREADS", "4", 4),
         ("EMBEDLIB_GPU_MEMORY_FRACTION", "0.5", 0.5),
-        ("EMBEDLIB_PREPARE", "No", False),
+        ("EMBEDLIB_PREPARE", " No ", False),
         ("EMBEDLIB_LOCAL_FILES_ONLY", "1", True),
         ("EMBEDLIB_TOKEN", "1", "1"),
         ("EMBEDLIB_DEVICE", "cuda:0,cuda:1", "cuda:0,cuda:1"),
@@ -85,6 +86,7 @@ def test_a_variable_has_the_type_of_its_field(
         ("EMBEDLIB_PRECISION", "8", "= '8'; it must be one of auto, float32"),
         ("EMBEDLIB_PREPARE", "maybe", "= 'maybe'; it must be True or False"),
         ("EMBEDLIB_GPU_MEMORY_FRACTION", "nan", "it must be a number above 0 and at most 1"),
+        ("EMBEDLIB_GPU_MEMORY_FRACTION", "half", "= 'half'; it must be a number above 0 and"),
         ("EMBEDLIB_MODEL", " ", "it must be a folder, a hub name or package:NAME"),
     ],
 )
@@ -98,6 +100,18 @@ def test_a_wrong_variable_is_named(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("words", ["1 true t yes y on", "0 false f no n off"])
+def test_a_switch_takes_the_words_of_commands(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in words.split():
+        monkeypatch.setenv("EMBEDLIB_PREPARE", word)
+        assert read_environment()["prepare"].value is click.BOOL.convert(word, None, None)
+
+
+def test_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLIB_TOKEN", "hf_secret")
+    assert "hf_secret" not in repr(read_environment())
+
+
 def test_an_empty_variable_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDLIB_THREADS", "")
     monkeypatch.setenv("EMBEDLIB_PORT", "tcp://x")
@@ -105,7 +119,7 @@ def test_an_empty_variable_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_only_variables_near_to_a_setting_look_mistyped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("EMBEDLIB_THREDS", "EMBEDLIB_PORT", "EMBEDLIB_THREADS", "XTHREADS"):
+    for variable in ("EMBEDLIB_THREDS", "EMBEDLIB_PORT", "EMBEDLIB_THREADS", "MY_EMBEDLIB_THREADS"):
         monkeypatch.setenv(variable, "")
     assert mistyped_variables() == {"EMBEDLIB_THREDS": "EMBEDLIB_THREADS"}
 
@@ -127,7 +141,9 @@ def test_python_takes_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_environment_is_above_the_project_above_the_user(
     home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (home / "config.toml").write_text('threads = 1\ndevice = "cpu"\ncache_folder = "hub"\n')
+    (home / "config.toml").write_text(
+        'threads = 1\ndevice = "cpu"\ncache_folder = "hub"\nengine_cache_dir = "../made"\n'
+    )
     (project / "embedlib.toml").write_text('threads = 2\nprecision = "bf16"\nmodel = "./m"\n')
     monkeypatch.setenv("EMBEDLIB_PRECISION", "int8")
     monkeypatch.chdir(project / "inner")
@@ -136,6 +152,7 @@ def test_the_environment_is_above_the_project_above_the_user(
         "threads": 2,
         "device": "cpu",
         "cache_folder": str(home / "hub"),  # counted from the file, not from the current folder
+        "engine_cache_dir": str(home.parent / "made"),
         "precision": "int8",
         "model": str(project / "m"),
     }
@@ -159,26 +176,30 @@ def test_a_project_ends_at_its_repository(project: Path) -> None:
 
 @pytest.mark.parametrize("planted", [".git", "embedlib.toml", "pyproject.toml"])
 def test_what_others_put_into_a_shared_folder_does_not_count(
-    planted: str, project: Path, monkeypatch: pytest.MonkeyPatch
+    planted: str, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As /tmp/.git and /tmp/embedlib.toml, for whoever works below /tmp."""
     inner = project / "inner"
     settings = project / ("pyproject.toml" if planted == "pyproject.toml" else "embedlib.toml")
     table = "[tool.embedlib]\n" if planted == "pyproject.toml" else ""
     settings.write_text(f"{table}threads = 2")
-    lstat, others = os.lstat, project / planted
+    lstat, others, owners = os.lstat, project / planted, [4321]
 
     def owned(path: object) -> os.stat_result | SimpleNamespace:
         found = lstat(str(path))
-        uid = 4321 if path == others else os.geteuid()
+        uid = owners[-1] if path == others else os.geteuid()
         return SimpleNamespace(st_uid=uid, st_mode=found.st_mode)
 
     monkeypatch.setattr(os, "lstat", owned)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
     assert find_project_file(inner) == settings  # of another user, but not everybody may write
     project.chmod(0o1777)
     assert find_project_file(inner) is None
-    monkeypatch.undo()
-    assert find_project_file(inner) == settings  # one's own
+    told = f"{others} is not read: another user owns it, in a folder that all may write"
+    assert caplog.messages == ([told] if planted == "embedlib.toml" else [])
+    for owner in (1234, 0):  # one's own, and the administrator's
+        owners.append(owner)
+        assert find_project_file(inner) == settings
 
 
 def test_pyproject_counts_if_it_has_the_table(project: Path) -> None:
@@ -187,9 +208,16 @@ def test_pyproject_counts_if_it_has_the_table(project: Path) -> None:
     assert find_project_file(inner) is None
     file.write_text("this is no TOML, and nobody's concern here")
     assert find_project_file(inner) is None
+    file.write_text('tool = "embedlib"')
+    assert find_project_file(inner) is None
+    file.write_text("[tool]\nembedlib = 3")
+    with pytest.raises(ConfigError, match=r"tool\.embedlib = 3; it must be a table"):
+        find_project_file(inner)
+    (project / "embedlib.toml").mkdir()
     file.write_text("[tool.embedlib]\nthreads = 2")
     assert values(read_project_file(file)) == {"threads": 2}
     assert find_project_file(inner) == file
+    (project / "embedlib.toml").rmdir()  # a folder is no file of settings
     (project / "embedlib.toml").write_text("threads = 3")
     with pytest.raises(ConfigError, match="keep one of them"):
         find_project_file(inner)
@@ -228,6 +256,11 @@ def test_what_a_file_must_not_have(
     assert message in str(caught.value)
     assert "hf_secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^cannot read {tmp_path}: Is a directory$"):
+        read_project_file(tmp_path)
 
 
 @pytest.mark.parametrize("name", NOT_OF_PROJECTS)

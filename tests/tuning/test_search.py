@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
 from embedlib.engines.machine import Machine
 from embedlib.engines.profile import Profile
 from embedlib.errors import EngineUnavailableError
-from embedlib.tuning.search import BETTER, Runner, race, search
+from embedlib.tuning.search import BETTER, Runner, _share, race, search
 from embedlib.tuning.steps import other_libraries, steps
 
 RULE = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
@@ -89,6 +90,16 @@ def test_the_fastest_wins_and_the_rest_is_closed() -> None:
     assert [one.max_batch_tokens for one in runners.kept] == [1024, 2048, 2048]
 
 
+def test_a_step_varies_the_best_so_far() -> None:
+    runners = FakeRunners(lambda profile: profile.max_batch_tokens * (3 - profile.num_streams))
+    said: list[str] = []
+    steps = [budgets(1024), lambda best: [replace(best, num_streams=1)]]
+    best, _ = search(RULE, steps, runners, always, said.append)
+    assert best == replace(RULE, max_batch_tokens=1024, num_streams=1)
+    larger = replace(RULE, max_batch_tokens=1024).settings
+    assert said == [f"{larger}; beside {RULE.settings}", f"{best.settings}; beside {larger}"]
+
+
 def test_turns_alternate_so_that_a_slower_machine_is_no_reason() -> None:
     runners = FakeRunners(lambda _: 1.0, drift=0.05)
     row = race(replace(RULE, max_batch_tokens=9), RULE, runners)
@@ -99,7 +110,7 @@ def test_turns_alternate_so_that_a_slower_machine_is_no_reason() -> None:
 
 
 def test_a_variation_without_hope_has_one_turn() -> None:
-    runners = FakeRunners(lambda profile: 0.5 if profile.max_batch_tokens == 9 else 1.0)
+    runners = FakeRunners(lambda profile: 0.96 if profile.max_batch_tokens == 9 else 1.0)
     race(replace(RULE, max_batch_tokens=9), RULE, runners)
     assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512]
 
@@ -137,6 +148,7 @@ class ToldRunners:
     ("took", "verdict"),
     [
         ([0.5, 1.01], "no faster"),  # in the mean, but not in every turn
+        ([0.5, 1.0], "no faster"),
         ([0.98, 0.98], "no faster"),  # within what most machines drift
         ([0.96, 0.96], BETTER),
     ],
@@ -164,6 +176,17 @@ def test_a_query_is_compared_with_those_before_and_after(
     row = race(other, RULE, ToldRunners({RULE: theirs, other: ours}))
     assert row.verdict == verdict
     assert (row.query, row.beside) == pytest.approx((query / 1.5, beside / 1.5))
+
+
+def test_ours_is_timed_between_theirs() -> None:
+    order: list[str] = []
+
+    def timed(name: str) -> float:
+        order.append(name)
+        return 1.0
+
+    assert _share(partial(timed, "theirs"), partial(timed, "ours")) == 1
+    assert order == ["theirs", "ours", "theirs"]
 
 
 def test_where_lanes_share_a_model_a_budget_is_judged_by_queries_beside_bulk_work() -> None:

@@ -5,29 +5,50 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from itertools import chain, cycle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
-from embedlib.engines.kind import EnginePlan
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda.kind import KIND as CUDA
+from embedlib.engines.kind import ChosenPrecision, EnginePlan
+from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.profile import Profile
-from embedlib.errors import ConfigError, EngineBuildError, EngineRunError
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    EngineBuildError,
+    EngineRunError,
+    EngineUnavailableError,
+    EngineUnsupportedError,
+)
 from embedlib.measuring.spread import Spread
+from embedlib.measuring.texts import QUERIES
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.opening import OpenedModel
-from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 from embedlib.tuning import Tuned, TuneOptions, tune
-from embedlib.tuning.runners import EmbeddingRunner
-from embedlib.tuning.search import Row
+from embedlib.tuning import runners as running
+from embedlib.tuning.runners import EmbeddingRunner, EmbeddingRunners, Planned
+from embedlib.tuning.search import BETTER, Row
 from tests.fidelity_reports import make_report
 from tests.waiting import WAIT_SECONDS
+
+tuning = import_module("embedlib.tuning.tune")
 
 
 def many(number: int) -> str:
@@ -155,6 +176,134 @@ def test_a_query_that_fails_beside_bulk_is_not_taken_for_a_quick_one() -> None:
         runner.beside()
 
 
+class Fake(FakeEngine):
+    def compute(self, batch: Batch) -> NDArray[np.float32]:
+        return self.submit(batch, lambda: None).result()
+
+
+def test_profiles_of_one_layout_share_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Fake] = []
+    has_memory = True
+
+    def make(*_: object) -> Fake:
+        made.append(Fake(max_batch_tokens=7))
+        return made[-1]
+
+    def again(plan: EnginePlan, *_: object) -> EnginePlan:
+        if not has_memory:
+            raise EngineUnavailableError("no memory")
+        return plan
+
+    monkeypatch.setattr(running, "make_engine", make)
+    monkeypatch.setattr(running, "plan_again", again)
+    files: Any = SimpleNamespace(spec=fake_spec(16))
+    plan = EnginePlan(
+        kind=KIND, devices=("cpu",), hardware="", precision=ChosenPrecision(name="float32")
+    )
+    config = Config(threads=1)
+    opened = EmbeddingRunners(
+        Planned(files=files, tokenizer=byte_tokenizer(), plan=plan, config=config)
+    )
+    opened.texts = ["12345678", "abcdefgh", "a text that is longer than the limit"]
+    first = Profile(max_batch_tokens=99, num_streams=2, shares_lanes=False, library="auto")
+    second, other = replace(first, max_batch_tokens=8), replace(first, num_streams=1)
+    runner = opened.open(first)
+    assert opened.open(first) is runner
+    opened.open(second)
+    [shared] = made
+    lanes = [batch for batch in shared.batches if batch.lane is Lane.BULK]
+    assert [batch.num_seqs for batch in lanes] == [3, 1, 1, 1], (
+        "a runner has embedded its texts when it is opened"
+    )
+    opened.open(other)
+    assert len(made) == 2
+    opened.keep(second)
+    assert [engine.is_closed for engine in made] == [False, True]
+    with pytest.raises(ClosedError):
+        runner.bulk()
+    assert opened.open(second).query() > 0
+    has_memory = False
+    with pytest.raises(EngineUnavailableError):
+        opened.open(other)
+    assert len(made) == 2, "there is no memory for another one"
+    opened.close()
+    assert all(engine.is_closed for engine in made)
+
+
+def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timed:
+        """Takes the times that it is told; a bulk pass ends when so many queries were asked."""
+
+        def __init__(self, first: float, *others: float, num_beside: int = 0) -> None:
+            self.now, self.asked, self.num_beside = 0.0, list[str](), num_beside
+            self.took = chain([first], cycle(others))
+            self.is_over = threading.Event()
+
+        def encode(self, texts: Any, **_: object) -> None:
+            if isinstance(texts, list):
+                if self.num_beside:
+                    assert self.is_over.wait(WAIT_SECONDS)
+                else:
+                    self.now += 7
+                return
+            self.asked.append(texts)
+            self.now += next(self.took)
+            if len(self.asked) == self.num_beside:
+                self.is_over.set()
+
+    def timed(fake: Any) -> EmbeddingRunner:
+        monkeypatch.setattr(running, "perf_counter", lambda: fake.now)
+        return EmbeddingRunner(fake, ["a text"])
+
+    fake = Timed(100, 1, 1, 50)
+    assert timed(fake).query() == 1
+    assert fake.asked[1:] == list(QUERIES), "the first one, which is not counted, may be slow"
+    assert timed(Timed(0, 1)).bulk() == 7
+    assert timed(Timed(0, 2)).beside() == 2, "of one query behind a bulk pass that is too short"
+    monkeypatch.setattr(running, "MIN_INTERVAL_SECONDS", 0)
+    assert timed(Timed(0, 1, 3, num_beside=9)).beside() == 3
+
+
+@pytest.mark.parametrize(("verdict", "budget"), [(BETTER, 96), ("no faster", 512)])
+def test_what_was_found_races_the_default_at_last(
+    verdict: str,
+    budget: int,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    races: list[tuple[int, int, int]] = []
+    passes: list[int] = []
+
+    bulk = EmbeddingRunner.bulk
+
+    def counted(runner: EmbeddingRunner) -> float:
+        passes.append(len(runner.texts))
+        return bulk(runner)
+
+    def search(first: Profile, *_: object) -> Any:
+        return replace(first, max_batch_tokens=96), []
+
+    def race(profile: Profile, best: Profile, runners: object, rounds: int) -> Row:
+        races.append((profile.max_batch_tokens, best.max_batch_tokens, rounds))
+        return Row(profile=profile, verdict=verdict)
+
+    monkeypatch.setattr(EmbeddingRunner, "bulk", counted)
+    monkeypatch.setattr(tuning, "search", search)
+    monkeypatch.setattr(tuning, "race", race)
+    texts = tmp_path / "texts.txt"
+    texts.write_text(many(40) + "long " * 100)
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32", engine="openvino")
+    tuned = tune(tiny_folder("bert"), TuneOptions(minutes=60, texts_path=texts, config=config))
+    assert races == [(96, 512, 3)]
+    assert passes == [16, 16, 41], "it races warm"
+    assert tuned.num_texts == 41, "as many as the file has"
+    assert tuned.num_tokens <= 41 * 24, "texts are truncated"
+    assert (tuned.profile.max_batch_tokens, tuned.profile.is_tuned) == (budget, True)
+    stored = json.loads(tuned.path.read_text(encoding="utf-8"))
+    assert stored["settings"]["max_batch_tokens"] == budget
+
+
 def test_a_cache_that_cannot_be_written_is_told_before_measuring(
     tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -164,6 +313,27 @@ def test_a_cache_that_cannot_be_written_is_told_before_measuring(
     with pytest.raises(EngineBuildError, match=f"^cannot write {tmp_path}/profiles/"):
         tune(tiny_folder("bert"), TuneOptions(config=config), report=said.append)
     assert not said
+
+
+def test_an_engine_with_nothing_to_vary_is_refused(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "prepared_plan", lambda *_: SimpleNamespace(kind=CUDA))
+    with pytest.raises(EngineUnsupportedError, match="engine cuda has nothing to tune; engine="):
+        tune(tiny_folder("bert"))
+
+
+def test_a_damaged_engine_directory_is_refused(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = Config(engine_cache_dir=tmp_path / "cache", precision="int8")
+    out = compile_model(
+        read_model_files(tiny_folder("bert")), "int8", (), config, out=tmp_path / "out"
+    )
+    [weights] = out.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(EngineBuildError, match="is damaged"):
+        tune(out, TuneOptions(config=Config(engine_cache_dir=tmp_path / "cache")))
 
 
 def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> None:

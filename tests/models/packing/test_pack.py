@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -274,7 +274,7 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     report = make_report(fingerprint=model_fingerprint(files))
     monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
     monkeypatch.setattr(measuring, "compare_planned", lambda *_: SimpleNamespace(report=report))
-    fidelity.verify(pack, texts=cast(Any, "none"), config=replace(other, precision="int8"))
+    fidelity.verify(pack, config=replace(other, precision="int8"))
     assert len([*(tmp_path / "other" / "fidelity").rglob("fidelity.json")]) == 1
 
     def measured(hardware: str, **changes: Any) -> list[float]:
