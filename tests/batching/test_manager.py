@@ -15,6 +15,7 @@ from embedlib.batching.manager import BatchManager
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.twins import Distinct
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
     ClosedError,
@@ -177,6 +178,25 @@ def test_no_memory_for_what_numpy_lays_out_is_out_of_memory() -> None:
     assert [batch.num_seqs for batch in engine.batches][:3] == [4, 2, 2]
     job = add(manager, ids)
     np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
+    end(manager)
+
+
+def test_no_memory_to_compare_sequences_loses_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sizes = Distinct.of, list[int]()
+
+    def compare(sequences: list[TokenizedText]) -> Distinct:
+        sizes.append(len(sequences))
+        if len(sequences) > 1:
+            raise MemoryError
+        return real(sequences)
+
+    monkeypatch.setattr(Distinct, "of", compare)
+    manager = start(FakeEngine())
+    np.testing.assert_array_equal(
+        result(add(manager, [[1], [2]])), [fake_vector([1]), fake_vector([2])]
+    )
+    assert sizes == [2, 1, 1]
+    assert manager._meter._num_inflight == 0
     end(manager)
 
 

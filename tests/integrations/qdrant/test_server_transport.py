@@ -467,6 +467,13 @@ def test_a_wrong_url_is_refused_with_an_example(url: str) -> None:
         open_sink(url)
 
 
+def test_an_address_of_ipv6_keeps_its_brackets() -> None:
+    sink = open_sink("qdrant://[::1]:7000/docs")
+    connection = vars(sink)["_connection"]
+    assert (connection.host, connection.port) == ("[::1]", 7000)
+    assert sink.name == "qdrant://[::1]:7000/docs"
+
+
 def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
     sink = open_sink("qdrant+https://example.org:443/docs?shards=2")
     assert sink.name == "qdrant+https://example.org:443/docs"
@@ -827,7 +834,7 @@ def test_what_cannot_be_created_drops_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("replicas=0", "replicas=0: it must be a whole number of at least 1"),
+        ("replicas=0", "replicas=0: it must be a whole number from 1 to 999999999"),
         ("vector=", "vector = ''; it must be a name"),
         ("vector=%20a", "vector = ' a'; it must be a name, without blanks at its ends"),
         ("payload_index=lang", "payload_index=lang: it must be FIELD:KIND"),
