@@ -93,6 +93,9 @@ def test_rows_and_counts_are_those_of_texts_with_an_object_each(setup: Setup, la
     after = setup.meter.read()
     assert after.num_texts == 2 * before.num_texts == 2 * len(texts)
     assert after.num_tokens == 2 * before.num_tokens
+    assert after.num_batches == 2 * before.num_batches
+    assert after.num_query_batches == (after.num_batches if lane is Lane.QUERY else 0)
+    assert setup.meter._num_inflight == 0
     threads = {name for name, _ in setup.engine.batches}
     own = threading.current_thread().name
     assert threads == ({own} if lane is Lane.QUERY else {"embedlib-tokenizer"})
@@ -102,8 +105,9 @@ def test_a_text_that_is_too_long_gets_an_object() -> None:
     setup = Setup(max_seq_tokens=6)
     texts = texts_of(30)
     try:
-        expected = setup.run(texts, setup.plain)
-        np.testing.assert_array_equal(setup.run(texts, setup.keeping), expected)
+        for some in (texts, [" ".join(["city"] * 6)]):  # by many tokens, and by one
+            expected = setup.run(some, setup.plain)
+            np.testing.assert_array_equal(setup.run(some, setup.keeping), expected)
         refusing = setup.keeping.with_truncation("error", "right")
         with pytest.raises(SequenceTooLongError, match="row"):
             setup.run(texts, refusing)

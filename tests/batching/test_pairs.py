@@ -422,6 +422,16 @@ def test_a_tail_stays_whole_behind_a_document_that_is_cut(
     assert (sequence.token_ids == whole) == (len(whole) <= limit)
 
 
+def test_a_document_before_a_tail_keeps_what_fits() -> None:
+    tokenizer, document = plain("chat"), "the cab at a bath " * 3
+    template = known_reranker("ctxl-rerank-v2").template
+    num_tokens = len(ctxl_ids(tokenizer, "bat?", document, ""))
+    for limit in range(num_tokens - 9, num_tokens):
+        tokenize = pair_tokenizer(tokenizer, limit, template=template)
+        [sequence] = sequences(tokenize, [("bat?", document)])
+        assert sequence.num_tokens == limit
+
+
 def test_the_end_of_a_query_and_its_line_are_two_tokens_for_mxbai() -> None:
     tokenizer = plain("chat")
     template = known_reranker("mxbai-rerank-v2").template
