@@ -555,6 +555,7 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         errors.append(caught.value)
     assert errors[0] is not errors[1], "each raise would add to its traceback, for ever"
+    assert manager.thread.is_alive(), "who closes the model frees the engine"
     engine.release()
     end(manager)
 

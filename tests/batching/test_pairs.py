@@ -255,6 +255,7 @@ def test_a_pair_that_is_too_long_may_be_an_error() -> None:
     ) as caught:
         sequences(tokenize, [("ab", "cdefgh")], first_row=7)
     assert (caught.value.rows, caught.value.max_seq_tokens) == ((7,), 6)
+    assert [each.num_tokens for each in sequences(tokenize, [("ab", "cdef")])] == [6]
 
 
 def test_the_statistics() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 
@@ -317,6 +317,7 @@ def framed_tokenizer(max_seq_tokens: int, num_positions: int | None = None) -> T
     max_seq_tokens=st.integers(24, 60),
     is_short=st.booleans(),
 )
+@example(text="<query> " * 60, max_seq_tokens=61, is_short=False)  # which gains a space for each
 def test_the_suffix_and_the_examples_survive_any_text(
     text: str, max_seq_tokens: int, is_short: bool
 ) -> None:

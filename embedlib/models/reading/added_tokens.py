@@ -96,12 +96,10 @@ def read_added_tokens(
         values |= overriding.values
         sources |= dict.fromkeys(overriding.values, overriding)
         listed = _added_tokens(directory, folder, values) | dict(stored)
-    by_content = {token.content: token for token in listed.values()}
     named: dict[str, Token] = {}
     for key in _token_keys(values, defaults):
         token = read_token(sources[key], key) if key in values else defaults[key]
         if token is not None:
-            token = by_content.get(str(token), token) if key in STANDARD_KEYS else token
             named[key] = wrap(key, token) if isinstance(token, str) else token
     key = "extra_special_tokens"
     if key not in values:
