@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -556,6 +557,23 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(
         errors.append(caught.value)
     assert errors[0] is not errors[1], "each raise would add to its traceback, for ever"
     assert manager.thread.is_alive(), "who closes the model frees the engine"
+    engine.release()
+    end(manager)
+
+
+def test_a_queue_that_a_bug_has_left_full_is_not_said_to_get_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    manager = start(engine, max_queued_texts=1)
+    add(manager, [[1]], Lane.QUERY)
+    wait_queued(manager, 0)
+    add(manager, [[2]], Lane.QUERY)
+    monkeypatch.setattr(Scheduler, "add", Mock(side_effect=ZeroDivisionError))
+    error_of(add(manager, [[3]]))
+    with pytest.raises(ClosedError, match="has stopped"):
+        add(manager, [[4]], Lane.QUERY)
     engine.release()
     end(manager)
 

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from embedlib.batching import direct
 from embedlib.batching.packed import PackedTexts, join
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, pack
@@ -144,6 +146,16 @@ def test_errors_name_the_row(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(setup.engine, "compute", lambda batch: compute(batch)[1:])
     with pytest.raises(EngineRunError, match="a batch of 2 texts"):
         setup.run(["the", "city"], setup.keeping)
+
+
+def test_what_a_signal_handler_raises_reaches_the_caller_as_it_is(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "is_of_handler", lambda error: True)
+    monkeypatch.setattr(setup.engine, "compute", Mock(side_effect=TimeoutError("time is up")))
+    for tokenizer in (setup.keeping, setup.plain):
+        with pytest.raises(TimeoutError, match="time is up"):
+            setup.run(["the"], tokenizer, Lane.QUERY)
 
 
 def test_a_dropped_id_is_found_where_its_bytes_are_an_id() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 
@@ -317,7 +317,6 @@ def framed_tokenizer(max_seq_tokens: int, num_positions: int | None = None) -> T
     max_seq_tokens=st.integers(24, 60),
     is_short=st.booleans(),
 )
-@example(text="<query> " * 60, max_seq_tokens=61, is_short=False)  # which gains a space for each
 def test_the_suffix_and_the_examples_survive_any_text(
     text: str, max_seq_tokens: int, is_short: bool
 ) -> None:
@@ -332,6 +331,18 @@ def test_the_suffix_and_the_examples_survive_any_text(
     assert sequence.token_ids[-2:] == [suffix[-1], 2]
     longest = max_seq_tokens if is_short else max_seq_tokens + len(examples) + len(suffix) + 16
     assert len(sequence.token_ids) <= longest
+
+
+def test_a_text_that_grows_in_the_frame_is_cut_before_the_suffix() -> None:
+    prompt = Prompt(prefix="<instruct>a\n<query>", suffix="\n<response>", examples="fox dog\n\n")
+    tokenizer = framed_tokenizer(61, 4096)
+    examples, suffix = (
+        tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (prompt.examples, prompt.suffix)
+    )
+    [sequence] = tokenizer(make_job(1), 0, ["<query> " * 60], prompt)  # gains a space for each
+    assert sequence.num_tokens == (len(examples) + len(suffix) + 61 + 8) // 8 * 8 + 8
+    assert sequence.token_ids[-len(suffix) - 1 :] == [*suffix, 2]
 
 
 @pytest.mark.parametrize("examples", ["", "fox dog\n\n"])

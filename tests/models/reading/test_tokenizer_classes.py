@@ -262,6 +262,15 @@ def test_a_listed_token_keeps_its_flags_unless_its_class_adds_it_anew(
     assert _load(folder).get_added_tokens_decoder()[int(number)].lstrip == is_kept
 
 
+@pytest.mark.parametrize(("key", "takes_spaces"), [("mask_token", True), ("pad_token", False)])
+def test_mpnet_lets_its_mask_take_the_spaces_before_it(
+    tmp_path: Path, key: str, takes_spaces: bool
+) -> None:
+    _edited(tmp_path, "mpnet", "tokenizer_config.json", key, "<new>")
+    tokens = {each.content: each for each in _load(tmp_path).get_added_tokens_decoder().values()}
+    assert tokens["<new>"].lstrip == takes_spaces
+
+
 def test_a_token_that_a_key_names_is_special(tmp_path: Path) -> None:
     folder = write_base(tmp_path, "bert-saved")
     config = read(folder / "tokenizer_config.json")
@@ -304,7 +313,7 @@ def test_the_unknown_token_is_any_where_all_bytes_are_known(tmp_path: Path, base
     content = read(folder / "tokenizer.json")
     del content["model"]["vocab"]["\u0100"]  # of the byte 0
     write(folder / "tokenizer.json", content)
-    with pytest.raises(ModelUnsupportedError, match="^tokenizer.json: model.unk_token = "):
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: model.unk_token = "):
         _load(folder)
 
 
