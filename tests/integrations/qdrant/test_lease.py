@@ -123,6 +123,34 @@ def test_of_two_that_find_a_dead_load_one_wins(on_machine: Callable[..., Any], s
     assert stored_lease(stub)["token"] == vars(vars(third[0])["_lease"])["_own"].token
 
 
+def test_a_load_that_lives_after_the_last_look_keeps_its_lease(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    lease, put = vars(on_machine("a"))["_lease"], lease_module.Lease._put
+
+    def be_too_late(other: Any, token: str, beat: int | None = None) -> None:
+        if other is not lease:
+            lease.beat()
+        put(other, token, beat)
+
+    monkeypatch.setattr(lease_module.Lease, "_put", be_too_late)
+    with pytest.raises(SinkError, match="is being written by process"):
+        on_machine("b")
+    assert stored_lease(stub)["token"] == vars(lease)["_own"].token
+
+
+def test_a_replica_may_show_the_lease_a_moment_later(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = vars(on_machine("a"))["_lease"]
+    read, answers = lease._read, list[Any]([None])
+    monkeypatch.setattr(lease, "_read", lambda *_: answers.pop() if answers else read())
+    monkeypatch.setattr(lease_module, "_LOOK_S", 0)
+    lease.beat()
+    lease.check()
+    assert answers == []
+
+
 def test_of_two_that_take_a_dead_loads_lease_at_once_one_wins(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
 ) -> None:
