@@ -78,6 +78,17 @@ def test_not_too_many_rows_are_in_the_log_alone(
     sink.close()
 
 
+def test_a_position_is_written_behind_the_rows(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, calls = begin(make), list[str]()
+    monkeypatch.setattr(sink, "_flush", lambda: calls.append("rows"))
+    monkeypatch.setattr(sink._folder, "write_position", calls.append)
+    sink.save_position("position")
+    sink.close()
+    assert calls == ["rows", "position"]
+
+
 def test_only_a_load_that_builds_a_graph_says_so(make: Callable[..., Any]) -> None:
     told: list[str] = []
     sink = make("?m=4&ef_construct=8")

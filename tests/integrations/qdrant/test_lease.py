@@ -106,6 +106,31 @@ def test_a_lease_that_was_given_back_is_free_at_once(
     assert waits == []
 
 
+def test_a_load_that_was_taken_over_does_not_give_back_the_lease_of_another(
+    on_machine: Callable[..., Any], stub: Any
+) -> None:
+    first = on_machine("a")
+    vars(vars(first)["_lease"])["_stop"].set()  # it is suspended
+    second = on_machine("b")
+    first.close()
+    assert stored_lease(stub)["token"] == vars(vars(second)["_lease"])["_own"].token
+
+
+def test_a_beat_is_not_asked_for_again_at_once(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    lease = vars(on_machine("a"))["_lease"]
+    vars(lease)["_stop"].set()
+    now = lease._last_beat_s + EXPIRES_S + 1
+    monkeypatch.setattr(lease_module, "_now_s", lambda: now)
+    counts = []
+    for _ in range(3):
+        lease.check()
+        counts.append(len(stub.requests))
+    assert counts == [counts[0]] * 3
+    assert stored_lease(stub)["beat"] == 1
+
+
 def test_of_two_that_find_a_dead_load_one_wins(on_machine: Callable[..., Any], stub: Any) -> None:
     kill(on_machine("a"))
     third: list[Any] = []

@@ -481,6 +481,15 @@ def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
     assert not vars(make_sink())["_connection"].is_encrypted
 
 
+def test_a_sink_that_was_closed_in_the_middle_may_be_looked_at(
+    make_sink: Callable[..., Any],
+) -> None:
+    sink, rows = begin(make_sink), make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    sink.close()
+    assert sink.inspect().num_rows == 3
+
+
 def test_a_sink_closes_both_connections(
     make_sink: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
