@@ -154,7 +154,7 @@ class Lease:
             started_s = _now_s()
             # First, since a lease that is gone would be written again.
             holder = self._look()
-            if holder is not None:
+            if holder is not None and holder.token == self._own.token:
                 self._own = replace(self._own, beat=self._own.beat + 1)
                 self._put(self._own.token)
                 holder = self._look()

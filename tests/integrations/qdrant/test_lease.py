@@ -116,6 +116,24 @@ def test_a_load_that_was_taken_over_does_not_give_back_the_lease_of_another(
     assert stored_lease(stub)["token"] == vars(vars(second)["_lease"])["_own"].token
 
 
+def test_a_load_that_was_taken_over_is_lost_also_when_the_other_ends_at_that_moment(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = vars(on_machine("a"))["_lease"]
+    vars(lease)["_stop"].set()  # it is suspended
+    second, look = on_machine("b"), lease._look
+
+    def look_and_end() -> Holder | None:
+        holder: Holder | None = look()
+        second.close()
+        return holder
+
+    monkeypatch.setattr(lease, "_look", look_and_end)
+    lease.beat()
+    with pytest.raises(SinkError, match="this load stops"):
+        lease.check()
+
+
 def test_a_beat_is_not_asked_for_again_at_once(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
 ) -> None:
