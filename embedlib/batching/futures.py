@@ -46,7 +46,6 @@ class CallerFuture(Future[T]):
                 since callers may keep it longer.
         """
         self._resolvers = resolvers
-        self._waiting: list[Any] = []
         super().__init__()
         # Or a caller who is interrupted while waiting could stop the thread that resolves it.
         self._condition = SafeCondition()

@@ -283,7 +283,6 @@ class BatchManager:
     def _submit(self, sequences: list[TokenizedText]) -> None:
         lane = sequences[0].job.lane
         now = self._meter.clock()
-        inflight = _InFlight(sequences, lane, now)
 
         def on_done() -> None:
             inflight.finished_at = self._meter.clock()
@@ -294,6 +293,7 @@ class BatchManager:
             sequence.job.note_submitted(now)
         self._meter.batch_submitted(queued_s, lane is Lane.QUERY)
         try:
+            inflight = _InFlight(sequences, lane, now)
             engine_lane = self._scheduler.engine_lane_for(sequences, len(self._inflight))
             batch = pack(inflight.distinct.sequences, engine_lane)
             inflight.pending = self._engine.submit(batch, on_done)

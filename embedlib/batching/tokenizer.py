@@ -151,7 +151,7 @@ class Tokenizer:
                     is_joined=num_prompt_tokens > 0 and is_whole and self._count(text) > 0,
                 )
             # Left whole to be divided; in a frame, examples take positions beyond the limit.
-            if num_tokens is None and len(ids) > self.max_seq_tokens and not prompt.suffix:
+            if len(ids) > self.max_seq_tokens and not prompt.suffix:
                 sequences += self._divide(job, first_row + index, ids, prompt)
             else:
                 sequences.append(TokenizedText(job, first_row + index, ids, num_prompt_tokens))

@@ -123,8 +123,7 @@ def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str
     login, _, host = authority.rpartition("@")
     # If a password contains an unescaped / ? # or @, libpq takes its second half for another part
     # of the URL and quotes it in its messages.
-    is_odd = "@" in login or "@" in database or "#" in location
-    if not location.startswith("//") or is_odd:
+    if "@" in login or "@" in database or "#" in location:
         raise _url_error(scheme)
     try:
         # Rows are sent as UTF-8 whatever the environment sets.

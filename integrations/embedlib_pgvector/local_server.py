@@ -172,7 +172,7 @@ class LocalServer:
                 "stored rows"
             )
         error, log = said[-2], said[-1]
-        where = f"; its log is {self._log}" if self._log.is_file() else ""
+        where = f"; its log is {self._log}" if os.path.isfile(self._log) else ""
         # The log ends with "database system is shut down", and initdb leaves no log.
         fatal = _FATAL.findall(log or "\n".join(said))
         last = next(iter((fatal or log.strip().splitlines())[-1:]), error)
@@ -183,7 +183,8 @@ class LocalServer:
         return self._path / "log"
 
     def _log_bytes(self) -> int:
-        return self._log.stat().st_size if self._log.is_file() else 0
+        # Not of Path, which raises an error where the folder may not be searched.
+        return os.path.getsize(self._log) if os.path.isfile(self._log) else 0
 
     def _read_log(self, start: int) -> str:
         """Return what was logged behind this position: an older failure is another one."""

@@ -42,7 +42,7 @@ def open_sink(url: SinkUrl) -> GenerationSink:
         )
     check_collection_name(collection)
     connection = Connection(
-        host,
+        f"[{host}]" if ":" in host else host,  # of IPv6, without which the port is a part of it
         port,
         is_encrypted=url.scheme == "qdrant+https",
         api_key=os.environ.get(API_KEY) or None,

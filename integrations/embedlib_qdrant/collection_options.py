@@ -113,8 +113,9 @@ with m = 1 cannot be searched, and m = 0 means no graph.
 
 def _parse_number(option: str, value: str) -> int:
     lowest = _LOWEST[option]
-    if not value.isdecimal() or int(value) < lowest:
-        raise SinkError(f"{option}={value}: it must be a whole number of at least {lowest}")
+    # Of too large a number Qdrant would say so when the rows that it replaces are dropped.
+    if not value.isdecimal() or len(value) > 9 or int(value) < lowest:
+        raise SinkError(f"{option}={value}: it must be a whole number from {lowest} to 999999999")
     return int(value)
 
 

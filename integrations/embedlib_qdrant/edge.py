@@ -241,10 +241,12 @@ class EdgeSink(EdgeSearch):
 
     def close(self) -> None:
         """Close the shard and release the lock."""
-        self._close_shard()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        try:
+            self._close_shard()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     @property
     def _begun(self) -> Any:
@@ -320,9 +322,10 @@ class EdgeSink(EdgeSearch):
         self._num_unflushed = 0
 
     def _close_shard(self) -> None:
-        if self._shard is not None:
-            self._shard.close()
-            self._shard = None
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            with self.one_line("cannot be closed"):
+                shard.close()
 
     def _count(self, shard: Any) -> int:
         return int(shard.count(self.edge.CountRequest(exact=True)))

@@ -46,7 +46,7 @@ class EdgeFolder:
             SinkError: the folder is not embedlib's.
         """
         try:
-            text = (self._path / _MARK_FILE).read_text(encoding="utf-8")
+            text = (self._path / _MARK_FILE).read_bytes()
         except FileNotFoundError:
             self._check_empty()
             return None

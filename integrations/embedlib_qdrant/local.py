@@ -40,6 +40,7 @@ from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.full_text import SIMPLE
 from embedlib_qdrant.local_points import STORAGE_FILE, check_points
 from embedlib_qdrant.metadata_limits import FOLDER_LIMITS
+from embedlib_qdrant.names import check_collection_name
 from embedlib_qdrant.one_line_errors import REMEDIES, open_already
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
 from embedlib_qdrant.retry import T
@@ -56,8 +57,7 @@ def open_sink(url: SinkUrl) -> LocalSink:
     collection = options.get("collection", DEFAULT_COLLECTION)
     if not url.location or url.location.startswith("//"):
         raise SinkError("qdrant+local: needs a folder, such as qdrant+local:vectors")
-    if not collection or "/" in collection:
-        raise SinkError(f"qdrant+local: collection = {collection!r}; it must be a name without /")
+    check_collection_name(collection)
     return LocalSink(url.path, collection)
 
 
@@ -240,7 +240,7 @@ class LocalSink(CollectionSink):
             SinkError: qdrant-client did not create the folder.
         """
         try:
-            text = (self._path / _META_FILE).read_text(encoding="utf-8")
+            text = (self._path / _META_FILE).read_bytes()
         except FileNotFoundError:
             if self._path.exists() and os.listdir(self._path):
                 raise SinkError(

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from embedlib.batching.manager import BatchManager
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.twins import Distinct
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
     ClosedError,
@@ -177,6 +179,25 @@ def test_no_memory_for_what_numpy_lays_out_is_out_of_memory() -> None:
     assert [batch.num_seqs for batch in engine.batches][:3] == [4, 2, 2]
     job = add(manager, ids)
     np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
+    end(manager)
+
+
+def test_no_memory_to_compare_sequences_loses_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sizes = Distinct.of, list[int]()
+
+    def compare(sequences: list[TokenizedText]) -> Distinct:
+        sizes.append(len(sequences))
+        if len(sequences) > 1:
+            raise MemoryError
+        return real(sequences)
+
+    monkeypatch.setattr(Distinct, "of", compare)
+    manager = start(FakeEngine())
+    np.testing.assert_array_equal(
+        result(add(manager, [[1], [2]])), [fake_vector([1]), fake_vector([2])]
+    )
+    assert sizes == [2, 1, 1]
+    assert manager._meter._num_inflight == 0
     end(manager)
 
 
@@ -535,6 +556,24 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         errors.append(caught.value)
     assert errors[0] is not errors[1], "each raise would add to its traceback, for ever"
+    assert manager.thread.is_alive(), "who closes the model frees the engine"
+    engine.release()
+    end(manager)
+
+
+def test_a_queue_that_a_bug_has_left_full_is_not_said_to_get_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    manager = start(engine, max_queued_texts=1)
+    add(manager, [[1]], Lane.QUERY)
+    wait_queued(manager, 0)
+    add(manager, [[2]], Lane.QUERY)
+    monkeypatch.setattr(Scheduler, "add", Mock(side_effect=ZeroDivisionError))
+    error_of(add(manager, [[3]]))
+    with pytest.raises(ClosedError, match="has stopped"):
+        add(manager, [[4]], Lane.QUERY)
     engine.release()
     end(manager)
 

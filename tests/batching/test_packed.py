@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from embedlib.batching import direct
 from embedlib.batching.packed import PackedTexts, join
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, pack
@@ -93,6 +95,9 @@ def test_rows_and_counts_are_those_of_texts_with_an_object_each(setup: Setup, la
     after = setup.meter.read()
     assert after.num_texts == 2 * before.num_texts == 2 * len(texts)
     assert after.num_tokens == 2 * before.num_tokens
+    assert after.num_batches == 2 * before.num_batches
+    assert after.num_query_batches == (after.num_batches if lane is Lane.QUERY else 0)
+    assert setup.meter._num_inflight == 0
     threads = {name for name, _ in setup.engine.batches}
     own = threading.current_thread().name
     assert threads == ({own} if lane is Lane.QUERY else {"embedlib-tokenizer"})
@@ -102,8 +107,9 @@ def test_a_text_that_is_too_long_gets_an_object() -> None:
     setup = Setup(max_seq_tokens=6)
     texts = texts_of(30)
     try:
-        expected = setup.run(texts, setup.plain)
-        np.testing.assert_array_equal(setup.run(texts, setup.keeping), expected)
+        for some in (texts, [" ".join(["city"] * 6)]):  # by many tokens, and by one
+            expected = setup.run(some, setup.plain)
+            np.testing.assert_array_equal(setup.run(some, setup.keeping), expected)
         refusing = setup.keeping.with_truncation("error", "right")
         with pytest.raises(SequenceTooLongError, match="row"):
             setup.run(texts, refusing)
@@ -140,6 +146,16 @@ def test_errors_name_the_row(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(setup.engine, "compute", lambda batch: compute(batch)[1:])
     with pytest.raises(EngineRunError, match="a batch of 2 texts"):
         setup.run(["the", "city"], setup.keeping)
+
+
+def test_what_a_signal_handler_raises_reaches_the_caller_as_it_is(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "is_of_handler", lambda error: True)
+    monkeypatch.setattr(setup.engine, "compute", Mock(side_effect=TimeoutError("time is up")))
+    for tokenizer in (setup.keeping, setup.plain):
+        with pytest.raises(TimeoutError, match="time is up"):
+            setup.run(["the"], tokenizer, Lane.QUERY)
 
 
 def test_a_dropped_id_is_found_where_its_bytes_are_an_id() -> None:

@@ -255,6 +255,7 @@ def test_a_pair_that_is_too_long_may_be_an_error() -> None:
     ) as caught:
         sequences(tokenize, [("ab", "cdefgh")], first_row=7)
     assert (caught.value.rows, caught.value.max_seq_tokens) == ((7,), 6)
+    assert [each.num_tokens for each in sequences(tokenize, [("ab", "cdef")])] == [6]
 
 
 def test_the_statistics() -> None:
@@ -420,6 +421,16 @@ def test_a_tail_stays_whole_behind_a_document_that_is_cut(
     cuts = [ctxl_ids(tokenizer, query, document[:end], task) for end in range(len(document) + 1)]
     assert sequence.token_ids in [ids for ids in cuts if len(ids) <= limit]
     assert (sequence.token_ids == whole) == (len(whole) <= limit)
+
+
+def test_a_document_before_a_tail_keeps_what_fits() -> None:
+    tokenizer, document = plain("chat"), "the cab at a bath " * 3
+    template = known_reranker("ctxl-rerank-v2").template
+    num_tokens = len(ctxl_ids(tokenizer, "bat?", document, ""))
+    for limit in range(num_tokens - 9, num_tokens):
+        tokenize = pair_tokenizer(tokenizer, limit, template=template)
+        [sequence] = sequences(tokenize, [("bat?", document)])
+        assert sequence.num_tokens == limit
 
 
 def test_the_end_of_a_query_and_its_line_are_two_tokens_for_mxbai() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
@@ -124,6 +125,13 @@ def test_a_text_that_the_library_does_not_take_is_named_by_its_row() -> None:
     with pytest.raises(InputError, match="6"):
         encode([7], "", 6)  # type: ignore[list-item]
     assert encode(["the city"], "", 0)[0]
+
+
+def test_an_interrupt_is_no_fault_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Lists(_bert(), keeps_parts=True)
+    monkeypatch.setattr(encode, "_of_parts", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        encode(["the city"], "", 0)
 
 
 @pytest.mark.parametrize("keeps_parts", [False, True])

@@ -333,6 +333,18 @@ def test_the_suffix_and_the_examples_survive_any_text(
     assert len(sequence.token_ids) <= longest
 
 
+def test_a_text_that_grows_in_the_frame_is_cut_before_the_suffix() -> None:
+    prompt = Prompt(prefix="<instruct>a\n<query>", suffix="\n<response>", examples="fox dog\n\n")
+    tokenizer = framed_tokenizer(61, 4096)
+    examples, suffix = (
+        tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (prompt.examples, prompt.suffix)
+    )
+    [sequence] = tokenizer(make_job(1), 0, ["<query> " * 60], prompt)  # gains a space for each
+    assert sequence.num_tokens == (len(examples) + len(suffix) + 61 + 8) // 8 * 8 + 8
+    assert sequence.token_ids[-len(suffix) - 1 :] == [*suffix, 2]
+
+
 @pytest.mark.parametrize("examples", ["", "fox dog\n\n"])
 @pytest.mark.parametrize("num_positions", [None, 4096])
 def test_a_text_that_fills_the_room_is_not_cut(examples: str, num_positions: int | None) -> None:

@@ -73,6 +73,8 @@ def check_sparse_sink(make: Callable[[], Any]) -> None:
         {VOCABULARY: 1.0},
         {-1: 1.0},
     ]
+    with pytest.raises(SinkError, match="vectors have shape"):
+        sink.write_both(rows[:1], vectors[:1, :5], weights[:1])
     with pytest.raises(SinkError, match="there are 0 sparse vectors for 1 rows"):
         sink.write_both(rows[:1], vectors[:1], [])
     for bad in bad_vectors:
@@ -96,6 +98,7 @@ def check_sparse_sink(make: Callable[[], Any]) -> None:
         assert [(hit.id, hit.score) for hit in found] == expected
         assert all(hit.text for hit in found)
     assert sink.search_sparse({VOCABULARY - 1: 1e-3}, 3, None) is not None
+    assert sink.search_sparse({}, 3, None) == []
     narrow: Any = {id_: np.float32(weight) for id_, weight in weights[11].items()}
     exact = {id_: float(weight) for id_, weight in narrow.items()}
     assert sink.search_sparse(narrow, 3, None) == sink.search_sparse(exact, 3, None)

@@ -53,7 +53,7 @@ class AddedTokens:
         present = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         present.update(str(token) for token in tokens)
         for token in (*self.named.values(), *self.extra):
-            if str(token) not in present and token not in tokens:
+            if str(token) not in present:
                 tokens.append(token)
         names = {str(token) for token in self.named.values()}
         tokenizer.add_tokens([_special(token, names) for token in tokens])
@@ -96,12 +96,10 @@ def read_added_tokens(
         values |= overriding.values
         sources |= dict.fromkeys(overriding.values, overriding)
         listed = _added_tokens(directory, folder, values) | dict(stored)
-    by_content = {token.content: token for token in listed.values()}
     named: dict[str, Token] = {}
     for key in _token_keys(values, defaults):
         token = read_token(sources[key], key) if key in values else defaults[key]
         if token is not None:
-            token = by_content.get(str(token), token) if key in STANDARD_KEYS else token
             named[key] = wrap(key, token) if isinstance(token, str) else token
     key = "extra_special_tokens"
     if key not in values:
@@ -162,7 +160,7 @@ def _required(config: JsonObject, key: str) -> Token:
 
 def _listed(listing: JsonObject, key: str) -> tuple[int, AddedToken]:
     """Return an entry of `added_tokens_decoder`."""
-    if not key.isascii() or not key.isdigit():
+    if not key.isdecimal():
         raise listing.refuse(key, "ids as keys")
     token = read_token(listing, key)
     if not isinstance(token, AddedToken):

@@ -132,11 +132,9 @@ def later_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str | 
     Source: `AutoTokenizer.from_pretrained` of transformers 5.23.
     """
     usual = family_of(config).tokenizer_class
-    if usual in (None, PLAIN) or "AutoTokenizer" in tokenizer_config.child("auto_map"):
+    if usual in (None, PLAIN):
         return None
     name = (tokenizer_config.text("tokenizer_class") or "").removesuffix("Fast")
-    if name == usual:
-        return None
     name = SUBCLASSES.get(name, name)
     return name if name in CLASSES else None
 

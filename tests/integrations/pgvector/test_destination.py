@@ -29,6 +29,10 @@ def test_the_defaults() -> None:
     found = parse("postgres:///?host=/run/postgresql")
     assert (found.schema, found.table, found.index) == (None, "embedlib", HnswOptions())
     assert conninfo_to_dict(found.conninfo)["host"] == "/run/postgresql"
+    for m, ef_construction in ((2, 4), (100, 1000)):
+        options = f"m={m}&ef_construction={ef_construction}"
+        wanted = HnswOptions(m=m, ef_construction=ef_construction)
+        assert parse(f"postgresql://h/db?{options}").index == wanted
     assert parse("postgresql://h/db?index=none&halfvec=true").index is None
     assert parse("postgresql://h/db?index=none&halfvec=true").is_halfvec is True
 

@@ -74,6 +74,18 @@ def test_words_are_added_to_a_table_with_rows(pg: Any) -> None:
     pg.fetch("DROP TABLE {}", table)
 
 
+def test_an_index_of_words_that_a_killed_build_left_is_made_anew(pg: Any, table: str) -> None:
+    load(pg, table, ENGLISH, make_rows(3))
+    valid = "SELECT indisvalid FROM pg_index WHERE indrelid = '{}'::regclass"
+    pg.fetch(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{}'::regclass",
+        f"{table}_words_gin",
+    )
+    assert sorted(pg.fetch(valid, table)) == [False, True, True]
+    load(pg, table, ENGLISH, [])
+    assert pg.fetch(valid, table) == [True, True, True]
+
+
 @pytest.mark.parametrize("owner", ["user", "embedlib"])
 def test_an_index_that_the_load_does_not_build_again_stays(
     pg: Any, pg_table: str, owner: str

@@ -210,6 +210,18 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     )
 
 
+def test_an_index_of_another_kind_has_no_options_of_ours(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 20), pg.vectors(pg.rows(0, 20)))
+    lists = "USING ivfflat (embedding vector_cosine_ops) WITH (lists = 1)"
+    pg.fetch(f"CREATE INDEX my_lists ON {{}} {lists}", pg_table)
+    sink.close()
+    before = len(pg.lines)
+    sink = pg.begun(pg_table, index=HnswOptions(m=24))
+    sink.finish()
+    assert pg.lines[before:] == []
+
+
 def test_recreate_names_the_indexes_that_are_dropped_with_the_table(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table)
     sink.finish()

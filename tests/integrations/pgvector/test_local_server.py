@@ -146,6 +146,13 @@ def test_the_log_that_is_named_exists(
     assert message.endswith(f"does not start: FATAL: bad setting; its log is {pg_folder}/db/log")
 
 
+def test_a_folder_that_may_not_be_searched_is_one_line(
+    pg_folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, forbid: Callable[[str | Path], None]
+) -> None:
+    forbid(pg_folder / "db" / "log")
+    assert fails_to_start(monkeypatch, url, "a wall", None).endswith("non-zero exit status 1.")
+
+
 FEW_FILES = (
     "[7] FATAL:  insufficient file descriptors\n[7] DETAIL:  System allows 27, server needs 58.\n"
 )

@@ -204,6 +204,23 @@ def test_its_own_lost_connection_does_not_keep_the_lock(pg: Any, pg_table: str) 
     old.close()
 
 
+def test_a_server_that_starts_is_awaited_from_the_first_connection_on(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "connection failed: FATAL:  the database system is starting up"
+    connect, refusals = psycopg.connect, [psycopg.OperationalError(said)]
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(psycopg, "connect", start)
+    pg.begun(pg_table)
+    assert pg.waits == [0.5]
+    assert "the database system is starting up; trying again in 0.5 s" in pg.lines[0]
+
+
 def test_it_gives_up_in_the_end(pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = pg.begun(pg_table)
     pg.end_writers()

@@ -382,6 +382,30 @@ def test_of_shards_that_end_together_one_builds_the_index(pg: Any, pg_table: str
     assert "hnsw" in pg.sink(pg_table).inspect().index
 
 
+def test_a_writer_that_waits_for_its_shard_keeps_no_other_from_the_index(
+    pg: Any, pg_table: str
+) -> None:
+    target, shared = replace(pg.target(), shard="1/2"), list[int]()
+    pg.begun(pg_table, target)
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+    pg.on_wait = lambda: shared.extend(pg.fetch(locks))
+    with pytest.raises(SinkError, match="another writer is active"):
+        pg.begun(pg_table, target)
+    assert set(shared) == {1}
+
+
+@pytest.mark.parametrize(("shard", "is_analyzed"), [(None, False), ("1/2", True)])
+def test_statistics_are_of_what_other_shards_wrote_too(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, shard: str | None, is_analyzed: bool
+) -> None:
+    pg.begun(pg_table, index=None).close()
+    sink = pg.begun(pg_table, replace(pg.target(), shard=shard), index=None)
+    executed: list[Any] = []
+    monkeypatch.setattr(sink, "_execute", executed.append)
+    sink.finish()
+    assert bool(executed) == is_analyzed
+
+
 def test_a_load_has_no_time_limit_of_queries(pg: Any, pg_table: str) -> None:
     def shown(sink: Any) -> str:
         return str(sink._session.run(lambda c: c.execute("SHOW statement_timeout").fetchone())[0])

@@ -78,6 +78,17 @@ def test_not_too_many_rows_are_in_the_log_alone(
     sink.close()
 
 
+def test_a_position_is_written_behind_the_rows(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, calls = begin(make), list[str]()
+    monkeypatch.setattr(sink, "_flush", lambda: calls.append("rows"))
+    monkeypatch.setattr(sink._folder, "write_position", calls.append)
+    sink.save_position("position")
+    sink.close()
+    assert calls == ["rows", "position"]
+
+
 def test_only_a_load_that_builds_a_graph_says_so(make: Callable[..., Any]) -> None:
     told: list[str] = []
     sink = make("?m=4&ef_construct=8")
@@ -233,11 +244,12 @@ def test_a_file_and_a_broken_mark_are_refused_in_one_line(
     mark = tmp_path / "db" / "embedlib.json"
     whole = json.loads(mark.read_text())
     for text, message in (
-        ("{", "is not JSON"),
-        ("{}", "cannot be read"),
-        (json.dumps({**whole, "format": 99}), "has format 99"),
+        (b"{", "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"{}", "cannot be read"),
+        (json.dumps({**whole, "format": 99}).encode(), "has format 99"),
     ):
-        mark.write_text(text)
+        mark.write_bytes(text)
         with pytest.raises(SinkError, match=message) as caught:
             make().inspect()
         assert "\n" not in str(caught.value)
@@ -376,6 +388,18 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
     begin(make).close()
 
 
+def test_a_shard_that_cannot_be_closed_is_one_line_and_keeps_no_lock(
+    make: Callable[..., Any],
+) -> None:
+    sink = begin(make)
+    shard, said = sink._shard, "No space left on device (os error 28)"
+    sink._shard = SimpleNamespace(close=Mock(side_effect=Exception(said)))
+    with pytest.raises(SinkError, match=r"cannot be closed: No space left .*; its disk is full"):
+        sink.close()
+    shard.close()
+    begin(make).close()
+
+
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
@@ -479,9 +503,11 @@ def test_a_wrong_url_is_refused(url: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("m=1", "at least 2"),
-        ("m=x", "at least 2"),
-        ("ef_construct=3", "at least 4"),
+        ("m=1", "from 2 to 999999999"),
+        ("m=x", "from 2"),
+        ("m=1000000000", "from 2"),
+        (f"m={'9' * 5000}", "from 2"),  # of which Python makes no number
+        ("ef_construct=3", "from 4"),
         ("quantization=product", "one of none, scalar, binary"),
         ("on_disk=maybe", "must be true or false"),
     ],

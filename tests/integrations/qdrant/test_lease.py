@@ -106,6 +106,49 @@ def test_a_lease_that_was_given_back_is_free_at_once(
     assert waits == []
 
 
+def test_a_load_that_was_taken_over_does_not_give_back_the_lease_of_another(
+    on_machine: Callable[..., Any], stub: Any
+) -> None:
+    first = on_machine("a")
+    vars(vars(first)["_lease"])["_stop"].set()  # it is suspended
+    second = on_machine("b")
+    first.close()
+    assert stored_lease(stub)["token"] == vars(vars(second)["_lease"])["_own"].token
+
+
+def test_a_load_that_was_taken_over_is_lost_also_when_the_other_ends_at_that_moment(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = vars(on_machine("a"))["_lease"]
+    vars(lease)["_stop"].set()  # it is suspended
+    second, look = on_machine("b"), lease._look
+
+    def look_and_end() -> Holder | None:
+        holder: Holder | None = look()
+        second.close()
+        return holder
+
+    monkeypatch.setattr(lease, "_look", look_and_end)
+    lease.beat()
+    with pytest.raises(SinkError, match="this load stops"):
+        lease.check()
+
+
+def test_a_beat_is_not_asked_for_again_at_once(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    lease = vars(on_machine("a"))["_lease"]
+    vars(lease)["_stop"].set()
+    now = lease._last_beat_s + EXPIRES_S + 1
+    monkeypatch.setattr(lease_module, "_now_s", lambda: now)
+    counts = []
+    for _ in range(3):
+        lease.check()
+        counts.append(len(stub.requests))
+    assert counts == [counts[0]] * 3
+    assert stored_lease(stub)["beat"] == 1
+
+
 def test_of_two_that_find_a_dead_load_one_wins(on_machine: Callable[..., Any], stub: Any) -> None:
     kill(on_machine("a"))
     third: list[Any] = []
@@ -121,6 +164,34 @@ def test_of_two_that_find_a_dead_load_one_wins(on_machine: Callable[..., Any], s
     with pytest.raises(SinkError, match="is being written by process"):
         on_machine("b", sleep=meanwhile)
     assert stored_lease(stub)["token"] == vars(vars(third[0])["_lease"])["_own"].token
+
+
+def test_a_load_that_lives_after_the_last_look_keeps_its_lease(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    lease, put = vars(on_machine("a"))["_lease"], lease_module.Lease._put
+
+    def be_too_late(other: Any, token: str, beat: int | None = None) -> None:
+        if other is not lease:
+            lease.beat()
+        put(other, token, beat)
+
+    monkeypatch.setattr(lease_module.Lease, "_put", be_too_late)
+    with pytest.raises(SinkError, match="is being written by process"):
+        on_machine("b")
+    assert stored_lease(stub)["token"] == vars(lease)["_own"].token
+
+
+def test_a_replica_may_show_the_lease_a_moment_later(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = vars(on_machine("a"))["_lease"]
+    read, answers = lease._read, list[Any]([None])
+    monkeypatch.setattr(lease, "_read", lambda *_: answers.pop() if answers else read())
+    monkeypatch.setattr(lease_module, "_LOOK_S", 0)
+    lease.beat()
+    lease.check()
+    assert answers == []
 
 
 def test_of_two_that_take_a_dead_loads_lease_at_once_one_wins(

@@ -299,6 +299,18 @@ def test_a_folder_of_others_is_left_alone(make: Callable[..., Any], tmp_path: Pa
     assert os.listdir(tmp_path / "db") == ["notes.txt"]
 
 
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"{}", b"[]"])
+def test_a_broken_list_of_collections_is_one_line(
+    make: Callable[..., Any], tmp_path: Path, content: bytes
+) -> None:
+    load(make)
+    (tmp_path / "db" / "meta.json").write_bytes(content)
+    for action in (lambda sink: sink.inspect(), lambda sink: sink.begin(TARGET, ignore)):
+        with pytest.raises(SinkError, match=r"meta.json cannot be read: \w+Error") as caught:
+            action(make())
+        assert "\n" not in str(caught.value)
+
+
 def test_a_kill_while_the_client_makes_the_folder_is_repaired(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -350,7 +362,8 @@ def test_looking_makes_nothing(make: Callable[..., Any], tmp_path: Path) -> None
         ("qdrant+local:", "needs a folder"),
         ("qdrant+local://x", "needs a folder"),
         ("qdrant+local:x?m=8", "has no option 'm'"),
-        ("qdrant+local:x?collection=a/b", "a name without /"),
+        ("qdrant+local:x?collection=a/b", "contains '/'"),
+        ("qdrant+local:x?collection=..", "is the name of another folder"),
     ],
 )
 def test_a_wrong_url_is_refused(url: str, message: str) -> None:

@@ -467,11 +467,27 @@ def test_a_wrong_url_is_refused_with_an_example(url: str) -> None:
         open_sink(url)
 
 
+def test_an_address_of_ipv6_keeps_its_brackets() -> None:
+    sink = open_sink("qdrant://[::1]:7000/docs")
+    connection = vars(sink)["_connection"]
+    assert (connection.host, connection.port) == ("[::1]", 7000)
+    assert sink.name == "qdrant://[::1]:7000/docs"
+
+
 def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
     sink = open_sink("qdrant+https://example.org:443/docs?shards=2")
     assert sink.name == "qdrant+https://example.org:443/docs"
     assert vars(sink)["_connection"].is_encrypted
     assert not vars(make_sink())["_connection"].is_encrypted
+
+
+def test_a_sink_that_was_closed_in_the_middle_may_be_looked_at(
+    make_sink: Callable[..., Any],
+) -> None:
+    sink, rows = begin(make_sink), make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    sink.close()
+    assert sink.inspect().num_rows == 3
 
 
 def test_a_sink_closes_both_connections(
@@ -827,7 +843,7 @@ def test_what_cannot_be_created_drops_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("replicas=0", "replicas=0: it must be a whole number of at least 1"),
+        ("replicas=0", "replicas=0: it must be a whole number from 1 to 999999999"),
         ("vector=", "vector = ''; it must be a name"),
         ("vector=%20a", "vector = ' a'; it must be a name, without blanks at its ends"),
         ("payload_index=lang", "payload_index=lang: it must be FIELD:KIND"),

@@ -243,6 +243,80 @@ def test_special_tokens_of_tokenizer_config_are_added(
     assert num_tokens in _load(folder).encode("hello<new>world").ids
 
 
+@pytest.mark.parametrize(("base", "is_kept"), [("bert-saved", True), ("qwen2", False)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("mask_token", "<new>"), ("extra_special_tokens", ["<new>"])),
+        ("additional_special_tokens", ["<new>"]),
+    ],
+)
+def test_a_listed_token_keeps_its_flags_unless_its_class_adds_it_anew(
+    tmp_path: Path, base: str, is_kept: bool, key: str, value: object
+) -> None:
+    number = str(_load(write_base(tmp_path / "plain", base)).get_vocab_size())
+    folder = write_base(tmp_path / "new", base)
+    config = read(folder / "tokenizer_config.json")
+    config |= {key: value, "added_tokens_decoder": config["added_tokens_decoder"] | {number: NEW}}
+    write(folder / "tokenizer_config.json", config)
+    assert _load(folder).get_added_tokens_decoder()[int(number)].lstrip == is_kept
+
+
+@pytest.mark.parametrize(("key", "takes_spaces"), [("mask_token", True), ("pad_token", False)])
+def test_mpnet_lets_its_mask_take_the_spaces_before_it(
+    tmp_path: Path, key: str, takes_spaces: bool
+) -> None:
+    _edited(tmp_path, "mpnet", "tokenizer_config.json", key, "<new>")
+    tokens = {each.content: each for each in _load(tmp_path).get_added_tokens_decoder().values()}
+    assert tokens["<new>"].lstrip == takes_spaces
+
+
+def test_a_token_that_a_key_names_is_special(tmp_path: Path) -> None:
+    folder = write_base(tmp_path, "bert-saved")
+    config = read(folder / "tokenizer_config.json")
+    for token in config["added_tokens_decoder"].values():
+        token["special"] = False
+    config |= {"split_special_tokens": True, "mask_token": None}
+    write(folder / "tokenizer_config.json", config)
+    tokens = _load(folder).encode("[SEP] [MASK]", add_special_tokens=False).tokens
+    assert "[SEP]" not in tokens
+    assert "[MASK]" in tokens
+
+
+def _name_in_config_json(folder: Path, base: str, kind: str, **flags: object) -> Path:
+    write_base(folder, base)
+    config = read(folder / "tokenizer_config.json") | flags
+    del config["tokenizer_class"]
+    write(folder / "tokenizer_config.json", config)
+    write(folder / "config.json", read(folder / "config.json") | {"tokenizer_class": kind})
+    return folder
+
+
+def test_a_class_may_be_named_in_config_json_alone(tmp_path: Path) -> None:
+    plain = _name_in_config_json(tmp_path / "bert", "bert", "PreTrainedTokenizerFast")
+    assert _load(plain).encode("fox").tokens == ["[CLS]", "fox", "[SEP]"]
+    flagged = _name_in_config_json(
+        tmp_path / "llama", "llama", "LlamaTokenizer", add_eos_token=False
+    )
+    with pytest.raises(ModelUnsupportedError, match="add_eos_token = false is not supported"):
+        _load(flagged)
+
+
+@pytest.mark.parametrize("base", ["roberta", "qwen2"])
+def test_the_unknown_token_is_any_where_all_bytes_are_known(tmp_path: Path, base: str) -> None:
+    expected = _load(write_base(tmp_path / "plain", base))
+    folder = _edited(tmp_path / "new", base, "tokenizer.json", "model.unk_token", "<unk>")
+    found = _load(folder)
+    assert [found.encode(text).ids for text in TEXTS] == [
+        expected.encode(text).ids for text in TEXTS
+    ]
+    content = read(folder / "tokenizer.json")
+    del content["model"]["vocab"]["\u0100"]  # of the byte 0
+    write(folder / "tokenizer.json", content)
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: model.unk_token = "):
+        _load(folder)
+
+
 def test_tokens_that_only_tokenizer_json_lists_are_refused(tmp_path: Path) -> None:
     _edited(tmp_path, "bert", "tokenizer_config.json", "added_tokens_decoder", {})
     assert _load(tmp_path)  # all of them are named
