@@ -28,11 +28,12 @@ from embedlib.errors import (
     SinkError,
     SourceError,
 )
+from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.load import Load
 from embedlib.indexing.options import IndexOptions, parse_shard
 from embedlib.indexing.pipeline import index
-from embedlib.indexing.reader import BadRows, Group, Reader
+from embedlib.indexing.reader import Group, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Chunk, Document
 from embedlib.indexing.searching import search
