@@ -18,6 +18,7 @@ from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import ReplacedError, open_sink
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.sinks.file_sink import FileSink
 from embedlib.indexing.sinks.file_tables import drop_old_tables
 from embedlib.testing import FakeSink, FakeStore, check_replaceable
 from tests.indexing.two_models import Model, documents, is_of, vector_of
@@ -214,6 +215,26 @@ def test_a_change_that_was_begun_can_be_given_up(url: str) -> None:
     assert load(url, again, replace=True, recreate=True) == told[1:]
     load(url, Model("new"), replace=True)
     expect_rows(url, "new")
+
+
+@pytest.mark.parametrize("name", ["beside", "inspect"])
+def test_what_cannot_be_given_up_is_told(
+    name: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = getattr(FileSink, name)
+
+    def refuse(sink: FileSink) -> Any:
+        if name == "beside" or sink.name.endswith("(beside)"):
+            raise SinkError(f"{name} fails")
+        return method(sink)
+
+    monkeypatch.setattr(FileSink, name, refuse)
+    if name == "beside":  # it cannot be switched, and holds nothing beside
+        assert len(load(url, Model("old"), replace=True, recreate=True)) == 1
+    else:
+        with pytest.raises(SinkError, match="inspect fails"):
+            load(url, Model("old"), replace=True, recreate=True)
+    assert json.loads(read_status(url))["model"] == "old"
 
 
 def test_a_change_that_died_before_its_first_row_holds_up_no_other(url: str) -> None:
