@@ -47,7 +47,7 @@ class LineFinder:
         if text is None or start is None:
             return None
         begin = text.rfind("\n", 0, start) + 1
-        end = text.find("\n", start + len(hit.text))
+        end = text.find("\n", start + len(hit.text.rstrip()))
         lines = text[begin : len(text) if end < 0 else end].split("\n")
         return SourceLines(
             path=hit.source_id,

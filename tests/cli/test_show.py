@@ -66,6 +66,10 @@ def test_what_a_file_has_at_a_place(tmp_path: Path) -> None:
         path=path, first_line=1, lines=("one two", "three")
     )
     assert find(hit(path, "four")) == SourceLines(path=path, first_line=3, lines=("four",))
+    whole = tmp_path / "whole.txt"
+    whole.write_bytes(b"one\r\ntwo\r\n")
+    found = find(hit(str(whole), "one\r\ntwo\r\n"))  # a document that is not cut
+    assert found == SourceLines(path=str(whole), first_line=1, lines=("one", "two"))
     for text, start in (("two", 5), ("two", -5), ("two", 500), ("five", None), ("", 0)):
         assert find(hit(path, text, **({} if start is None else {"start_index": start}))) is None
 
