@@ -281,6 +281,16 @@ def test_values_of_postgres_that_python_has_no_type_for(
     ]
 
 
+def test_json_that_python_does_not_read_is_a_bad_row(postgres: str) -> None:
+    number = "('[1' || repeat('0', 5000) || ']')"
+    query = f"SELECT 1 AS id, 'a' AS text, {number}::jsonb AS j UNION ALL SELECT 2, 'b', '7'"
+    bad, good = read(postgres, query)
+    assert isinstance(bad, BadRow)
+    assert (bad.id, bad.reason[:37]) == ("1", "the field 'j' cannot be read: Exceeds")
+    assert isinstance(good, Document)
+    assert good.metadata == {"j": 7}
+
+
 def test_times_of_a_server_that_writes_them_in_another_style(postgres: str) -> None:
     german = f"{postgres}&options=-c%20DateStyle%3DGerman%20-c%20TimeZone%3DUTC"
     query = "SELECT 1 AS id, 'a' AS text, '2026-01-02 03:04Z'::timestamptz AS x"
