@@ -225,6 +225,8 @@ def test_row_groups_are_read_one_after_the_other() -> None:
         ((1, [2, {"a": (None,)}]), [1, [2, {"a": [None]}]]),
         (np.array(["a", None], object), ["a", None]),
         ([np.array([1.5, np.nan])], [[1.5, None]]),
+        (np.array([[1], [2]]), [[1], [2]]),
+        (np.array(1), 1),
     ],
 )
 def test_values_become_json(value: object, expected: object) -> None:
@@ -234,7 +236,10 @@ def test_values_become_json(value: object, expected: object) -> None:
     json.dumps(found, allow_nan=False)
 
 
-@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"]])
+@pytest.mark.parametrize(
+    "value",
+    [b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"], np.zeros(1, "datetime64[ns]")],
+)
 def test_values_that_json_has_not_are_refused(value: object) -> None:
     with pytest.raises(BadValueError):
         json_value(value)
