@@ -135,6 +135,7 @@ def test_a_page_becomes_markdown() -> None:
         ("a&nbsp;b&#8364;&lt;p&gt;", "a\xa0b€<p>"),
         (f"a&#{'1' * 5000};&amp;", "a\ufffd&"),  # Python reads no number of so many digits
         ("<!-- no --><p>a<!-- ", "a"),
+        ("a<!-->b<!--->c<!-- no --!>d<!-- > -- -> no -->e", "abcde"),
         # Editors write blocks into cells: a row is a line all the same.
         (
             "<table><tr><td><p>a</p></td><td><div>b</div><br>c</td></tr><tr><th><p>d</th></tr>"
@@ -276,6 +277,15 @@ def test_the_pages_of_a_pdf_are_documents() -> None:
         reason="has no text on any page; recognize its text (OCR) first",
         file="scan.pdf",
     )
+
+
+def test_a_pdf_whose_cover_has_no_text_keeps_its_name(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    Path("a.pdf").write_bytes(pdf("", "two"))
+    source: Any = open_source(["a.pdf"], SourceOptions(), print)
+    stored = {f"{tmp_path}/a.pdf#2"}
+    source.keep_ids(lambda ids: len(stored.intersection(ids)))
+    assert {row.id for row in source} == stored
 
 
 @pytest.mark.parametrize(("suffix", "package"), [("pdf", "pypdf"), ("docx", "mammoth")])
