@@ -259,6 +259,20 @@ def test_of_ids_in_two_files_the_first_counts_in_each_pass(docs: Path, loads: Lo
     assert loads.texts() == {"1": "a", "2": "second"}
 
 
+@pytest.mark.parametrize(
+    "how",
+    [SourceOptions(input_format="lines"), SourceOptions(input_format="jsonl", id_prefix="file")],
+)
+def test_files_whose_rows_have_no_ids_of_their_own_are_read_alone(
+    docs: Path, loads: Loads, how: SourceOptions
+) -> None:
+    for name in ("a.jsonl", "b.jsonl", "a.txt"):
+        (docs / name).write_text('{"id": 1, "text": "a"}\n')
+    name = "a.txt" if how.id_prefix is None else "b.jsonl"
+    reports = loads.run(write(docs / name, '{"id": 1, "text": "again"}\n'), how=how)
+    assert reports[1].num_documents == 1
+
+
 def test_a_table_that_is_being_written_is_a_bad_row_until_it_is_there(
     docs: Path, loads: Loads
 ) -> None:
@@ -270,7 +284,8 @@ def test_a_table_that_is_being_written_is_a_bad_row_until_it_is_there(
     reports = loads.run(half, no_text, write(docs / "c.txt", ""), whole, how=tables)
     assert [report.num_bad for report in reports] == [0, 1, 1, 0]
     assert loads.texts() == {"1": "one", "2": "two"}
-    assert any(line.startswith("skipped: 'docs/b.jsonl': ") for line in loads.told), loads.told
+    refused = "skipped: the rest of 'docs/b.jsonl': none of the first 1 rows"
+    assert any(line.startswith(refused) for line in loads.told), loads.told
 
 
 def test_a_file_that_is_half_written_deletes_nothing(docs: Path, embedder: Embedder) -> None:

@@ -93,8 +93,9 @@ def read_text(path: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        line_start = data.rfind(b"\n", 0, error.start) + 1
+        whole = error.object  # without a byte order mark, as the place of the byte is counted
+        line = whole.count(b"\n", 0, error.start) + 1
+        line_start = whole.rfind(b"\n", 0, error.start) + 1
         raise BrokenFileError(f"line {line} {_describe(error, line_start)}") from error
 
 

@@ -199,11 +199,10 @@ def _explaining(url: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError) as error:
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EACCES
         raise OSError(code, os.strerror(code)) from error
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # of this object, such as one under a key of its own
-            raise OSError(errno.EINVAL, f"the storage refuses it: {_reason(error)}") from error
-        raise _failure(url, error) from error
     except Exception as error:  # each kind of storage has errors of its own
+        # Of this object, such as one under a key of its own.
+        if isinstance(error, OSError) and error.errno == errno.EINVAL:
+            raise OSError(errno.EINVAL, f"the storage refuses it: {_reason(error)}") from error
         raise _failure(url, error) from error
 
 

@@ -152,6 +152,22 @@ def test_a_destination_keeps_the_names_it_has(number: int, tmp_path: Path) -> No
         ]
 
 
+def test_only_some_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedlib.indexing.sources.files._SAMPLE_FILES", 2)
+    for number in range(6):
+        write(f"docs/{number}.md", "text")
+    write("own.csv", "id,text\n1,one\n")
+    asked: list[str] = []
+    source: Any = open_source(["docs", "own.csv"], SourceOptions(), print)
+    source.keep_ids(lambda ids: asked.extend(ids) or 0)
+    assert len(asked) == 2 * 2
+    write("own.csv", "id,text\n,no id\n1,one\n")
+    asked.clear()
+    source = open_source(["own.csv"], SourceOptions(id_prefix="file"), print)
+    source.keep_ids(lambda ids: asked.extend(ids) or 0)
+    assert asked == ["own.csv#1", f"{Path.cwd()}/own.csv#1"]
+
+
 def test_ids_of_rows_may_begin_with_their_file() -> None:
     write("a.csv", "id,text\n1,one\n")
     write("b.csv", "id,text\n1,two\n")
@@ -183,6 +199,7 @@ def not_utf8(byte: int) -> str:
     ("content", "reason"),
     [
         (b"line\nb\xe4d", f"line 2 {not_utf8(2)}"),
+        (b"\xef\xbb\xbfa\nb\xe4d", f"line 2 {not_utf8(2)}"),
         (b" \n\t", "is empty"),
         (b"", "is empty"),
         (b"a\0b", "has NUL (U+0000) at character 1, which databases do not store"),
@@ -271,6 +288,8 @@ def test_fields_that_no_file_has_are_told(told: Told) -> None:
     documents("docs", told=told, glob=("*.md", "*.csv"), id_field="key", text_field="text")
     documents("docs", told=told, glob=("*.md",))
     assert told == []
+    documents("docs", told=told, input_format="lines", id_field="key")
+    assert "not used: id_field (--id-field); no file" in told[-1]
 
 
 def test_a_text_file_that_is_too_large_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +338,18 @@ def test_a_folder_with_nothing_to_read_is_refused() -> None:
     )
     Path("empty").mkdir()
     assert refusal("empty") == "empty/: has no text or Markdown file"
+
+
+def test_a_table_of_a_folder_that_gets_odd_rows_after_a_look_at_it_is_a_bad_row() -> None:
+    write("data/a.csv", "")
+    write("data/b.csv", "id,text\n1,one\n")
+    source = open_source(["data"], SourceOptions(input_format="csv"), [].append)
+    write("data/a.csv", "id,n,m\n1,2,3\n")
+    bad, good = source
+    assert good.id == "1"
+    assert isinstance(bad, BadRow)
+    assert bad.place == "the rest of 'data/a.csv'"
+    assert bad.reason.startswith("no field has the name of a text")
 
 
 def test_links_to_folders_are_not_followed(told: Told) -> None:
@@ -370,6 +401,17 @@ def test_a_name_that_is_not_utf8_is_named_as_the_cause() -> None:
         ("1", ""),
         (r"docs/rows\xe9.csv", reason),
     ]
+
+
+def test_a_name_that_is_not_utf8_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.fsdecode(b"caf\xe9"))
+    (folder / "here").mkdir(parents=True)
+    write(f"{folder}/docs/a.md", "text")
+    monkeypatch.chdir(folder / "here")
+    for path in ("../docs", str(Path.cwd().parent / "docs")):
+        source: Any = open_source([path], SourceOptions(), print)
+        source.keep_ids(lambda ids: len([id_.encode() for id_ in ids]))
+        assert [type(row) for row in source] == [BadRow]
 
 
 def test_what_cannot_be_opened_in_a_folder_is_a_bad_row() -> None:
@@ -518,6 +560,10 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
         "text_field (--text-field) and id_field (--id-field)"
     ]
     assert "cannot be read from standard input" in refusal("-", input_format="parquet")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 7, "n": 1}\n')))
+    assert refusal("-", input_format="jsonl").startswith("-: no field has the name of a text")
+    told.clear()
+    assert read("-", input_format="jsonl", told=told) == told == []  # nothing is left
 
 
 # --- csv ------------------------------------------------------------------------------------------
@@ -964,7 +1010,10 @@ def test_a_source_knows_its_length_where_that_is_cheap() -> None:
     write("docs/b.md", "b")
     write("c.jsonl", '{"text": "c"}')
     tell = [].append
-    assert length_hint(open_source(["docs"], SourceOptions(), tell), -1) == 2
+    source = open_source(["docs"], SourceOptions(), tell)
+    assert length_hint(source, -1) == 2
+    source.narrow(["docs/b.md"])
+    assert length_hint(source, -1) == 1
     assert length_hint(open_source(["docs", "c.jsonl"], SourceOptions(), tell), -1) == -1
 
 

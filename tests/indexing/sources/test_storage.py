@@ -75,6 +75,12 @@ def test_a_url_is_a_source_in_python(bucket: Any) -> None:
     assert texts(list(rows)) == {"1": "one", "2": "two"}
 
 
+def test_a_url_is_the_only_name_of_a_file(bucket: Any) -> None:
+    source: Any = open_url("memory://b/docs")
+    source.keep_ids(lambda ids: pytest.fail("nothing is to be looked up"))
+    assert texts(list(source)) == texts(read("memory://b/docs"))
+
+
 def test_files_are_chosen_as_in_a_folder(bucket: Any) -> None:
     assert list(texts(read("memory://b/docs", glob=("sub/*",)))) == [
         "memory://b/docs/sub/c d.md",
