@@ -18,6 +18,7 @@ from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import ReplacedError, open_sink
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.replacing import other_rows
 from embedlib.indexing.sinks.file_sink import FileSink
 from embedlib.indexing.sinks.file_tables import drop_old_tables
 from embedlib.testing import FakeSink, FakeStore, check_replaceable
@@ -204,6 +205,7 @@ def test_a_change_that_was_begun_can_be_given_up(url: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         load(url, given_up, replace=True, batch_rows=4)
     again = Model("old")
+    assert len(load(url, again, replace=True)) == 1  # not asked to
     told = load(url, again, replace=True, recreate=True, dry_run=True)
     assert re.search(r"the \d rows of 'given up' beside would be dropped$", told[0])
     assert "beside" in read_status(url)
@@ -340,6 +342,7 @@ def test_what_cannot_be_replaced_is_refused_at_the_start() -> None:
     with pytest.raises(SinkError, match=r"keeps no old rows: .* two models at a time$"):
         drop_old(FakeSink(FakeStore()))
     assert model.num_texts == 0
+    assert other_rows(FakeSink(FakeStore())) == {}
     for options in ({"limit": 3}, {"shard": "1/2"}):
         with pytest.raises(ConfigError, match="replace needs the whole source in one load"):
             IndexOptions(replace=True, **options)  # type: ignore[arg-type]

@@ -213,6 +213,12 @@ def test_what_is_no_position_is_left_alone(table: Table, line: str) -> None:
     assert sum("takes the place" in said for said in table.told) == 1
 
 
+def test_another_version_reads_everything(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.load()
+    monkeypatch.setattr("embedlib.indexing.resuming.__version__", "0")
+    assert table.load().num_documents == 20
+
+
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
     table.load()
     assert table.load(batch_rows=7, on_error="stop", since_overlap=0).num_documents == 1

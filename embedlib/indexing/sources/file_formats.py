@@ -273,11 +273,7 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
     try:
         with _open_parquet(path) as file:
             _check_unique(file.schema_arrow.names)
-            batches = file.iter_batches(
-                _PARQUET_BATCH_ROWS,
-                columns=columns and [name for name in columns if name in file.schema_arrow.names],
-            )
-            for batch in batches:
+            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, columns=columns):
                 for fields in batch_rows(batch):
                     number += 1
                     place = f"row {number} of {place_of(path)}"
