@@ -511,12 +511,10 @@ def test_what_is_written_is_compared_with_what_is_read(monkeypatch: pytest.Monke
     for stdin in (None, io.StringIO()):
         monkeypatch.setattr(sys, "stdin", stdin)
         check_not_input("a.txt", ["absent.txt", "-"], "errors_file")
-    with (
-        open("a.txt") as file,
-        pytest.raises(SourceError, match=r"errors_file 'a\.txt' is also an"),
-    ):
+    with open("a.txt") as file:
         monkeypatch.setattr(sys, "stdin", file)
-        check_not_input("a.txt", ["-"], "errors_file")
+        with pytest.raises(SourceError, match=r"errors_file 'a\.txt' is also an input"):
+            check_not_input("a.txt", ["-"], "errors_file")
 
 
 # --- what is refused before any work --------------------------------------------------------------
