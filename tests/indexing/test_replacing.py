@@ -275,7 +275,7 @@ def test_files_keep_their_names_in_what_is_loaded_beside(
         assert [key.source_id for key in sink.scan()] == [str(tmp_path / "docs" / "a.txt")]
 
 
-def test_the_commands(url: str) -> None:
+def test_the_commands(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load(url, Model("new"), replace=True)
     run = CliRunner().invoke
     assert re.search(r"kept until drop-old +40 rows of old\n", run(main, ["status", url]).output)
@@ -283,6 +283,9 @@ def test_the_commands(url: str) -> None:
     assert (state["model"], state["old"]["model"]) == ("new", "old")
     assert run(main, ["drop-old", url]).output == f"Removed 40 old rows from {url}\n"
     assert run(main, ["drop-old", url]).output == f"{url} keeps no old rows\n"
+    monkeypatch.setattr("embedlib.indexing.replacing.drop_old", lambda url: 1)
+    done = run(main, ["drop-old", "postgresql://me:secret@host/db?table=t"])
+    assert done.output == "Removed 1 old row from postgresql://me:***@host/db?table=t\n"
 
 
 def test_documents_that_the_source_does_not_have(url: str) -> None:
