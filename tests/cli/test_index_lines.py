@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from embedlib.cli.index_lines import Watch, summary
@@ -95,3 +97,6 @@ def test_a_load_that_took_no_time() -> None:
         "  embedded             0",
         "  unchanged            0",
     ]
+    first, embedded, _ = summary(replace(report, num_embedded=2, num_tokens=9), "to", is_dry=True)
+    assert first == "Would index 0 documents as 0 rows into to"
+    assert embedded == "  embedded             2  9 tokens"
