@@ -59,7 +59,7 @@ class LineFinder:
         if path != self._path:
             self._path, self._text = path, None
             # The id comes from the destination: it may name a device, or no file at all.
-            if "\0" not in path and os.path.isfile(path):
+            if os.path.isfile(path):
                 self._text = _read_small(path)
         return self._text
 

@@ -94,6 +94,7 @@ def test_a_second_run_reads_what_is_new_and_what_has_changed(table: Table) -> No
     # Those from 20 - 5 on, and the two.
     assert (report.num_documents, report.num_embedded, report.num_unchanged) == (8, 2, 6)
     assert report.num_other is None
+    assert not any("takes the place" in line for line in table.told)
     assert table.stored() == table.rows()
 
 
