@@ -191,5 +191,4 @@ def _unreadable_pdf(error: Exception) -> BrokenFileError:
 
 
 def _damaged(kind: str, error: Exception) -> BrokenFileError:
-    reason = first_line(error)
-    return BrokenFileError(f"cannot be read as {kind}: {reason or type(error).__name__}")
+    return BrokenFileError(f"cannot be read as {kind}: {first_line(error)}")

@@ -216,4 +216,4 @@ def _failure(url: str, error: Exception) -> SourceError:
 
 
 def _reason(error: Exception) -> str:
-    return without_password(first_line(error)) or type(error).__name__
+    return without_password(first_line(error))
