@@ -85,7 +85,7 @@ def run_passes(
             click.echo(next(summary(report, name, is_dry=False)))
         try:
             source = next(sources)
-        except (KeyboardInterrupt, StopIteration):
+        except KeyboardInterrupt:
             return total
         report = load(source)
         total = _sum(total, report)

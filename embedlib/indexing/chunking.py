@@ -214,7 +214,7 @@ class Chunker:
     def _cut(self, text: str, heading: Span, span: Span) -> int | None:
         """Return where to cut a chunk so that its beginning fits after a heading; None: nowhere."""
         used, total = self._count([text[slice(*heading)], text[slice(*span)]])
-        highest = span[0] + (span[1] - span[0]) * max(0, self._max_tokens - used) // max(1, total)
+        highest = span[0] + (span[1] - span[0]) * (self._max_tokens - used) // max(1, total)
         # Some scripts have no blanks, and a word without an end is cut anyway.
         has_blanks = _BREAKS[2].search(text, *span) is not None
         while highest > span[0]:

@@ -11,8 +11,9 @@ from uuid import UUID
 import numpy as np
 
 from embedlib.errors import EngineRunError, InputError
+from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
-from embedlib.indexing.reader import BadRows, Group
+from embedlib.indexing.reader import Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.row_jobs import Embedded, RowJob, end_of_window
 from embedlib.indexing.rows import BadRow, Row, find_changes

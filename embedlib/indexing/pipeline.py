@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
+from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.destination import open_destination
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embedder
 from embedlib.indexing.options import IndexOptions
@@ -28,7 +29,6 @@ from embedlib.indexing.preparing import (
     estimate_documents,
     prepare_chunker,
 )
-from embedlib.indexing.reader import BadRows
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.run import Run

@@ -147,13 +147,17 @@ def built_state(sink: Sink) -> SinkState | None:
 
 def _give_up(sink: ReplaceableSink, target: Target, options: IndexOptions, tell: Tell) -> None:
     """Drop what a change to another model has loaded; without a row, the next one may be any."""
-    built = other_rows(sink).get("beside")
-    if built is None:
+    try:
+        beside = sink.beside()
+    except SinkError:  # what cannot be switched has nothing beside
         return
-    are = "would be" if options.dry_run else "are"
-    tell(f"{sink.name}: the {built.num_rows:,} rows of {built.model!r} beside {are} dropped")
-    if not options.dry_run:
-        with closing(sink.beside()) as beside:
+    with closing(beside):
+        built = beside.inspect()
+        if built is None or built.num_rows == 0:
+            return
+        are = "would be" if options.dry_run else "are"
+        tell(f"{sink.name}: the {built.num_rows:,} rows of {built.model!r} beside {are} dropped")
+        if not options.dry_run:
             beside.begin(target, tell)
 
 
@@ -195,6 +199,6 @@ def other_rows(sink: Sink) -> dict[str, SinkState]:
     if not can_replace(sink):
         return {}
     found = {"old": sink.old()}
-    with suppress(SinkError):  # one that cannot be switched
+    with suppress(SinkError):  # it cannot be switched, or they cannot be read
         found["beside"] = built_state(sink)
     return {key: state for key, state in found.items() if state is not None}

@@ -7,12 +7,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
 from embedlib.errors import EngineRunError, SinkError, SourceError, count_of
+from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.reader import BadRows, Reader
+from embedlib.indexing.reader import Reader
 from embedlib.indexing.replacement_checks import RowSample
 from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.resuming import Resuming

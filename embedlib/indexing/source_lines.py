@@ -47,7 +47,7 @@ class LineFinder:
         if text is None or start is None:
             return None
         begin = text.rfind("\n", 0, start) + 1
-        end = text.find("\n", start + len(hit.text))
+        end = text.find("\n", start + len(hit.text.rstrip()))
         lines = text[begin : len(text) if end < 0 else end].split("\n")
         return SourceLines(
             path=hit.source_id,
@@ -59,7 +59,7 @@ class LineFinder:
         if path != self._path:
             self._path, self._text = path, None
             # The id comes from the destination: it may name a device, or no file at all.
-            if "\0" not in path and os.path.isfile(path):
+            if os.path.isfile(path):
                 self._text = _read_small(path)
         return self._text
 

@@ -13,10 +13,11 @@ from embedlib.checks import COUNT, optional
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EngineRunError, shown
+from embedlib.indexing.bad_rows import MAX_REPORTED_BAD_ROWS, BadRows
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.load import LOOK_SECONDS, Load, join_vectors
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.reader import MAX_REPORTED_BAD_ROWS, BadRows, Group, Reader
+from embedlib.indexing.reader import Group, Reader
 from embedlib.indexing.replacing import built_state
 from embedlib.indexing.report import Tally
 from embedlib.indexing.row_jobs import end_of_window

@@ -88,6 +88,14 @@ def test_the_chunks_are_those_of_a_load(
         assert windows[0] == 0 < windows[-1]
 
 
+def test_a_page_that_fits_is_embedded_in_one_window(run: Run, model: str, page: str) -> None:
+    Path(page).write_text("# the river\n\na small city.\n")
+    done = run("chunks", page, "-m", model, "--chunk-tokens", 4, "--late-chunking", "--json")
+    views = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(views) > 1
+    assert {view["window"] for view in views} == {0}
+
+
 def test_no_weights_are_needed(run: Run, page: str, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model", "bert")
     weights = folder / "model.safetensors"

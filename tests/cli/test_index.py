@@ -303,6 +303,11 @@ def test_standard_input_may_be_closed(
         assert refused.exit_code == 2
         assert "standard input is closed" in refused.stderr
     assert run("index", docs, "-m", model, "--to", out).exit_code == 0
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=terminal))
+    assert (
+        "name files or folders, or pipe texts in" in run("index", "-m", model, "--to", out).stderr
+    )
 
 
 def test_sql_is_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
@@ -345,6 +350,7 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     as_json = run("search", "measure time", "--to", out, "-k", 1, "--json", "--model", model)
     hit = json.loads(as_json.stdout)
     assert (hit["source_id"], hit["text"]) == (f"{docs}/b.txt", "measure time")
+    assert "vector_score" not in hit
     where = f'source != "{docs}/b.txt"'
     others = run("search", "measure time", "--to", out, "--where", where, "--json")
     assert len(others.stdout.splitlines()) == 2

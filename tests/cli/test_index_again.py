@@ -104,9 +104,24 @@ def test_a_bad_file_of_any_pass_decides_the_exit_code(
     report_changes(monkeypatch, spoil, repair)
     done = run("index", docs, "-m", model, "--to", out, "--watch", "--json")
     assert done.exit_code == 3, done.output
-    counts = [json.loads(line)["num_bad"] for line in done.stdout.splitlines()]
-    assert counts == [0, 1, 0, 1]
+    *passes, total = map(json.loads, done.stdout.splitlines())
+    assert [report["num_bad"] for report in (*passes, total)] == [0, 1, 0, 1]
+    assert total["seconds"] == pytest.approx(sum(report["seconds"] for report in passes))
+    assert (passes[0]["num_other"], total["num_other"]) == (0, None)
     assert texts(out)["b.txt"] == "another"
+
+
+def test_files_that_are_gone_are_deleted_while_a_folder_is_watched(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove() -> Collection[str]:
+        (docs / "b.txt").unlink()
+        return {str(docs / "b.txt")}
+
+    report_changes(monkeypatch, remove)
+    options = ("--watch", "--delete-missing", "--max-delete", 1)
+    assert run("index", docs, "-m", model, "--to", out, *options).exit_code == 0
+    assert set(texts(out)) == {"a.txt", "c.txt"}
 
 
 def test_ctrl_c_before_the_first_file_is_the_end(

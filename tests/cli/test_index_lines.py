@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from embedlib.cli.index_lines import Watch
-from embedlib.indexing import IndexProgress
+from embedlib.cli.index_lines import Watch, summary
+from embedlib.indexing import IndexProgress, IndexReport
 from embedlib.progress import Progress
 from embedlib.screens import Look, Reading
 
@@ -47,6 +49,7 @@ def test_a_cluster_tells_rows_rate_workers_retries_and_seconds_left() -> None:
         (10, 40, 80, "10 of 40 docs"),
         (0, 40, None, "0 of 40 docs"),
         (10, None, None, "10 docs"),
+        (40, 40, 20, "40 of 40 docs"),
         (41, 40, None, "41 of 40 docs"),  # there were more than estimated
     ],
 )
@@ -64,3 +67,36 @@ def test_rows_to_come_are_estimated_by_the_documents(
         )
     )
     assert reading == Reading(done=20, total=rows, note=note)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "total", "kept"),
+    [
+        (0, 9, ""),
+        (1, None, "at least 1 row is stored; "),
+        (2, 9, "at least 2 rows of about 9 documents are stored; "),
+    ],
+)
+def test_what_an_interrupted_load_leaves(num_rows: int, total: int | None, kept: str) -> None:
+    told = IndexProgress(
+        num_documents=0, total_documents=total, num_embedded=num_rows, num_unchanged=0
+    )
+    with Progress(None) as progress:
+        watch = Watch(progress)
+        assert watch.kept() == "run the same command again to go on"
+        watch.told(told)
+        assert watch.kept() == f"{kept}run the same command again to go on"
+
+
+def test_a_load_that_took_no_time() -> None:
+    names = ("documents", "rows", "embedded", "unchanged", "metadata", "deleted", "bad")
+    counts = {f"num_{name}": 0 for name in (*names, "truncated", "tokens")}
+    report = IndexReport(**counts, seconds=0.0)
+    assert list(summary(report, "to", is_dry=False)) == [
+        "Indexed 0 documents as 0 rows into to in 0.0 s",
+        "  embedded             0",
+        "  unchanged            0",
+    ]
+    first, embedded, _ = summary(replace(report, num_embedded=2, num_tokens=9), "to", is_dry=True)
+    assert first == "Would index 0 documents as 0 rows into to"
+    assert embedded == "  embedded             2  9 tokens"

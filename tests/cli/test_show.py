@@ -66,19 +66,25 @@ def test_what_a_file_has_at_a_place(tmp_path: Path) -> None:
         path=path, first_line=1, lines=("one two", "three")
     )
     assert find(hit(path, "four")) == SourceLines(path=path, first_line=3, lines=("four",))
-    for text, start in (("two", 5), ("two", -5), ("two", 500), ("five", None), ("", 0)):
+    whole = tmp_path / "whole.txt"
+    whole.write_bytes(b"one\r\ntwo\r\n")
+    found = find(hit(str(whole), "one\r\ntwo\r\n"))  # a document that is not cut
+    assert found == SourceLines(path=str(whole), first_line=1, lines=("one", "two"))
+    for text, start in (("two", 5), ("two", -14), ("two", 500), ("five", None), ("", 0)):
         assert find(hit(path, text, **({} if start is None else {"start_index": start}))) is None
 
 
 @pytest.mark.parametrize(
-    "name", ["none.txt", "a\0b", "/dev/null", "", "x.pdf#1", "\udcff", "b.txt.gz"]
+    "name", ["none.txt", "large.txt", "a\0b", "/dev/null", "", "x.pdf#1", "\udcff", "b.txt.gz"]
 )
 def test_what_is_no_text_file_has_no_lines(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("embedlib.indexing.source_lines.MAX_TEXT_BYTES", 3)
     monkeypatch.chdir(tmp_path)
     Path("b.txt.gz").write_bytes(b"no gzip")
     Path("c.txt").write_bytes(b"\xff")
+    Path("large.txt").write_bytes(b"x\nyz")
     assert LineFinder()(hit(name, "x")) is None
     assert LineFinder()(hit("c.txt", "x")) is None
 

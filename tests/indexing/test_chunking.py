@@ -21,6 +21,7 @@ from embedlib.indexing.chunking import (
     UNBROKEN_CHARS,
     Chunker,
     count_tokens,
+    without_limits,
 )
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
@@ -196,7 +197,7 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(
 
 def test_a_text_that_fits_is_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)  # not needed
-    assert chunk("One. Two.\n\nThree.", 100) == [Chunk(text="One. Two.\n\nThree.", start=0, end=17)]
+    assert chunk("One. Two.\n\nThree.", 17) == [Chunk(text="One. Two.\n\nThree.", start=0, end=17)]
 
 
 def test_white_space_around_it_is_left_out() -> None:
@@ -398,6 +399,12 @@ def test_plain_text_has_no_headings() -> None:
         ("1. ```a``` and b\n# c", ["c"]),
         ("-     ``` indented code\n# a", ["a"]),
         ("---\nno end of the block\n\n# a", ["a"]),
+        ("---\r\ntitle: x\r\n---\r\n# a", ["a"]),
+        ("--- \ntitle: x\n... \n# a", ["a"]),
+        (" two \n---\n---\n", ["two"]),
+        ("text\n# a\n---\n", ["a"]),
+        ("text\n```\n```\n---\n", []),
+        ("# a\t#\n", ["a"]),
         ("# a # b #\t\n## ##\n###  c#\n#\td", ["a # b", "", "c#", "d"]),
         # Takes hours if each blank is tried as the first of those at the end.
         (f"# a{' ' * 500_000}b", [f"a{' ' * 500_000}b"]),
@@ -419,13 +426,17 @@ def test_any_number_of_headings_costs_as_much_as_their_text() -> None:
 # --- options --------------------------------------------------------------------------------------
 
 
-def test_truncation_and_padding_of_the_tokenizer_do_not_count() -> None:
+@pytest.mark.parametrize("setting", ["truncation", "padding"])
+def test_truncation_and_padding_of_the_tokenizer_do_not_count(setting: str) -> None:
     tokenizer = byte_tokenizer()
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=40, pad_id=ord("b"))
+    tokenizer.encode_special_tokens = True
+    if setting == "truncation":
+        tokenizer.enable_truncation(4)
+    else:
+        tokenizer.enable_padding(length=40, pad_id=ord("b"))
     assert texts(chunk("aaa bbb aaa bbb", 7, tokenizer=tokenizer)) == ["aaa bbb", "aaa bbb"]
-    assert tokenizer.truncation is not None  # it is the caller's
-    assert tokenizer.padding is not None
+    assert getattr(tokenizer, setting) is not None  # it is the caller's
+    assert without_limits(tokenizer).encode_special_tokens
 
 
 @pytest.mark.parametrize(("max_tokens", "overlap"), [(0, 0), (-1, 0), (10, 10), (10, -1)])
@@ -437,6 +448,19 @@ def test_wrong_limits_are_refused(max_tokens: int, overlap: int) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
     with pytest.raises(ConfigError, match=re.escape(install_line("index"))):
+        chunk("too long", 3)
+
+
+def test_a_tokenizer_that_the_splitter_does_not_take_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Exception("bad JSON")
+
+    splitter = SimpleNamespace(from_huggingface_tokenizer=refuse)
+    package = SimpleNamespace(TextSplitter=splitter)
+    monkeypatch.setitem(sys.modules, "semantic_text_splitter", package)
+    with pytest.raises(ConfigError, match="cannot use the tokenizer of this model: bad JSON; spl"):
         chunk("too long", 3)
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,11 +29,12 @@ from embedlib.errors import (
     SinkError,
     SourceError,
 )
+from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.load import Load
 from embedlib.indexing.options import IndexOptions, parse_shard
 from embedlib.indexing.pipeline import index
-from embedlib.indexing.reader import BadRows, Group, Reader
+from embedlib.indexing.reader import Group, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Chunk, Document
 from embedlib.indexing.searching import search
@@ -263,7 +265,7 @@ def test_nothing_is_deleted_when_a_bad_row_may_own_it(store: FakeStore, embedder
     report = run(nameless, store, embedder, delete_missing=True, tell=told.append)
     assert report.num_deleted == 0
     assert any("nothing is deleted" in line for line in told)
-    named = [*documents(numbered(8)), BadRow(place="line 10", reason="broken", id="d9")]
+    named = [*documents(numbered(8)), Document(id="d9", text="")]
     report = run(named, store, embedder, delete_missing=True)
     assert report.num_deleted == 1
     assert set(contents(store)) == {(f"d{n}", 0) for n in [*range(8), 9]}
@@ -483,7 +485,7 @@ def test_recreating_says_what_it_drops_before_it_does(
     run(numbered(3), store, embedder, recreate=True, dry_run=True, tell=told.append)
     expect(store, numbered(10), embedder)
     path = tmp_path / "errors.jsonl"
-    rows = [BadRow(place="line 1", reason="broken"), *documents(numbered(3))]
+    rows = [BadRow(place="caf\udce9", reason="broken"), *documents(numbered(3))]
     rows += [BadRow(place="line 9", reason="broken")]
     run(rows, store, embedder, recreate=True, tell=told.append, errors_file=path)
     assert [line for line in told if "skipped" not in line] == [
@@ -492,7 +494,7 @@ def test_recreating_says_what_it_drops_before_it_does(
     ]
     expect(store, numbered(3), embedder)
     places = [json.loads(line)["place"] for line in path.read_text().splitlines()]
-    assert places == ["line 1", "line 9"]
+    assert places == ["caf\udce9", "line 9"]
 
 
 def test_what_cannot_be_inspected_can_be_recreated(store: FakeStore, embedder: Embedder) -> None:
@@ -576,6 +578,9 @@ def test_switches_of_numpy_are_taken() -> None:
         ({"max_delete": "0.5"}, "max_delete = '0.5'; it must be a share, from 0 to 1"),
         ({"chunk_overlap": -1}, "chunk_overlap = -1; it must be a whole number of at least 0"),
         ({"shard": 3}, "shard = 3; it must be I/N"),
+        ({"ray": ""}, "ray = ''; it must be auto, local or HOST:PORT"),
+        ({"ray_workers": 0}, "ray_workers = 0; it must be"),
+        ({"ray_workers": 2}, "ray_workers = 2 needs ray='auto' or another address"),
         ({"errors_file": 5}, "errors_file = 5; it must be a path"),
     ],
 )
@@ -835,8 +840,11 @@ def test_scalars_of_numpy_become_json(store: FakeStore, embedder: Embedder) -> N
         "day": np.datetime64("2026-01-02"),
         "inner": [np.uint8(1)],
     }
-    run([Document(id="a", text="a", metadata=metadata)], store, embedder)
+    long = "a" * 4096
+    document = Document(id=long, text="a", metadata={"source": "a", **metadata})
+    run([replace(document, is_markdown=np.True_)], store, embedder)  # type: ignore[arg-type]
     (row,) = store.rows.values()
+    assert row.source_id == long
     assert json.dumps(row.metadata) == (
         '{"source": "a", "stars": 5, "price": 0.5, "nan": null, "is_new": true, "lang": "de", '
         '"day": "2026-01-02", "inner": [1]}'
@@ -960,6 +968,7 @@ def test_a_name_that_no_errors_file_can_have_is_one_line(
     with pytest.raises(SourceError, match=rf"cannot write errors_file '.*': {reason}") as caught:
         run(documents({"a": "b"}), store, embedder, errors_file=name)
     assert str(caught.value).isprintable()
+    assert store.calls == []
 
 
 def test_an_errors_file_on_a_full_disk_is_one_line(store: FakeStore, embedder: Embedder) -> None:
@@ -1228,6 +1237,24 @@ def test_a_document_of_many_chunks_is_written_in_groups(
     report = index([Document(id="a", text=text)], Watching(store), embedder=embedder)
     assert (sum(asked), max(asked)) == (report.num_rows, 4)
     assert report.num_documents == 1
+
+
+def test_a_document_waits_for_no_other_and_an_endless_source_ends_with_its_reader() -> None:
+    is_read = threading.Event()
+
+    def endless() -> Iterator[Document]:
+        yield Document(id="first", text="text")
+        assert is_read.wait(WAIT_SECONDS)
+        yield from (Document(id=f"d{number}", text="text") for number in count())
+
+    with closing(Seen()) as seen:
+        reader = Reader(endless(), None, "model", seen, BadRows(None, print, stops=False))
+        groups = reader.groups(while_waiting=lambda: False)
+        assert [row.source_id for row in next(groups).rows] == ["first"]
+        is_read.set()
+        assert next(groups).rows[0].source_id == "d0"
+        reader.close()
+        assert not reader._thread.is_alive()
 
 
 def test_long_documents_do_not_wait_for_many_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,7 @@ def test_the_digest_covers_text_and_prefix() -> None:
         ("{title}: ", {"title": " The day\n"}, "The day: "),
         ("{a} {b}", {"a": 1, "b": ["x", "y"]}, "1 x, y"),
         ("{{{a}}}", {"a": True}, "{true}"),
+        ("{a}", {"a": ["x", 1]}, '["x", 1]'),
         ("{a b-c.d}", {"a b-c.d": {"x": "ü"}}, '{"x": "ü"}'),
         ("{a}", {"a": 0}, "0"),
         *(("{a}", {"a": value}, None) for value in (None, "", " ", [])),

@@ -18,6 +18,8 @@ from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import ReplacedError, open_sink
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.replacing import other_rows
+from embedlib.indexing.sinks.file_sink import FileSink
 from embedlib.indexing.sinks.file_tables import drop_old_tables
 from embedlib.testing import FakeSink, FakeStore, check_replaceable
 from tests.indexing.two_models import Model, documents, is_of, vector_of
@@ -203,6 +205,7 @@ def test_a_change_that_was_begun_can_be_given_up(url: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         load(url, given_up, replace=True, batch_rows=4)
     again = Model("old")
+    assert len(load(url, again, replace=True)) == 1  # not asked to
     told = load(url, again, replace=True, recreate=True, dry_run=True)
     assert re.search(r"the \d rows of 'given up' beside would be dropped$", told[0])
     assert "beside" in read_status(url)
@@ -214,6 +217,26 @@ def test_a_change_that_was_begun_can_be_given_up(url: str) -> None:
     assert load(url, again, replace=True, recreate=True) == told[1:]
     load(url, Model("new"), replace=True)
     expect_rows(url, "new")
+
+
+@pytest.mark.parametrize("name", ["beside", "inspect"])
+def test_what_cannot_be_given_up_is_told(
+    name: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = getattr(FileSink, name)
+
+    def refuse(sink: FileSink) -> Any:
+        if name == "beside" or sink.name.endswith("(beside)"):
+            raise SinkError(f"{name} fails")
+        return method(sink)
+
+    monkeypatch.setattr(FileSink, name, refuse)
+    if name == "beside":  # it cannot be switched, and holds nothing beside
+        assert len(load(url, Model("old"), replace=True, recreate=True)) == 1
+    else:
+        with pytest.raises(SinkError, match="inspect fails"):
+            load(url, Model("old"), replace=True, recreate=True)
+    assert json.loads(read_status(url))["model"] == "old"
 
 
 def test_a_change_that_died_before_its_first_row_holds_up_no_other(url: str) -> None:
@@ -252,7 +275,7 @@ def test_files_keep_their_names_in_what_is_loaded_beside(
         assert [key.source_id for key in sink.scan()] == [str(tmp_path / "docs" / "a.txt")]
 
 
-def test_the_commands(url: str) -> None:
+def test_the_commands(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load(url, Model("new"), replace=True)
     run = CliRunner().invoke
     assert re.search(r"kept until drop-old +40 rows of old\n", run(main, ["status", url]).output)
@@ -260,6 +283,9 @@ def test_the_commands(url: str) -> None:
     assert (state["model"], state["old"]["model"]) == ("new", "old")
     assert run(main, ["drop-old", url]).output == f"Removed 40 old rows from {url}\n"
     assert run(main, ["drop-old", url]).output == f"{url} keeps no old rows\n"
+    monkeypatch.setattr("embedlib.indexing.replacing.drop_old", lambda url: 1)
+    done = run(main, ["drop-old", "postgresql://me:secret@host/db?table=t"])
+    assert done.output == "Removed 1 old row from postgresql://me:***@host/db?table=t\n"
 
 
 def test_documents_that_the_source_does_not_have(url: str) -> None:
@@ -319,6 +345,7 @@ def test_what_cannot_be_replaced_is_refused_at_the_start() -> None:
     with pytest.raises(SinkError, match=r"keeps no old rows: .* two models at a time$"):
         drop_old(FakeSink(FakeStore()))
     assert model.num_texts == 0
+    assert other_rows(FakeSink(FakeStore())) == {}
     for options in ({"limit": 3}, {"shard": "1/2"}):
         with pytest.raises(ConfigError, match="replace needs the whole source in one load"):
             IndexOptions(replace=True, **options)  # type: ignore[arg-type]

@@ -15,7 +15,14 @@ import pytest
 
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError, SourceError
-from embedlib.indexing import IndexReport, Source, SourceOptions, index, open_sql_source
+from embedlib.indexing import (
+    Document,
+    IndexReport,
+    Source,
+    SourceOptions,
+    index,
+    open_sql_source,
+)
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder
 
 QUERY = "SELECT id, body, changed FROM docs"
@@ -87,6 +94,7 @@ def test_a_second_run_reads_what_is_new_and_what_has_changed(table: Table) -> No
     # Those from 20 - 5 on, and the two.
     assert (report.num_documents, report.num_embedded, report.num_unchanged) == (8, 2, 6)
     assert report.num_other is None
+    assert not any("takes the place" in line for line in table.told)
     assert table.stored() == table.rows()
 
 
@@ -206,6 +214,12 @@ def test_what_is_no_position_is_left_alone(table: Table, line: str) -> None:
     assert sum("takes the place" in said for said in table.told) == 1
 
 
+def test_another_version_reads_everything(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.load()
+    monkeypatch.setattr("embedlib.indexing.resuming.__version__", "0")
+    assert table.load().num_documents == 20
+
+
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
     table.load()
     assert table.load(batch_rows=7, on_error="stop", since_overlap=0).num_documents == 1
@@ -284,6 +298,26 @@ def test_a_sink_without_positions_is_refused(table: Table) -> None:
     index(table.source(since_field=None), Plain(table.store), embedder=table.embedder, chunk=False)
 
 
+@pytest.mark.parametrize("name", ["resume", "is_partial"])
+def test_a_source_of_the_caller_needs_no_member_that_it_may_leave_out(
+    name: str, table: Table
+) -> None:
+    class Own:
+        scope = "own"
+
+        def __iter__(self) -> Iterator[Document]:
+            yield Document(id="1", text="text")
+
+        def position(self) -> str | None:
+            return "1"
+
+    setattr(Own, name, lambda self, position: None)
+    source: Any = Own()
+    report = index(source, FakeSink(table.store), embedder=table.embedder)
+    assert (table.store.position is not None) == (name == "resume")
+    assert report.num_other == (0 if name == "resume" else None)
+
+
 def test_a_field_that_does_not_exist_is_named(table: Table) -> None:
     with pytest.raises(SourceError, match=r"there is no field 'when'; the fields are 'id', 'body'"):
         table.load(since_field="when")
@@ -295,6 +329,12 @@ def test_other_sources_take_no_since_field(table: Table, tmp_path: Path) -> None
     for source in (tmp_path / "a.txt", [{"id": "1", "text": "a"}]):
         with pytest.raises(ConfigError, match="is for the rows of a query"):
             index(source, FakeSink(table.store), embedder=table.embedder, source_options=how)
+
+
+def test_an_overlap_beyond_all_numbers_of_the_database_is_one_line(table: Table) -> None:
+    table.load()
+    with pytest.raises(SourceError, match=r"^sqlite:.*app\.db: Python int too large to convert"):
+        table.load(since_overlap=1e20)
 
 
 @pytest.mark.parametrize("value", [-1, "1", True, float("nan"), float("inf")])

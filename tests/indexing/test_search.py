@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import os
 import threading
@@ -145,6 +146,10 @@ def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
         assert [answer[0].text for answer in answers] == [TEXTS[3], TEXTS[9]]
         assert answers[0].hits == search.search(TEXTS[3], 2, rerank=False).hits
         assert search.search([]) == []
+        [answer] = search.search((TEXTS[3],), 2, rerank=False)
+        assert answer.hits == answers[0].hits
+        with pytest.raises(TypeError, match="cannot be pickled or copied; share it"):
+            copy.copy(search)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -169,10 +174,15 @@ def test_the_destination_knows_its_model(
     model, out = tiny_folder("bert"), f"jsonl:{tmp_path / 'rows.jsonl'}"
     with Embedder(model) as embedder:
         index([Document(id="a", text="copy a folder")], out, embedder=embedder)
-    with Search(out) as search:
-        assert search.search("copy a folder")[0].score == pytest.approx(1, abs=1e-5)
+    with Search(out, reranker=str(tiny_folder("bert-cross-encoder"))) as search:
+        found = search.search("copy a folder", rerank=False)
+        assert found[0].score == pytest.approx(1, abs=1e-5)
     with pytest.raises(ClosedError, match="this Search is closed; make another one"):
         search.search("x")
+    made: Any = search
+    for call in (lambda: made._embedder.encode("x"), lambda: made._reranker.rank("x", ["y"])):
+        with pytest.raises(ClosedError):
+            call()
     search.close()
     assert not [t for t in threading.enumerate() if t.name == "embedlib-search"]
     with pytest.raises(SinkError, match=r"search with the same model and options"):
@@ -346,6 +356,18 @@ def test_a_search_that_is_dropped_is_freed(
     thread.join(WAIT_SECONDS)
     assert not thread.is_alive()
     assert sink.is_closed
+
+
+def test_a_destination_that_cannot_be_closed_is_told(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unclosable(FakeSink):
+        def close(self) -> None:
+            raise SinkError("fake: cannot be closed")
+
+    monkeypatch.setattr(retrieval, "open_sink", lambda url: Unclosable(store))
+    with pytest.raises(SinkError, match="fake: cannot be closed"):
+        Search("fake:", embedder).close()
 
 
 def test_models_given_by_name_get_the_options(

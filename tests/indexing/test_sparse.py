@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import open_sink
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.row_jobs import RowJob
+from embedlib.indexing.rows import Row
 from embedlib.indexing.sparse_rows import ARM_ROWS, most_rows
 from embedlib.testing.models.tokenizers import WORDS
 from embedlib.testing.models.write import write_tiny_model
@@ -167,6 +171,31 @@ def test_commands(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
     hit = json.loads(found.stdout)
     assert hit["text"] == TEXTS[1]
     assert hit["score"] == pytest.approx(2 / 61)  # the first of both answers
+    assert re.search(f"sparse vectors +{sparse.model_name}\n", run("status", url).stdout)
+
+
+class Promise:
+    """An embedder whose vectors come when they are to."""
+
+    def __init__(self) -> None:
+        self.made: Future[Any] = Future()
+
+    def submit_batch(self, *_: object, **__: object) -> Future[Any]:
+        return self.made
+
+
+def test_rows_are_embedded_when_both_their_vectors_are_there() -> None:
+    row = Row(id=uuid4(), source_id="a", chunk=0, text="a", metadata={}, digest=b"")
+    promises: list[Any] = [Promise(), Promise()]
+    job = RowJob([row], *promises)
+    promises[0].made.set_result(np.zeros((1, 3)))
+    assert not job.done()
+    promises[1].made.set_result([{}])
+    assert job.done()
+    assert job.result().weights == [{}]
+    promises = [Promise(), Promise()]
+    RowJob([row], *promises).cancel()
+    assert all(promise.made.cancelled() for promise in promises)
 
 
 @pytest.mark.parametrize("is_one", [False, True], ids=["two models", "one model"])

@@ -150,6 +150,17 @@ def test_a_link_to_the_folder_is_the_folder(docs: Path, loads: Loads, tmp_path: 
     assert [report.num_embedded for report in reports] == [3, 1]
 
 
+def test_what_is_reported_is_read_though_it_looks_as_before(
+    docs: Path, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.indexing.watching._stamp", lambda path: (1,))
+    real = docs.rename(tmp_path / "real")
+    docs.symlink_to("real")
+    places = [real / "a.txt", real / "sub", real, real / "su", tmp_path / "b.txt"]
+    reports = loads.run(*(lambda path=place: {str(path)} for place in places))
+    assert [report.num_documents for report in reports] == [3, 1, 1, 3]
+
+
 def test_removed_files_stay_unless_they_are_to_be_deleted(docs: Path, loads: Loads) -> None:
     assert len(loads.run(remove(docs / "a.txt"))) == 1
     assert "docs/a.txt" in loads.texts()
@@ -159,7 +170,8 @@ def test_removed_files_are_deleted_by_a_pass_over_everything(
     docs: Path, embedder: Embedder
 ) -> None:
     loads = Loads(embedder, delete_missing=True, max_delete=0.5)
-    reports = loads.run(remove(docs / "a.txt"), write(docs / "b.txt", "another"))
+    image = write(docs / "x.png", "")
+    reports = loads.run(remove(docs / "a.txt"), image, write(docs / "b.txt", "another"))
     assert [report.num_deleted for report in reports] == [0, 1, 0]
     assert [report.num_documents for report in reports] == [3, 2, 2]
     assert loads.texts() == {"docs/b.txt": "another", "docs/sub/c.md": "text of sub/c.md"}
@@ -223,7 +235,7 @@ def test_a_partial_pass_keeps_the_names_of_the_destination(docs: Path, loads: Lo
 def test_files_that_links_lead_to_are_followed(docs: Path, loads: Loads, tmp_path: Path) -> None:
     """A link inside of the folder, one to elsewhere, and a folder of which a link chooses one."""
     (docs / "inner.txt").symlink_to("a.txt")
-    (tmp_path / "else.txt").write_text("elsewhere")
+    (tmp_path / "else.txt").write_text("before")
     (docs / "outer.txt").symlink_to(tmp_path / "else.txt")
     for version in ("..1", "..2"):
         (docs / version).mkdir()
@@ -232,7 +244,7 @@ def test_files_that_links_lead_to_are_followed(docs: Path, loads: Loads, tmp_pat
     (docs / "m.txt").symlink_to("..data/m.txt")
 
     def switch() -> Collection[str]:
-        (tmp_path / "else.txt").write_text("changed elsewhere")  # not reported, but seen
+        (tmp_path / "else.txt").write_text("after!")  # of the same size; not reported, but seen
         (docs / "..new").symlink_to("..2")
         (docs / "..new").rename(docs / "..data")
         return {str(docs / "..data")}
@@ -244,7 +256,7 @@ def test_files_that_links_lead_to_are_followed(docs: Path, loads: Loads, tmp_pat
         "docs/b.txt": "text of b.txt",
         "docs/inner.txt": "another",
         "docs/m.txt": "version ..2",
-        "docs/outer.txt": "changed elsewhere",
+        "docs/outer.txt": "after!",
         "docs/sub/c.md": "text of sub/c.md",
     }
 
@@ -259,6 +271,24 @@ def test_of_ids_in_two_files_the_first_counts_in_each_pass(docs: Path, loads: Lo
     assert loads.texts() == {"1": "a", "2": "second"}
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        SourceOptions(input_format="lines"),
+        SourceOptions(input_format="jsonl", id_prefix="file"),
+        SourceOptions(glob=("*.txt", "*.jsonl")),
+    ],
+)
+def test_files_whose_rows_have_no_ids_of_their_own_are_read_alone(
+    docs: Path, loads: Loads, how: SourceOptions
+) -> None:
+    for name in ("a.jsonl", "b.jsonl", "a.txt"):
+        (docs / name).write_text('{"id": 1, "text": "a"}\n')
+    name = "b.jsonl" if how.id_prefix else "a.txt"
+    reports = loads.run(write(docs / name, '{"id": 1, "text": "again"}\n'), how=how)
+    assert reports[1].num_documents == 1
+
+
 def test_a_table_that_is_being_written_is_a_bad_row_until_it_is_there(
     docs: Path, loads: Loads
 ) -> None:
@@ -270,7 +300,14 @@ def test_a_table_that_is_being_written_is_a_bad_row_until_it_is_there(
     reports = loads.run(half, no_text, write(docs / "c.txt", ""), whole, how=tables)
     assert [report.num_bad for report in reports] == [0, 1, 1, 0]
     assert loads.texts() == {"1": "one", "2": "two"}
-    assert any(line.startswith("skipped: 'docs/b.jsonl': ") for line in loads.told), loads.told
+    refused = "skipped: the rest of 'docs/b.jsonl': none of the first 1 rows"
+    assert any(line.startswith(refused) for line in loads.told), loads.told
+
+
+def test_a_table_without_a_text_is_an_error_at_the_start(docs: Path, loads: Loads) -> None:
+    (docs / "a.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(SourceError, match=r"^docs/a\.jsonl: no field has the name of a text"):
+        loads.run(how=SourceOptions(input_format="jsonl"))
 
 
 def test_a_file_that_is_half_written_deletes_nothing(docs: Path, embedder: Embedder) -> None:
@@ -305,6 +342,13 @@ def test_what_cannot_be_watched_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_watch(paths, IndexOptions(**options), SourceOptions(input_format="jsonl"))
+
+
+def test_a_link_leads_errors_into_the_folder(docs: Path) -> None:
+    (docs.parent / "link").symlink_to("docs")
+    options = IndexOptions(errors_file="link/e.jsonl")
+    with pytest.raises(ConfigError, match=r"errors_file 'link/e\.jsonl' lies in the folder 'docs'"):
+        check_watch(["docs"], options, SourceOptions(input_format="jsonl"))
 
 
 @pytest.mark.parametrize("name", ["docs/e.errors", "docs/.e.jsonl", "e.jsonl"])
@@ -371,8 +415,9 @@ def test_a_folder_that_is_replaced_is_watched_anew(docs: Path, how: str) -> None
     while "/" not in next(changes):  # anything may have changed
         pass
     (docs / "a.txt").write_text("later")
-    while str(docs.resolve() / "a.txt") not in next(changes):
+    while str(docs.resolve() / "a.txt") not in (found := next(changes)):
         pass
+    assert "/" not in found  # all has been read since
     changes.close()  # type: ignore[attr-defined]
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -108,6 +109,36 @@ def test_queries_that_are_refused(database: str, query: str, reason: str) -> Non
     assert len(read(database, "SELECT * FROM docs")) == 4
 
 
+def test_a_file_may_be_named_in_other_ways(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told: list[str] = []
+    query, fields = "SELECT * FROM docs LIMIT 1", {"id_field": "id", "text_field": "body"}
+    for name in (database.replace("sqlite", "SQLite"), "sqlite:~/a ?b.db"):
+        assert [row.id for row in read(name, query, told, **fields)] == ["1"]
+    assert told == []
+
+
+def test_the_scope_of_a_query_is_its_file_and_what_is_read_of_it(
+    database: str, tmp_path: Path
+) -> None:
+    def scope(url: str = database, **fields: Any) -> str:
+        options = SourceOptions(since_field="n", **fields)
+        return str(cast(Any, open_sql_source(url, "SELECT 1", options, print)).scope)
+
+    assert scope() == scope(f"sqlite:{tmp_path}/a ?b.db")
+    others = [{}, {"id_field": "a"}, {"text_field": "a"}, {"metadata_fields": ("a",)}]
+    assert len({scope(**fields) for fields in others}) == 4
+
+
+def test_another_thread_may_close_the_file(database: str) -> None:
+    source = iter(open_sql_source(database, "SELECT * FROM docs", SourceOptions(), [].append))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(next, source).result().id == "1"
+    source.close()  # type: ignore[attr-defined]
+
+
 def test_a_query_may_have_no_rows(database: str) -> None:
     assert read(database, "SELECT * FROM docs WHERE 0") == []
 
@@ -172,7 +203,7 @@ def test_the_wait_for_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[object] = []
 
     def connect(**given: object) -> None:
-        waits.append(given["connect_timeout"])
+        waits.append(given.get("connect_timeout"))
         assert (given["keepalives_idle"], given["tcp_user_timeout"]) == ("30", "60000")
         raise psycopg.errors.ConnectionTimeout("connection timeout expired")
 
@@ -180,7 +211,9 @@ def test_the_wait_for_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     message = refusal("postgresql://me:secret@host/db")
     assert message.startswith("postgresql://me:***@host/db: the server does not answer; check ")
     refusal("postgresql://host/db?connect_timeout=60")
-    assert waits == ["10", "60"]
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "5")
+    refusal("postgresql://host/db")
+    assert waits == ["10", "60", None]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +314,16 @@ def test_values_of_postgres_that_python_has_no_type_for(
     ]
 
 
+def test_json_that_python_does_not_read_is_a_bad_row(postgres: str) -> None:
+    number = "('[1' || repeat('0', 5000) || ']')"
+    query = f"SELECT 1 AS id, 'a' AS text, {number}::jsonb AS j UNION ALL SELECT 2, 'b', '7'"
+    bad, good = read(postgres, query)
+    assert isinstance(bad, BadRow)
+    assert (bad.id, bad.reason[:37]) == ("1", "the field 'j' cannot be read: Exceeds")
+    assert isinstance(good, Document)
+    assert good.metadata == {"j": 7}
+
+
 def test_times_of_a_server_that_writes_them_in_another_style(postgres: str) -> None:
     german = f"{postgres}&options=-c%20DateStyle%3DGerman%20-c%20TimeZone%3DUTC"
     query = "SELECT 1 AS id, 'a' AS text, '2026-01-02 03:04Z'::timestamptz AS x"
@@ -331,6 +374,7 @@ def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
         ("SELECT 1 AS id, nextval('pg_temp.s')::text AS text", "does not exist"),
         ("SELECT 1 AS id, lo_create(0)::text AS text", "read-only transaction"),
         ("SELECT 1 AS id, lastval()::text AS text", "is not yet defined in this session"),
+        (f"SELECT {'1, ' * 1700} 2", "at most 1664 entries"),
         ("SELECT 'a' AS text, 'b' AS text", "more than one column named 'text'"),
         ("SELECT 'a' AS text", "choose a column with id_field (--id-field)"),
     ],

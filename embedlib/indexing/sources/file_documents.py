@@ -32,6 +32,8 @@ _BEFORE_XML: Final = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
 """Bytes that may stand in front of the first < of a part in UTF-8 or UTF-16."""
 
 _MAX_PAGES: Final = 20_000
+_FIRST_PAGES: Final = 8
+"""Of which one has text: a cover has none."""
 
 
 def check_package(input_format: InputFormat) -> None:
@@ -44,9 +46,11 @@ def check_package(input_format: InputFormat) -> None:
         import_extra(_PACKAGES[input_format], _EXTRA, SourceError)
 
 
-def first_id(name: str, input_format: InputFormat) -> str:
-    """Return the id of the first document of a file of this name."""
-    return f"{name}#1" if input_format == "pdf" else name
+def first_ids(name: str, input_format: InputFormat) -> list[str]:
+    """Return the ids of the first documents that a file of this name may have."""
+    if input_format != "pdf":
+        return [name]
+    return [f"{name}#{page}" for page in range(1, _FIRST_PAGES + 1)]
 
 
 def read_file(file: InputFile) -> list[Document | BadRow]:
@@ -187,5 +191,4 @@ def _unreadable_pdf(error: Exception) -> BrokenFileError:
 
 
 def _damaged(kind: str, error: Exception) -> BrokenFileError:
-    reason = first_line(error)
-    return BrokenFileError(f"cannot be read as {kind}: {reason or type(error).__name__}")
+    return BrokenFileError(f"cannot be read as {kind}: {first_line(error)}")

@@ -93,8 +93,9 @@ def read_text(path: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        line_start = data.rfind(b"\n", 0, error.start) + 1
+        whole = error.object  # without a byte order mark, as the place of the byte is counted
+        line = whole.count(b"\n", 0, error.start) + 1
+        line_start = whole.rfind(b"\n", 0, error.start) + 1
         raise BrokenFileError(f"line {line} {_describe(error, line_start)}") from error
 
 
@@ -272,11 +273,7 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
     try:
         with _open_parquet(path) as file:
             _check_unique(file.schema_arrow.names)
-            batches = file.iter_batches(
-                _PARQUET_BATCH_ROWS,
-                columns=columns and [name for name in columns if name in file.schema_arrow.names],
-            )
-            for batch in batches:
+            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, columns=columns):
                 for fields in batch_rows(batch):
                     number += 1
                     place = f"row {number} of {place_of(path)}"

@@ -12,7 +12,7 @@ from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.file_bytes import BrokenFileError, check_readable
-from embedlib.indexing.sources.file_documents import check_package, first_id, read_file
+from embedlib.indexing.sources.file_documents import check_package, first_ids, read_file
 from embedlib.indexing.sources.file_formats import (
     TABLES,
     WHOLE_FILE,
@@ -29,7 +29,6 @@ from embedlib.indexing.sources.row_fields import (
     RawRow,
     choose_fields,
 )
-from embedlib.indexing.sources.storage import is_storage
 
 _SAMPLE_FILES = 128
 """About how many files are looked up in the destination to see what it calls them."""
@@ -61,7 +60,7 @@ def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | 
         if file.input_format in WHOLE_FILE:
             check_package(file.input_format)
             # One of a folder may be a bad row, and there may be millions: it is opened once.
-            if file.is_named and not is_storage(file.path):
+            if file.is_named:
                 check_readable(file.path)
             return None
         sample, error = _take_sample(read_rows(file.path, file.input_format))
@@ -112,8 +111,6 @@ class FileSource:
         self._tell = tell
         self._fields: dict[str, Fields] = {}
         """Of the files that have rows."""
-        self._refused: dict[str, str] = {}
-        """Files that are a bad row, and why."""
         self._only: frozenset[str] | None = None
 
     def of(
@@ -133,18 +130,17 @@ class FileSource:
         guesses: dict[str, list[str]] = {}
         for file in files:
             if file.problem is not None:
-                source._refused[file.path] = file.problem
                 continue
             if unchanged is not None and file.path in unchanged:
-                source._copy(self, file.path)
+                if file.path in self._fields:
+                    source._fields[file.path] = self._fields[file.path]
                 continue
             try:
                 found = None if file.is_stream else _look_into(file, self._options)
-            except SourceError as error:
+            except SourceError:
                 if unchanged is None:
                     raise
-                source._refused[file.path] = str(error).removeprefix(f"{file.name}: ")
-                continue
+                continue  # it becomes a bad row when it is read
             if found is not None:
                 source._fields[file.path], guess = found
                 guesses.setdefault(guess, []).append(file.name)
@@ -169,13 +165,6 @@ class FileSource:
                 f"not used: {', '.join(unused)}; no file is a table or JSON Lines, so none has "
                 "fields, and ids are made of paths"
             )
-
-    def _copy(self, other: FileSource, path: str) -> None:
-        """Take over what another source has found of a file."""
-        if path in other._fields:
-            self._fields[path] = other._fields[path]
-        if path in other._refused:
-            self._refused[path] = other._refused[path]
 
     @property
     def with_own_ids(self) -> frozenset[str]:
@@ -230,10 +219,10 @@ class FileSource:
 
     def _sample_ids(self, file: InputFile) -> list[list[str]]:
         """Return ids of a few documents in each form, none if its name is not in them."""
-        if _is_bad(file.names[-1]):
+        if any(map(_is_bad, file.names)):
             return [[] for _ in file.names]
         if file.input_format in WHOLE_FILE:
-            return [[first_id(name, file.input_format)] for name in file.names]
+            return [first_ids(name, file.input_format) for name in file.names]
         fields = self._fields.get(file.path)
         if fields is None or (fields.id and not fields.has_prefix):
             return [[] for _ in file.names]
@@ -248,8 +237,8 @@ class FileSource:
     def __iter__(self) -> Iterator[Document | BadRow]:
         empty: list[str] = []
         for file in self._read_files():
-            if file.path in self._refused:
-                yield BadRow(place=place_of(file.path), reason=self._refused[file.path])
+            if file.problem is not None:
+                yield BadRow(place=place_of(file.path), reason=file.problem)
                 continue
             if self._has_bad_id(file):
                 yield _bad_name(file)
@@ -296,8 +285,18 @@ class FileSource:
             yield BadRow(place=f"the rest of {place_of(file.path)}{after}", reason=str(error))
 
     def _choose_late(self, file: InputFile, sample: Sequence[RawRow]) -> Fields:
-        """Choose the fields of a file that can be read only once."""
-        fields, guess = _choose(file, sample, self._options)
+        """Choose the fields of a file that can be read only once, or had no rows before.
+
+        Raises:
+            SourceError: they cannot be guessed.
+            BrokenFileError: the same, of a file in a folder: somebody may be writing it.
+        """
+        try:
+            fields, guess = _choose(file, sample, self._options)
+        except SourceError as error:
+            if file.is_named:
+                raise
+            raise BrokenFileError(str(error).removeprefix(f"{file.name}: ")) from error
         if guess:
             self._tell(f"{file.name}: {guess}")
         return fields

@@ -32,7 +32,7 @@ _RAW = {tag: re.compile(f"</{tag}", re.IGNORECASE) for tag in ("script", "style"
 """Elements in which only their own end is markup."""
 
 _TOKEN = re.compile(
-    r"""<!--.*?(?:-->|\Z)
+    r"""<!--(?:-?>|.*?(?:--!?>|\Z))
     | <(?P<end>/?)(?P<tag>[a-zA-Z][\w:-]*)
       (?:(?:[^<>=]|=(?!\s{0,9}["'])|=\s{0,9}"[^"]*"|=\s{0,9}'[^']*')*|[^<>]*)>
     | <[!?/][^<>]*>

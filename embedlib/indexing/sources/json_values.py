@@ -74,7 +74,8 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_key(key): json_value(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):  # a list in a data frame that was read from Parquet
-        return json_value(value.tolist())
+        # Not tolist, which makes bare integers of times in nanoseconds.
+        return json_value(list(value) if value.ndim else value[()])
     if isinstance(value, (list, tuple)):
         return [json_value(item) for item in value]
     if isinstance(value, (date, datetime, time)):

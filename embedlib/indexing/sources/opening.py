@@ -20,6 +20,9 @@ _WAY = (
     "embedlib.Document(id=..., text=..., metadata={...}), or dicts such as {'id': ..., 'text': ...}"
 )
 
+_OF_SOURCES = ("input_paths", "keep_ids", "is_partial", "resume")
+"""What of a `Source` or `ResumableSource` would be lost behind a `MemorySource`."""
+
 
 def open_documents(
     source: str | os.PathLike[str] | Iterable[SourceItem] | ArrowTable,
@@ -58,8 +61,8 @@ def open_documents(
             f"source = {shown(source)}; it must be a path, a list of paths, a table, or an "
             "iterable of Document or dict"
         )
-    if hasattr(source, "input_paths") or hasattr(source, "keep_ids"):
-        return cast("Iterable[Document | BadRow]", source)  # a `Source`
+    if any(hasattr(source, name) for name in _OF_SOURCES):
+        return cast("Iterable[Document | BadRow]", source)
     return MemorySource(source, options, tell)
 
 

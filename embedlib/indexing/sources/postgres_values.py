@@ -11,6 +11,9 @@ from embedlib.installing import import_extra
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
 """Types with values that Python's do not have: `infinity`, years before 1 or after 9999, 24:00."""
 
+_JSON = ("json", "jsonb")
+"""Types with numbers of more digits than Python reads, or nested more deeply."""
+
 _INTERVAL = "interval"
 """Has months, of which psycopg makes 30 days."""
 
@@ -18,7 +21,8 @@ _INTERVAL = "interval"
 def load_as_written(connection: Any) -> None:
     """Make a connection of psycopg return such values as the server writes them.
 
-    psycopg ends the whole query at an `infinity`, and has classes of its own for ranges.
+    psycopg ends the whole query at an `infinity`, and has classes of its own for ranges. JSON that
+    Python does not read becomes the error, so that its row is a bad one.
     """
     psycopg_types = import_extra("psycopg.types", "pgvector", SourceError)
     text_format = import_extra("psycopg.pq", "pgvector", SourceError).Format.TEXT
@@ -28,9 +32,9 @@ def load_as_written(connection: Any) -> None:
             kind, (psycopg_types.range.RangeInfo, psycopg_types.multirange.MultirangeInfo)
         ):
             adapters.register_loader(kind.oid, _Written)
-        elif kind.name in _TIMES:
+        elif kind.name in (*_TIMES, *_JSON):
             usual = adapters.get_loader(kind.oid, text_format)
-            adapters.register_loader(kind.oid, _time_or_written(usual))
+            adapters.register_loader(kind.oid, _usual_or_written(usual))
 
 
 class _Written:
@@ -45,11 +49,11 @@ class _Written:
         return DatabaseValue(bytes(data).decode())
 
 
-def _time_or_written(usual: Any) -> type[_Written]:
+def _usual_or_written(usual: Any) -> type[_Written]:
     """Return a loader that returns what the usual one does, where that can."""
     error = import_extra("psycopg", "pgvector", SourceError).DataError
 
-    class TimeOrWritten(_Written):
+    class UsualOrWritten(_Written):
         def __init__(self, oid: int, context: Any = None) -> None:
             super().__init__(oid, context)
             self._load = usual(oid, context).load
@@ -59,5 +63,7 @@ def _time_or_written(usual: Any) -> type[_Written]:
                 return self._load(data)
             except (error, NotImplementedError):  # the latter: a DateStyle other than ISO
                 return super().load(data)
+            except (ValueError, RecursionError) as unread:
+                return unread
 
-    return TimeOrWritten
+    return UsualOrWritten

@@ -80,7 +80,7 @@ class SourceOptions:
             _NAMES.take("text_field", self.text_field)
             if not self.text_field:
                 raise ConfigError("text_field = (); it must name a field")
-        if self.id_field is not None and self.id_field in (self.text_fields or ()):
+        if self.id_field in (self.text_fields or ()):
             raise ConfigError(
                 f"id_field and text_field are both {self.id_field!r}; a row whose id is its text "
                 "would be a new document after every change: name two fields"

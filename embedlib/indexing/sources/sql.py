@@ -209,7 +209,7 @@ def _read_sqlite(path: str, query: str, values: Sequence[object], name: str) -> 
             cursor = connection.execute(query, values)
             names = _column_names(cursor.description, name)
             yield from _number(_batches(cursor), names, name)
-    except (sqlite3.Error, sqlite3.Warning) as error:
+    except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:  # the last: of a position
         raise SourceError(f"{name}: {error}") from error
 
 

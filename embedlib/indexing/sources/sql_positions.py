@@ -138,7 +138,7 @@ def lower_bound(value: Value, overlap: float) -> Value:
             return value - timedelta(seconds=overlap)
         return value - timedelta(days=math.ceil(overlap / _DAY_SECONDS))
     except OverflowError:  # before the year 1
-        return value
+        return "" if isinstance(value, str) else value.min
 
 
 def changed_since(query: str, field: str, mark: str, *, is_time: bool) -> str:

@@ -187,7 +187,7 @@ def _resolve(url: str) -> tuple[Any, str]:
         if "::" in url:  # fsspec takes it for a file in another file
             path = files._strip_protocol(url)
     except Exception as error:  # such as ImportError: Please install gcsfs to access Google Storage
-        raise SourceError(f"cannot use {without_password(url)}: {_reason(error)}") from error
+        raise SourceError(f"cannot use {url}: {_reason(error)}") from error
     return files, str(path)
 
 
@@ -199,11 +199,10 @@ def _explaining(url: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError) as error:
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EACCES
         raise OSError(code, os.strerror(code)) from error
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # of this object, such as one under a key of its own
-            raise OSError(errno.EINVAL, f"the storage refuses it: {_reason(error)}") from error
-        raise _failure(url, error) from error
     except Exception as error:  # each kind of storage has errors of its own
+        # Of this object, such as one under a key of its own.
+        if isinstance(error, OSError) and error.errno == errno.EINVAL:
+            raise OSError(errno.EINVAL, f"the storage refuses it: {_reason(error)}") from error
         raise _failure(url, error) from error
 
 
@@ -217,4 +216,4 @@ def _failure(url: str, error: Exception) -> SourceError:
 
 
 def _reason(error: Exception) -> str:
-    return without_password(first_line(error)) or type(error).__name__
+    return without_password(first_line(error))

@@ -86,8 +86,13 @@ def new_folder(target: Path) -> Iterator[Path]:
             # Two folders cannot be exchanged atomically: for a moment there is no target.
             old = _beside(target, f".old{PART_SUFFIX}")
             shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-            part.rename(target)
+            try:
+                target.rename(old)
+                part.rename(target)
+            except BaseException:  # also Ctrl-C between the two
+                if not target.exists():
+                    old.rename(target)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             part.rename(target)

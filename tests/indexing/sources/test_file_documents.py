@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from io import BytesIO
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def bad_row(path: str) -> BadRow:
     return row
 
 
-def docx(body: str, name: str = "word/document.xml") -> bytes:
+def docx(body: str, name: str = "word/document.xml", before: str = "") -> bytes:
     word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
     kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
     package = "http://schemas.openxmlformats.org/package/2006/relationships"
@@ -56,7 +57,7 @@ def docx(body: str, name: str = "word/document.xml") -> bytes:
         )
         parts.writestr(
             name,
-            f'<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>',
+            f'{before}<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>',
         )
         parts.writestr(
             "word/styles.xml",
@@ -135,6 +136,7 @@ def test_a_page_becomes_markdown() -> None:
         ("a&nbsp;b&#8364;&lt;p&gt;", "a\xa0b€<p>"),
         (f"a&#{'1' * 5000};&amp;", "a\ufffd&"),  # Python reads no number of so many digits
         ("<!-- no --><p>a<!-- ", "a"),
+        ("a<!-->b<!--->c<!-- no --!>d<!-- > -- -> no -->e", "abcde"),
         # Editors write blocks into cells: a row is a line all the same.
         (
             "<table><tr><td><p>a</p></td><td><div>b</div><br>c</td></tr><tr><th><p>d</th></tr>"
@@ -151,6 +153,12 @@ def test_a_page_becomes_markdown() -> None:
         ("<pre>```\n# a</pre>b", "````\n```\n# a\n````\n\nb"),
         ("<pre>a<pre># b</pre># c</pre>d", "```\na\n# b\n# c\n```\n\nd"),
         ("<pre># a", "```\n# a\n```"),
+        ("a<p/>b", "a\n\nb"),
+        ("a <b> b</b>", "a b"),
+        ("<td>b<br>c", "b c"),
+        ("<td>a<ul><li>b<br>c", "a\n\n- b\nc"),
+        ("<td>a</td>b<br>c", "ab\nc"),
+        ("<tr><td>a</tr>b<br>c", "a\nb\nc"),
     ],
 )
 def test_pages_are_read_as_they_are_meant(page: str, text: str) -> None:
@@ -220,6 +228,8 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
         ('<meta charset="unknown">ä'.encode(), '<meta charset="unknown">ä'),
         (b'<meta charset="punycode">-9ec', '<meta charset="punycode">-9ec'),
         (b'<meta charset="unicode_escape">\\n', '<meta charset="unicode_escape">\\n'),
+        ('\ufeff<meta charset="latin1">ä'.encode(), '<meta charset="latin1">ä'),
+        (f'{" " * 1024}<meta charset="latin1">ä'.encode(), f'{" " * 1024}<meta charset="latin1">ä'),
     ],
 )
 def test_the_encoding_is_the_declared_one(data: bytes, text: str) -> None:
@@ -270,12 +280,35 @@ def test_the_pages_of_a_pdf_are_documents() -> None:
         Document(id="a.pdf#1", text="one", metadata={"page": 1}, place="page 1 of 'a.pdf'"),
         Document(id="a.pdf#3", text="three", metadata={"page": 3}, place="page 3 of 'a.pdf'"),
     ]
+    assert length_hint(open_source(["a.pdf"], SourceOptions(), print), -1) == -1
     Path("scan.pdf").write_bytes(pdf("", ""))
     assert bad_row("scan.pdf") == BadRow(
         place="'scan.pdf'",
         reason="has no text on any page; recognize its text (OCR) first",
         file="scan.pdf",
     )
+
+
+def test_pages_of_a_pdf_that_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pypdf")
+    Path("a.pdf").write_bytes(pdf("one", r"nul \000"))
+    good, bad = read("a.pdf")
+    assert (good.id, bad.id) == ("a.pdf#1", "a.pdf#2")
+    assert isinstance(bad, BadRow)
+    assert bad.reason.startswith("has NUL")
+    monkeypatch.setattr(file_documents, "_MAX_PAGES", 2)
+    assert len(read("a.pdf")) == 2
+    Path("a.pdf").write_bytes(pdf("one", "two", "three"))
+    assert bad_row("a.pdf").reason == "has 3 pages; divide it into files of 2"
+
+
+def test_a_pdf_whose_cover_has_no_text_keeps_its_name(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    Path("a.pdf").write_bytes(pdf("", "two"))
+    source: Any = open_source(["a.pdf"], SourceOptions(), print)
+    stored = {f"{tmp_path}/a.pdf#2"}
+    source.keep_ids(lambda ids: len(stored.intersection(ids)))
+    assert {row.id for row in source} == stored
 
 
 @pytest.mark.parametrize(("suffix", "package"), [("pdf", "pypdf"), ("docx", "mammoth")])
@@ -357,5 +390,14 @@ def test_a_word_file_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad_row("a.docx").reason == "has more than 0 MiB of text; divide it"
     Path("c.docx").write_bytes(docx(body, "media/image.png"))  # the file says which part it is
     assert bad_row("c.docx").reason == "has more than 0 MiB of text; divide it"
+    for before in ("\ufeff", " " * 70):
+        Path("d.docx").write_bytes(docx(body, "media/image.png", before))
+        assert bad_row("d.docx").reason == "has more than 0 MiB of text; divide it"
     Path("b.docx").write_bytes(b"no zip")
     assert bad_row("b.docx").reason.startswith("cannot be read as a Word file (.docx): ")
+    monkeypatch.setattr(zipfile, "ZipFile", raise_without_a_word)
+    assert bad_row("b.docx").reason == "cannot be read as a Word file (.docx): RuntimeError"
+
+
+def raise_without_a_word(*_: object) -> None:
+    raise RuntimeError

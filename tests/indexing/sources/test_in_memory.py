@@ -189,6 +189,9 @@ def test_fields_may_be_named_and_guesses_are_told() -> None:
 
 
 def test_a_missing_value_is_a_bad_row() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
     rows: list[dict[Any, Any]] = [
         {"id": "a", "text": "a"},
         {"id": "b", "text": math.nan},
@@ -196,6 +199,7 @@ def test_a_missing_value_is_a_bad_row() -> None:
         {"id": "d", "text": 5},
         {"id": "e", 5: "e"},
         {"id": "f", "text": "f", "more": {1}},
+        {"id": "g", "text": "g", "deep": deep},
     ]
     assert summary(rows) == [
         ("a", "a"),
@@ -204,6 +208,7 @@ def test_a_missing_value_is_a_bad_row() -> None:
         ("d", "the field 'text' has the type int; a string is needed for a text"),
         (None, "has the key 5, but the names of fields must be strings"),
         ("f", "the field 'more' holds set, which JSON cannot represent"),
+        ("g", "the field 'deep' is nested too deeply"),
     ]
 
 
@@ -254,6 +259,8 @@ def test_documents_may_stand_among_rows() -> None:
 def test_the_named_index_of_a_data_frame_is_a_column() -> None:
     frame = PandasLike([{"text": "a"}, {"text": "b"}], Index(["key"]), ["x", "y"])
     assert summary(frame) == [("x", "a"), ("y", "b")]
+    half = PandasLike([{"id": "x", "text": "a"}], Index(["n", None]), [(0, 0)])
+    assert summary(half) == [("x", "a")]
     assert "more than one column named 'text'" in refusal(
         PandasLike([{"text": "a"}], Index(["text"]), ["x"])
     )
@@ -261,6 +268,7 @@ def test_the_named_index_of_a_data_frame_is_a_column() -> None:
 
 def test_columns_that_are_no_fields_are_refused() -> None:
     assert refusal(PandasLike([{0: "a"}])).startswith("the PandasLike has a column named 0; names")
+    assert "has a column named 0" in refusal(PolarsLike([{0: "a"}]))  # type: ignore[dict-item]
     pyarrow = pytest.importorskip("pyarrow")
     twice = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["text", "text"])
     assert refusal(twice) == ("the Table has more than one column named 'text'; rename all but one")
@@ -361,6 +369,24 @@ class LlamaIndexLike(SimpleNamespace):
     @property
     def node_id(self) -> str:
         return str(self.id_)
+
+
+def test_documents_of_langchain_among_rows() -> None:
+    source = [{"key": 1, "body": "x"}, LangChainLike("y", "a"), LangChainLike("z", "b", None)]
+    assert contents(read(source)) == [("1", "x", {}), ("a", "y", {}), ("b", "z", {})]
+    titled = [LangChainLike("text", "a", {"title": "T", "n": 1})]
+    assert contents(read(titled, text_field="title")) == [("a", "T", {"n": 1})]
+
+
+def test_fields_of_a_table_must_exist() -> None:
+    assert "there is no field 'x'" in refusal(arrow(ROWS), metadata_fields=("x",))
+    assert contents(read(ROWS[:1], metadata_fields=("x",)))[0][2] == {}
+
+
+@pytest.mark.parametrize("name", ["id_", "node_id"])
+def test_an_object_with_an_id_and_a_text_is_a_node(name: str) -> None:
+    node = SimpleNamespace(**{name: "a", "text": "text", "metadata": {}})
+    assert contents(read([node])) == [("a", "text", {})]
 
 
 def test_documents_of_llama_index() -> None:

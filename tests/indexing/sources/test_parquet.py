@@ -166,6 +166,14 @@ def test_a_file_that_is_none_is_refused() -> None:
     Path("a.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(SourceError, match=r"cannot read 'a\.parquet': cannot be read as Parquet"):
         read("a.parquet")
+    pq.write_table(pa.table({"id": ["a"], "text": ["t"]}), "b.parquet")
+    gone = open_source(["b.parquet"], SourceOptions(), [].append)
+    Path("b.parquet").unlink()
+    assert length_hint(gone, -1) == -1
+    with pytest.raises(
+        SourceError, match=r"'b\.parquet': cannot be read as Parquet: .*No such file"
+    ):
+        list(gone)
     Path("data").mkdir()
     Path("a.parquet").rename("data/a.parquet")
     [row] = read("data", glob=("*.parquet",))
@@ -217,6 +225,7 @@ def test_row_groups_are_read_one_after_the_other() -> None:
         (Decimal("0.1234567890123456789"), "0.1234567890123456789"),
         (Decimal("1e999999"), "1E+999999"),
         (Decimal("NaN"), None),
+        (Decimal("-Infinity"), None),
         (datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), "2026-01-02T03:04:00+00:00"),
         (date(2026, 1, 2), "2026-01-02"),
         (time(3, 4, 5), "03:04:05"),
@@ -225,6 +234,8 @@ def test_row_groups_are_read_one_after_the_other() -> None:
         ((1, [2, {"a": (None,)}]), [1, [2, {"a": [None]}]]),
         (np.array(["a", None], object), ["a", None]),
         ([np.array([1.5, np.nan])], [[1.5, None]]),
+        (np.array([[1], [2]]), [[1], [2]]),
+        (np.array(1), 1),
     ],
 )
 def test_values_become_json(value: object, expected: object) -> None:
@@ -234,7 +245,15 @@ def test_values_become_json(value: object, expected: object) -> None:
     json.dumps(found, allow_nan=False)
 
 
-@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"]])
+@pytest.mark.parametrize(
+    "value",
+    [b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"], np.zeros(1, "datetime64[ns]")],
+)
 def test_values_that_json_has_not_are_refused(value: object) -> None:
     with pytest.raises(BadValueError):
         json_value(value)
+
+
+def test_what_could_not_be_read_is_told_in_one_line() -> None:
+    with pytest.raises(BadValueError, match=r"^cannot be read: one two$"):
+        json_value(ValueError("one\n two"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import io
@@ -26,6 +27,7 @@ from embedlib.indexing.sources.file_bytes import BrokenFileError, open_bytes
 from embedlib.indexing.sources.file_formats import read_rows, read_text
 from embedlib.indexing.sources.file_ids import forms_of
 from embedlib.indexing.sources.opening import open_documents
+from embedlib.indexing.sources.overwriting import check_not_input
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
@@ -47,7 +49,7 @@ def write(path: str, content: str | bytes) -> str:
     """Write a file; a name with .gz gets compressed content."""
     data = content.encode() if isinstance(content, str) else content
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+    Path(path).write_bytes(gzip.compress(data) if path.lower().endswith(".gz") else data)
     return path
 
 
@@ -77,7 +79,7 @@ def refusal(*inputs: str, **options: Any) -> str:
 # --- whole files ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.text", "a.RST", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.txt", "a.text", "a.RST", "a.txt.GZ"])
 def test_a_text_file_is_one_document(name: str) -> None:
     write(name, "\ufeffOne.\r\n\r\nTwo. é\n")
     assert documents(name) == [
@@ -152,6 +154,36 @@ def test_a_destination_keeps_the_names_it_has(number: int, tmp_path: Path) -> No
         ]
 
 
+@pytest.mark.parametrize("stored", ["../docs/a.md", "../other/b.md"])
+def test_a_destination_keeps_names_that_lead_out_of_the_folder(
+    stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path as it was written, and one that is counted from here."""
+    write("docs/a.md", "text")
+    write("other/b.md", "text")
+    monkeypatch.chdir("docs")
+    inputs = ["../docs", str(tmp_path / "other")]
+    source: Any = open_source(inputs, SourceOptions(), print)
+    source.keep_ids(lambda ids: len({stored}.intersection(ids)))
+    assert stored in {document.id for document in source}
+
+
+def test_only_some_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedlib.indexing.sources.files._SAMPLE_FILES", 2)
+    for number in range(6):
+        write(f"docs/{number}.md", "text")
+    write("own.csv", "id,text\n1,one\n")
+    asked: list[str] = []
+    source: Any = open_source(["docs", "own.csv"], SourceOptions(), print)
+    source.keep_ids(lambda ids: asked.extend(ids) or 0)
+    assert len(asked) == 2 * 2
+    write("own.csv", "id,text\n,no id\n1,one\n")
+    asked.clear()
+    source = open_source(["own.csv"], SourceOptions(id_prefix="file"), print)
+    source.keep_ids(lambda ids: asked.extend(ids) or 0)
+    assert asked == ["own.csv#1", f"{Path.cwd()}/own.csv#1"]
+
+
 def test_ids_of_rows_may_begin_with_their_file() -> None:
     write("a.csv", "id,text\n1,one\n")
     write("b.csv", "id,text\n1,two\n")
@@ -183,6 +215,7 @@ def not_utf8(byte: int) -> str:
     ("content", "reason"),
     [
         (b"line\nb\xe4d", f"line 2 {not_utf8(2)}"),
+        (b"\xef\xbb\xbfa\nb\xe4d", f"line 2 {not_utf8(2)}"),
         (b" \n\t", "is empty"),
         (b"", "is empty"),
         (b"a\0b", "has NUL (U+0000) at character 1, which databases do not store"),
@@ -201,10 +234,11 @@ def test_a_text_that_is_none_is_a_bad_row(content: bytes, reason: str) -> None:
 
 
 def test_a_folder_is_read_in_order(told: Told) -> None:
-    for name in ("b.md", "a.txt", "sub/c.md", "sub/deep/d.rst", ".hidden.md", ".git/e.md"):
+    names = ("b.md", "a.txt", "sub/c.md", "sub/deep/d.rst", "more/f.md", "other/g.md")
+    for name in (*names, ".hidden.md", ".git/e.md"):
         write(f"docs/{name}", name)
-    ids = [document.id for document in documents("docs", told=told)]
-    assert ids == ["docs/a.txt", "docs/b.md", "docs/sub/c.md", "docs/sub/deep/d.rst"]
+    ids = [document.id.removeprefix("docs/") for document in documents("docs", told=told)]
+    assert ids == ["a.txt", "b.md", "more/f.md", "other/g.md", "sub/c.md", "sub/deep/d.rst"]
     assert told == []
 
 
@@ -221,6 +255,14 @@ def test_other_files_are_skipped_and_told(told: Told) -> None:
     ]
 
 
+def test_only_some_kinds_of_skipped_files_are_told(told: Told) -> None:
+    for name in ("a.md", "b.x1", "c.x2", "d.x3", "e.x4", "f.x5", "g.py", "h.py"):
+        write(f"docs/{name}", "text")
+    documents("docs", told=told)
+    assert told[0].startswith("docs/: 7 files of other kinds were skipped: .py, .x1, .x2, .x3, .x4")
+    assert " .x4 and 1 more kinds; name" in told[0]
+
+
 def test_a_glob_chooses_files(told: Told) -> None:
     for name in ("a.md", "b.py", "sub/c.py", "sub/d.txt"):
         write(f"docs/{name}", name)
@@ -231,7 +273,7 @@ def test_a_glob_chooses_files(told: Told) -> None:
         ("docs/sub/d.txt", False),
     ]
     assert told == []
-    assert "has no file that fits *.rs" in refusal("docs", glob=("*.rs",))
+    assert "has no file that fits *.rs" in refusal("docs", glob=("*.rs",), input_format="csv")
 
 
 @pytest.mark.parametrize(
@@ -271,6 +313,8 @@ def test_fields_that_no_file_has_are_told(told: Told) -> None:
     documents("docs", told=told, glob=("*.md", "*.csv"), id_field="key", text_field="text")
     documents("docs", told=told, glob=("*.md",))
     assert told == []
+    documents("docs", told=told, input_format="lines", id_field="key")
+    assert "not used: id_field (--id-field); no file" in told[-1]
 
 
 def test_a_text_file_that_is_too_large_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +363,18 @@ def test_a_folder_with_nothing_to_read_is_refused() -> None:
     )
     Path("empty").mkdir()
     assert refusal("empty") == "empty/: has no text or Markdown file"
+
+
+def test_a_table_of_a_folder_that_gets_odd_rows_after_a_look_at_it_is_a_bad_row() -> None:
+    write("data/a.csv", "")
+    write("data/b.csv", "id,text\n1,one\n")
+    source = open_source(["data"], SourceOptions(input_format="csv"), [].append)
+    write("data/a.csv", "id,n,m\n1,2,3\n")
+    bad, good = source
+    assert good.id == "1"
+    assert isinstance(bad, BadRow)
+    assert bad.place == "the rest of 'data/a.csv'"
+    assert bad.reason.startswith("no field has the name of a text")
 
 
 def test_links_to_folders_are_not_followed(told: Told) -> None:
@@ -372,6 +428,17 @@ def test_a_name_that_is_not_utf8_is_named_as_the_cause() -> None:
     ]
 
 
+def test_a_name_that_is_not_utf8_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.fsdecode(b"caf\xe9"))
+    (folder / "here").mkdir(parents=True)
+    write(f"{folder}/docs/a.md", "text")
+    monkeypatch.chdir(folder / "here")
+    for path in ("../docs", str(Path.cwd().parent / "docs")):
+        source: Any = open_source([path], SourceOptions(), print)
+        source.keep_ids(lambda ids: len([id_.encode() for id_ in ids]))
+        assert [type(row) for row in source] == [BadRow]
+
+
 def test_what_cannot_be_opened_in_a_folder_is_a_bad_row() -> None:
     Path("docs").mkdir()
     Path("docs/a.md").symlink_to("nowhere")
@@ -410,6 +477,8 @@ def test_a_folder_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad == BadRow(
         place="'docs/sub'", reason="the folder cannot be read: Permission denied", id=None
     )
+    refused = {"sub": (errno.ENOENT, "No such file or directory")}  # removed meanwhile
+    assert [row.id for row in read("docs")] == ["docs/a.md"]
     refused = {"docs": (errno.EACCES, "Permission denied")}
     assert refusal("docs") == "cannot read the folder 'docs': Permission denied"
     refused = {"sub": (errno.EIO, "Input/output error")}
@@ -437,6 +506,17 @@ def test_a_broken_table_in_a_folder_is_a_bad_row() -> None:
     )
 
 
+def test_what_is_written_is_compared_with_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.txt", "text")
+    for stdin in (None, io.StringIO()):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        check_not_input("a.txt", ["absent.txt", "-"], "errors_file")
+    with open("a.txt") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        with pytest.raises(SourceError, match=r"errors_file 'a\.txt' is also an input"):
+            check_not_input("a.txt", ["-"], "errors_file")
+
+
 # --- what is refused before any work --------------------------------------------------------------
 
 
@@ -445,9 +525,15 @@ def test_inputs_that_do_not_exist_are_refused() -> None:
     assert "cannot read 'b.txt': no such file" in refusal("a.txt", "b.txt")
     assert "no such file or folder; a pattern is given as glob (--glob)" in refusal("docs/*.md")
     assert "no input was given" in refusal()
+    assert "cannot read 'a\\x00b': no such file" in refusal("a\0b")
+    assert "a database URL needs --sql" in refusal("postgresql://host/db?x=*")
+    with pytest.raises(SourceError, match="a database URL needs --sql"):
+        open_documents("sqlite:a.db", SourceOptions(), print)
+    with os.scandir(b".") as entries, pytest.raises(ConfigError, match="a path must be a str or a"):
+        open_documents([*entries], SourceOptions(), print)  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("name", ["a.py", "README", "a.gz"])
+@pytest.mark.parametrize("name", ["a.py", "README", "a.gz", "a.pdf.gz"])
 def test_a_format_that_cannot_be_known_is_refused(name: str) -> None:
     write(name, "text")
     assert "choose one with input_format (--input-format)" in refusal(name)
@@ -470,6 +556,8 @@ def test_a_format_is_for_every_input() -> None:
     assert [row.text for row in documents("a.log", input_format="lines")] == ["one", "two"]
     assert [row.text for row in documents("a.log", input_format="text")] == ["one\n\ntwo\n"]
     assert documents("a.log", input_format="markdown")[0].is_markdown
+    write("docs/a.md", "# one")
+    assert [row.is_markdown for row in documents("docs", input_format="text")] == [False]
 
 
 def test_options_are_checked() -> None:
@@ -502,6 +590,21 @@ def test_lines_are_known_by_their_number(told: Told) -> None:
         Document(id="a.txt#7", text="last", place="line 7 of './a.txt'"),
     ]
     assert told == ["a.txt: every line is a document, with its number as id"]
+    write("b.txt", "one\n\ufefftwo")
+    assert [row.text for row in documents("b.txt", input_format="lines")] == ["one", "\ufefftwo"]
+
+
+def test_what_can_be_read_only_once_is_not_looked_into() -> None:
+    out, into = os.pipe()
+    os.write(into, b'{"id": 1, "text": "a"}\n')
+    os.close(into)
+    assert [row.id for row in read(f"/dev/fd/{out}", input_format="jsonl")] == ["1"]
+    os.close(out)
+    terminal, follower = os.openpty()
+    os.write(terminal, b"words\n\x04")
+    assert [row.text for row in documents(os.ttyname(follower), input_format="lines")] == ["words"]
+    os.close(follower)
+    os.close(terminal)
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
@@ -518,6 +621,15 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
         "text_field (--text-field) and id_field (--id-field)"
     ]
     assert "cannot be read from standard input" in refusal("-", input_format="parquet")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 7, "n": 1}\n')))
+    assert refusal("-", input_format="jsonl").startswith("-: no field has the name of a text")
+    told.clear()
+    assert read("-", input_format="jsonl", told=told) == told == []  # nothing is left
+    Path("other").mkdir()
+    assert read("-", input_format="jsonl", id_root="other") == []
+    assert list(open_documents("-", SourceOptions(input_format="jsonl"), print)) == []
+    monkeypatch.setattr(sys, "stdin", None)
+    assert refusal("-", input_format="lines").startswith("cannot read standard input: it is closed")
 
 
 # --- csv ------------------------------------------------------------------------------------------
@@ -583,7 +695,7 @@ def test_bad_rows_of_csv_do_not_end_it() -> None:
 
 def test_csv_with_the_line_ends_of_an_old_mac() -> None:
     write("a.csv", b"id,text\r1,a\r2,b\r")
-    with pytest.raises(SourceError, match=r"a\.csv': its header has a CR without LF; convert it"):
+    with pytest.raises(SourceError, match=r"a\.csv': its header has a CR without LF; .* '\\n'$"):
         read("a.csv")
 
 
@@ -612,7 +724,12 @@ def test_rows_of_csv_without_values_are_left_out() -> None:
 
 def test_a_field_of_csv_may_be_long() -> None:
     write("a.csv", f"id,text\n1,{'x' * 200_000}\n")
-    assert len(documents("a.csv")[0].text) == 200_000
+    before = csv.field_size_limit(1 << 30)
+    try:
+        assert len(documents("a.csv")[0].text) == 200_000
+        assert csv.field_size_limit() == 1 << 30  # of the whole process, which may need it
+    finally:
+        csv.field_size_limit(before)
 
 
 def test_rows_without_an_id_are_known_by_their_number(told: Told) -> None:
@@ -669,6 +786,7 @@ def test_a_table_with_other_separators_says_so_also_of_a_field_that_is_named() -
         ("id,question", ("id", "question")),  # the only one left
         ("question", (None, "question")),
         ("document,document_id", ("document_id", "document")),
+        ("id,a;b", ("id", "a;b")),
     ],
 )
 def test_fields_are_guessed(header: str, guessed: tuple[str | None, str]) -> None:
@@ -704,6 +822,8 @@ def test_fields_that_are_named_are_used(told: Told) -> None:
     ]
     assert told == []
     assert documents("a.csv", metadata_fields=())[0].metadata == {}
+    write("b.csv", "id,key\n1,k\n")
+    assert documents("b.csv", text_field="id")[0].id == "k"
     documents("a.csv", text_field="title", told=told)
     assert told == ["a.csv: id is the field 'id'; set with id_field (--id-field)"]
 
@@ -781,6 +901,8 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
     assert "hold strings" in refusal("a.ndjson")
     write("b.ndjson", '{"content": {"a": 1}, "q": "one"}\nbroken\n{"id": "x", "q": "two"}\n')
     assert [row.id for row in read("b.ndjson")] == [None, None, "x"]
+    write("c.ndjson", '{"id": 1.5, "q": "one"}\n{"id": 2, "q": 5}\n')
+    assert [row.id for row in read("c.ndjson")] == ["1.5", "2"]
 
 
 @pytest.mark.parametrize(
@@ -964,7 +1086,10 @@ def test_a_source_knows_its_length_where_that_is_cheap() -> None:
     write("docs/b.md", "b")
     write("c.jsonl", '{"text": "c"}')
     tell = [].append
-    assert length_hint(open_source(["docs"], SourceOptions(), tell), -1) == 2
+    source = open_source(["docs"], SourceOptions(), tell)
+    assert length_hint(source, -1) == 2
+    source.narrow(["docs/b.md"])
+    assert length_hint(source, -1) == 1
     assert length_hint(open_source(["docs", "c.jsonl"], SourceOptions(), tell), -1) == -1
 
 

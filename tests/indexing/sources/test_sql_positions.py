@@ -26,10 +26,13 @@ def highest(overlap: float = 0, told: list[str] | None = None) -> Highest:
         (10, 0, 10),
         (10, 2.5, 7),
         (1.5, 1, 0.5),
-        (Decimal("1.50"), 1, Decimal("0.50")),
+        (Decimal("1.50"), 0.1, Decimal("1.40")),
         (date(2026, 3, 1), 3600, date(2026, 2, 28)),
         (datetime(2026, 3, 1, 0, 30, 5), 3600, datetime(2026, 2, 28, 23, 30, 5)),
         (datetime(1, 1, 1), 3600, datetime(1, 1, 1)),
+        (datetime(2026, 3, 1, tzinfo=UTC), 1e12, datetime(1, 1, 1)),
+        (date(2026, 3, 1), 1e12, date(1, 1, 1)),
+        ("2026-03-01", 1e12, ""),
         ("2026-03-01", 1, "2026-02-28"),
         ("2026-03-01 00:30:05.999", 0.5, "2026-03-01 00:30:04"),
         ("2026-03-01T00:30Z", 3600, "2026-02-28T23:30:00"),
@@ -70,10 +73,17 @@ def test_the_largest_value_is_the_position(values: list[Any]) -> None:
     again = highest()
     assert again.resume(position) == values[0]
     assert again.position() == position
+    with pytest.raises(SourceError, match="have no common order"):
+        again.see("2026-01-02T10:00Z")
 
 
 @pytest.mark.parametrize(
-    ("value", "bound"), [(100, 90), (datetime(2026, 1, 1, 0, 2), datetime(2026, 1, 1, 0, 0, 50))]
+    ("value", "bound"),
+    [
+        (100, 90),
+        (datetime(2026, 1, 1, 0, 2), datetime(2026, 1, 1, 0, 0, 50)),
+        ("2026-01-01 00:02:00", "2026-01-01 00:00:50"),
+    ],
 )
 def test_a_transaction_that_is_open_longer_is_waited_for(value: Any, bound: Any) -> None:
     seen = highest()
@@ -89,7 +99,18 @@ def test_without_a_value_there_is_no_position() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, b"1", "soon", "2026-13-01", "10:00", [1], "", DatabaseValue("0044-03-15 BC")]
+    "value",
+    [
+        True,
+        b"1",
+        "soon",
+        "2026-13-01",
+        "10:00",
+        "2026-01-01T00:00:00.\uff15",
+        [1],
+        "",
+        DatabaseValue("0044-03-15 BC"),
+    ],
 )
 def test_values_without_an_order_are_refused(value: Any) -> None:
     with pytest.raises(SourceError, match=r"db: the field 'changed' holds .*needs a column of"):
@@ -141,6 +162,10 @@ def test_a_time_that_has_not_come_moves_no_position(is_text: bool) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     seen.see(soon.strftime("%Y-%m-%dT%H:%M:%SZ") if is_text else soon)
     assert (seen.position(), told) == (None, [])
+    seen = highest(told=told)
+    soon = soon.replace(tzinfo=None)  # it may have come in another zone
+    seen.see(soon.strftime("%Y-%m-%dT%H:%M:%S") if is_text else soon)
+    assert seen.position() is not None
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             "/b/docs/.hidden.txt": b"hidden",
             "/b/docs/.git/x.txt": b"hidden",
             "/b/docs/out.jsonl.embedlib/rows.txt": b"our own",
+            "/b/docs/out.jsonl": b"our own",
             "/b/docs/empty.txt": b"",
             "/b/docs2/f.txt": b"of another prefix",
             "/b/t.csv": b"id,text\n1,one\n2,two\n",
@@ -73,6 +74,12 @@ def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
 def test_a_url_is_a_source_in_python(bucket: Any) -> None:
     rows = open_documents("memory://b/t.csv", SourceOptions(), [].append)
     assert texts(list(rows)) == {"1": "one", "2": "two"}
+
+
+def test_a_url_is_the_only_name_of_a_file(bucket: Any) -> None:
+    source: Any = open_url("memory://b/docs")
+    source.keep_ids(lambda ids: pytest.fail("nothing is to be looked up"))
+    assert texts(list(source)) == texts(read("memory://b/docs"))
 
 
 def test_files_are_chosen_as_in_a_folder(bucket: Any) -> None:
@@ -140,15 +147,18 @@ def test_an_object_that_the_storage_refuses_is_a_bad_row(
     bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = memory.MemoryFileSystem._open
+    problem = OSError(errno.EINVAL, "Bad Request")
 
     def refuse(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
         if path.endswith("t.csv"):
-            raise OSError(errno.EINVAL, "Bad Request")
+            raise problem
         return opened(self, path, *arguments, **options)
 
     bucket.pipe("/b/docs/t.csv", b"id,text\n1,one\n")
     monkeypatch.setattr(memory.MemoryFileSystem, "_open", refuse)
     found = read("memory://b/docs", glob=("*.csv", "*.txt"))
+    problem = PermissionError("not yours")
+    assert texts(read("memory://b/docs", glob=("*.csv", "*.txt")))[None] == "Permission denied"
     bad = [item for item in found if isinstance(item, BadRow)]
     assert [row.place for row in bad] == ["the rest of 'memory://b/docs/t.csv'"]
     assert "the storage refuses it" in bad[0].reason
@@ -261,9 +271,14 @@ def test_capitals_in_a_scheme_make_no_other_url(bucket: Any, path: str) -> None:
 
 def test_a_url_of_a_disk_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
-    assert read(f"file://{tmp_path}") == read(str(tmp_path))
+    assert read(f"file://{tmp_path}") == read(f"FILE://{tmp_path}") == read(str(tmp_path))
 
 
 def test_paths_are_no_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    assert not any(map(is_storage, ("docs", "-", "/a/b.txt", "sqlite:app.db", "C:/x", "a/b://c")))
+    assert not any(
+        map(
+            is_storage,
+            ("docs", "-", "/a/b.txt", "sqlite:app.db", "C:/x", "a/b://c", "postgres://h/d"),
+        )
+    )

@@ -14,7 +14,8 @@ import pytest
 
 import embedlib
 from embedlib.errors import ConfigError, EmbedlibError, EngineRunError
-from embedlib.indexing.reader import BadRows, Group
+from embedlib.indexing.bad_rows import BadRows
+from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexProgress, Tally
 from embedlib.indexing.rows import BadRow, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Target

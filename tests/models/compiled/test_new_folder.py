@@ -83,6 +83,31 @@ def test_an_error_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.parametrize("num_renamed", [0, 1, 2])
+def test_ctrl_c_while_folders_change_places_leaves_one_of_them(
+    num_renamed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").touch()
+    rename = Path.rename
+    num_calls = 0
+
+    def interrupted(path: Path, other: Path) -> Path:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls <= num_renamed or num_calls > max(1, num_renamed):
+            renamed = rename(path, other)
+        if num_calls == max(1, num_renamed):
+            raise KeyboardInterrupt
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), new_folder(target) as part:
+        (part / "new").touch()
+    assert [path.name for path in target.iterdir()] == ["new" if num_renamed == 2 else "old"]
+
+
 def test_a_fork_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     open_file = os.open
