@@ -261,6 +261,14 @@ def test_each_lane_finds_prefixes_and_either_uses_them(prefixes: KeptPrefixes) -
     ], "a part of it is of the lane that found it"
 
 
+def test_a_part_of_a_prefix_is_copied_once(prefixes: KeptPrefixes) -> None:
+    for tail in (1, 2):
+        see(prefixes, [*[7] * 9, tail])
+    first, second = (see(prefixes, [*[7] * 4, tail, 8]) for tail in (5, 6))
+    assert first.num_before == second.num_before == 4
+    assert first.arrays["kept.k"] is second.arrays["kept.k"]
+
+
 def test_a_prefix_that_two_batches_leave_is_kept_once(prefixes: KeptPrefixes) -> None:
     see(prefixes, [*[7] * 6, 1])
     for use in [prefixes.use(make_batch([[*[7] * 6, tail]], Lane.QUERY)) for tail in (2, 3)]:
