@@ -235,7 +235,7 @@ def test_mappings_that_may_be_of_others_are_left_alone(tmp_path: Path) -> None:
 
 @needs_proc
 def test_a_private_mapping_is_none_of_the_librarys(tmp_path: Path) -> None:
-    path = tmp_path / "a file.bin"
+    path = tmp_path / "a \r\v\x85 file.bin"
     path.write_bytes(b"x" * 9000)
     ours = np.memmap(path, np.uint8, mode="c")
     assert pages._mappings(path) == []
