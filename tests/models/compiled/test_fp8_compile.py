@@ -224,6 +224,16 @@ def test_damage_is_named(folder: Path, config: Config) -> None:
     assert "1_Pooling/config.json is missing" in cannot_be_opened(compiled)
 
 
+def test_a_digest_that_is_none_is_told(folder: Path, config: Config) -> None:
+    compiled = compile_fp8(folder, config)
+    path = compiled / MANIFEST_NAME
+    content = json.loads(path.read_text())
+    content["outputs"][WEIGHTS]["sha256"] = None
+    path.write_text(json.dumps(content))
+    assert "expected None…); compile the model again" in cannot_be_opened(compiled)
+    assert verify_engine_folder(compile_fp8(folder, config))
+
+
 @pytest.mark.parametrize("lost", [WEIGHTS, "tokenizer.json", MANIFEST_NAME])
 def test_compiling_again_repairs(lost: str, folder: Path, config: Config) -> None:
     compiled = compile_fp8(folder, config)
