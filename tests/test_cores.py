@@ -24,6 +24,7 @@ IN_V1 = {"/proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/a\n1:cpuset:/c\n"}
         pytest.param({**IN_V2, f"{V2}/a/b/cpu.max": "200000 100000\n"}, 2, 2, id="two cores"),
         pytest.param({**IN_V2, f"{V2}/a/b/cpu.max": "150000 100000\n"}, 1.5, 2, id="a part"),
         pytest.param({**IN_V2, f"{V2}/a/b/cpu.max": "20000 100000\n"}, 0.2, 1, id="less than one"),
+        pytest.param({**IN_V2, f"{V2}/a/b/cpu.max": "0 100000\n"}, 0, 1, id="none at all"),
         pytest.param({**IN_V2, f"{V2}/a/b/cpu.max": "1600000 100000\n"}, 16, 8, id="more"),
         pytest.param(
             {**IN_V2, f"{V2}/a/b/cpu.max": "400000 100000\n", f"{V2}/a/cpu.max": "30000 10000\n"},
@@ -56,10 +57,7 @@ IN_V1 = {"/proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/a\n1:cpuset:/c\n"}
             id="cgroup v1 without a limit",
         ),
         pytest.param(
-            {**IN_V1, f"{V1}/a/cpu.cfs_quota_us": "100\n", f"{V1}/a/cpu.cfs_period_us": "0\n"},
-            None,
-            8,
-            id="no time is told",
+            {**IN_V1, f"{V1}/a/cpu.cfs_quota_us": "50000\n"}, None, 8, id="a part of what time"
         ),
     ],
 )
