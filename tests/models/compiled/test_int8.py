@@ -420,6 +420,7 @@ def test_compiled_versions(
     kept = compile_int8(files, config, ("layers.1.v",))
     bf16 = compile_model(files, "bf16", (), config)
     compile_int8(read_model_files(tiny_folder("llama")), config)
+    shutil.copytree(plain, plain.with_name(".plain"))  # of a process that died before it was named
     write_report(kept, report_of(files, excluded=("layers.1.v",)))
     write_report(plain, report_of(files, excluded=("layers.1.v",)))  # for the other one
     found = {version.folder: version for version in compiled_versions(files, config)}
@@ -488,6 +489,10 @@ def test_weights_are_read_only_where_a_directory_may_be_the_models(
     with (other / WEIGHTS).open("ab") as stream:
         stream.write(b" ")  # everything else is equal
     assert compiled_versions(read_model_files(other), config) == []
+    shutil.copy(bert.folder / WEIGHTS, other)
+    content = (other / "config.json").read_text()
+    (other / "config.json").write_text(content.replace("\n", " ", 1))  # of the same size
+    assert compiled_versions(read_model_files(other), config) == []
     assert compiled_versions(read_model_files(tiny_folder("qwen3")), config) == []
 
 
@@ -515,6 +520,8 @@ def test_the_report_is_no_file_of_the_directory(
         lambda content: content | {"mean": float("inf")},
         lambda content: content | {"p1": float("nan")},
         lambda content: content | {"min": 1.5},
+        lambda content: content | {"min": -1.5},
+        lambda content: content | {"num_texts": 1.5},
         lambda content: content | {"num_texts": "200"},
         lambda content: content | {"max_seq_tokens": 0},
         lambda content: content | {"worst": [{"text": "a", "cosine": 2.0}]},
