@@ -456,13 +456,14 @@ def test_a_directory_has_a_report_for_each_use(
         report_of(files, hardware="aarch64"),
         report_of(files, hardware="aarch64", mean=0.5),
     )
-    for report in (first, other, newer, report_of(files, template={"suffix": "yes"})):
+    others = [report_of(files, template={"suffix": "yes"}), report_of(files, engine="another")]
+    for report in (first, other, newer, *others):
         write_report(folder, report)
     reports = [version.report for version in compiled_versions(files, config)]
     assert reports[0] == first
     assert newer in reports
     assert other not in reports
-    assert len(reports) == len(report_paths(folder)) == 3
+    assert len(reports) == len(report_paths(folder)) == 4
 
     (folder / REPORT_NAME).write_text("{")  # damaged: the next one of another use takes its place
     write_report(folder, replace(newer, mean=0.25))
