@@ -34,6 +34,7 @@ from embedlib.models.compiled.report_cache import (
     report_place,
     search_place,
     stored_reports,
+    waited_place,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import Head, PairTemplate
@@ -80,6 +81,13 @@ def found(files: ModelFiles, config: Config, hardware: str = HERE) -> list[str]:
     return [version.precision for version in versions]
 
 
+def scoring(files: ModelFiles) -> ModelFiles:
+    """Return the same files as those of a reranker."""
+    template = PairTemplate(prefix="", body="", suffix="")
+    head = Head(labels=("",), activation="sigmoid", template=template)
+    return replace(files, spec=replace(files.spec, head=head))
+
+
 def test_a_report_with_kept_layers_is_none_of_the_model_s_own_files(
     files: ModelFiles, config: Config
 ) -> None:
@@ -96,14 +104,18 @@ def test_a_report_is_found_by_model_engine_and_hardware(
     store(files, config)
     assert found(files, config) == ["bf16"]
     assert found(files, config, "another CPU") == []
+    assert found(scoring(files), config) == []
     assert measured_versions(files, ["bf16"], "cuda", HERE, config) == []
     copy = read_model_files(shutil.copytree(files.folder, tmp_path / "copy"))
+    (copy.folder / "a folder").mkdir()
     assert found(copy, config) == ["bf16"], "the content counts, not the place"
+    assert len(stored_reports(copy, config)) == 1
     (weights,) = copy.folder.glob("*.safetensors")
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     assert found(copy, config) == [], "other weights of the same size"
+    assert stored_reports(copy, config) == {}
 
 
 def test_a_model_without_reports_is_not_hashed(
@@ -201,12 +213,20 @@ def test_what_was_given_up(
     assert not has_given_up(files, "int8", KIND.name, "another CPU", config)
     shorter = replace(files, spec=replace(files.spec, max_seq_tokens=7))
     assert not has_given_up(shorter, "int8", KIND.name, HERE, config)
-    template = PairTemplate(prefix="", body="", suffix="")
-    head = Head(labels=("",), activation="sigmoid", template=template)
-    scoring = replace(files, spec=replace(files.spec, head=head))
-    assert not has_given_up(scoring, "int8", KIND.name, HERE, config)
+    assert not has_given_up(scoring(files), "int8", KIND.name, HERE, config)
+    for name in ("__version__", "FORMAT_VERSION"):
+        with monkeypatch.context() as patch:
+            patch.setattr(report_cache, name, "9.9")
+            assert not has_given_up(files, "int8", KIND.name, HERE, config)
+
+
+def test_who_has_waited_in_vain(
+    files: ModelFiles, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = [(KIND.name, HERE), (KIND.name, "another CPU"), ("cuda", HERE)]
+    places = {waited_place(files, *use, config) for use in uses}
     monkeypatch.setattr(report_cache, "__version__", "9.9")
-    assert not has_given_up(files, "int8", KIND.name, HERE, config), "another version may find it"
+    assert len(places | {waited_place(files, *use, config) for use in uses}) == 6
 
 
 def test_old_searches_are_removed(tmp_path: Path) -> None:
