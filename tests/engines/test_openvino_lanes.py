@@ -82,12 +82,14 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
     monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
     returned: list[int] = []
     monkeypatch.setattr(pages, "return_freed", lambda: returned.append(len(released)))
-    monkeypatch.setattr(pages, "_resident_bytes", lambda: 0)
+    bounded: list[int] = []
+    monkeypatch.setattr(pages.FreedMemory, "bound", lambda _: bounded.append(len(released)))
     graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
     infer_batch(request, make_batch([IDS[0]] * num_texts), {})
     assert len(released) == num_stages
+    assert bounded == list(range(1, num_stages + 1)), "behind each stage"
     assert returned == ([num_stages] if num_stages else [])
     # A long batch leaves no memory of its size in what goes from stage to stage.
     num_rows = 1 if num_stages else num_texts * len(IDS[0])
