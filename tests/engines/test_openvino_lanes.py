@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import pages
+from embedlib.engines.openvino import pages, stages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
@@ -74,26 +74,36 @@ def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) ->
     engine.close()
 
 
-@pytest.mark.parametrize(("num_texts", "num_stages"), [(1, 0), (32, 2)])
+@pytest.mark.parametrize("max_stages", [1, 2])
+@pytest.mark.parametrize(("num_texts", "is_long"), [(31, False), (32, True)])
 def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
-    num_texts: int, num_stages: int, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+    num_texts: int,
+    is_long: bool,
+    max_stages: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(stages, "MIN_TRIMMED_ROWS", 32 * len(IDS[0]))
     released: list[ov.CompiledModel] = []
     monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
     returned: list[int] = []
     monkeypatch.setattr(pages, "return_freed", lambda: returned.append(len(released)))
     bounded: list[int] = []
     monkeypatch.setattr(pages.FreedMemory, "bound", lambda _: bounded.append(len(released)))
-    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
+    before: list[int] = []
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=max_stages))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
-    infer_batch(request, make_batch([IDS[0]] * num_texts), {})
-    assert len(released) == num_stages
-    assert bounded == list(range(1, num_stages + 1)), "behind each stage"
-    assert returned == ([num_stages] if num_stages else [])
+    batch = make_batch([IDS[0]] * num_texts)
+    infer_batch(request, batch, {}, before=lambda: before.append(len(released)))
+    lets_go = is_long and max_stages > 1
+    assert len(released) == (2 if lets_go else 0)
+    assert bounded == ([1, 2] if lets_go else [])
+    assert returned == ([2] if lets_go else [])
+    assert len(before) == (2 if max_stages > 1 else 0)
     # A long batch leaves no memory of its size in what goes from stage to stage.
-    num_rows = 1 if num_stages else num_texts * len(IDS[0])
-    assert {tensor.size for tensor in request._between} == {num_rows * HIDDEN_SIZE}
+    sizes = {(1 if lets_go else num_texts * len(IDS[0])) * HIDDEN_SIZE} if max_stages > 1 else set()
+    assert {tensor.size for tensor in request._between} == sizes
 
 
 def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:

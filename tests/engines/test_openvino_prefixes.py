@@ -61,7 +61,12 @@ def engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[OpenVINOEngine, OpenVINOEngine]]:
     """Yield an engine that keeps prefixes and one that finds none."""
-    spec = spec_of(FAMILIES.get(request.param, FAMILIES["capped-sandwich-window"]))
+    others = {
+        "in blocks": FAMILIES["capped-sandwich-window"],
+        # Of three layers: what goes from stage to stage lies in two tensors by turns.
+        "in stages": replace(CASES["rope-in-windows"][0], is_causal=True),
+    }
+    spec = spec_of({**FAMILIES, **others}[request.param])
     weights = weights_of(spec, np.random.default_rng(0))
     cache = ModelCache(tmp_path_factory.mktemp("cache"), "these weights")
     with pytest.MonkeyPatch.context() as patched:
