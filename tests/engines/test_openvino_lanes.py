@@ -85,7 +85,12 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
 ) -> None:
     monkeypatch.setattr(stages, "MIN_TRIMMED_ROWS", 32 * len(IDS[0]))
     released: list[ov.CompiledModel] = []
-    monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
+
+    def release(stage: ov.CompiledModel) -> None:
+        released.append(stage)
+        raise RuntimeError("another request computes in it")
+
+    monkeypatch.setattr(ov.CompiledModel, "release_memory", release)
     returned: list[int] = []
     monkeypatch.setattr(pages, "return_freed", lambda: returned.append(len(released)))
     bounded: list[int] = []
