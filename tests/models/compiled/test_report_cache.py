@@ -37,6 +37,7 @@ from embedlib.models.compiled.report_cache import (
     waited_place,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.pack_file import REPORTS_PLACE
 from embedlib.models.spec import Head, PairTemplate
 from tests.fidelity_reports import make_report
 
@@ -133,6 +134,20 @@ def test_a_model_without_reports_is_not_hashed(
     store(files, config)
     monkeypatch.setattr(report_cache, "model_fingerprint", refuse)
     assert measured_versions(files, [], KIND.name, HERE, config) == [], "of no precision"
+
+
+def test_a_report_of_an_engine_directory_in_a_pack_is_in_the_cache_or_in_the_pack(
+    files: ModelFiles, config: Config, tmp_path: Path
+) -> None:
+    report = replace(report_of(files), precision="int8")
+    write_report(report_place(files, report, config), report)
+    packed = shutil.copytree(model_place(files, config), files.folder / REPORTS_PLACE)
+    empty = replace(config, engine_cache_dir=tmp_path / "empty")
+    version = Compiled(folder=None, precision="int8", excluded=(), report=None)
+    assert cached_report(files, version, KIND.name, HERE, empty) == report
+    shutil.rmtree(packed)
+    assert cached_report(files, version, KIND.name, HERE, config) == report
+    assert cached_report(files, version, KIND.name, HERE, empty) is None
 
 
 def test_a_report_is_written_whole_or_not_at_all(
