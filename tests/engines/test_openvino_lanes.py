@@ -95,17 +95,14 @@ def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
     monkeypatch.setattr(pages, "return_freed", lambda: returned.append(len(released)))
     bounded: list[int] = []
     monkeypatch.setattr(pages.FreedMemory, "bound", lambda _: bounded.append(len(released)))
-    before: list[int] = []
     graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=max_stages))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
-    batch = make_batch([IDS[0]] * num_texts)
-    infer_batch(request, batch, {}, before=lambda: before.append(len(released)))
+    infer_batch(request, make_batch([IDS[0]] * num_texts), {})
     lets_go = is_long and max_stages > 1
     assert len(released) == (2 if lets_go else 0)
     assert bounded == ([1, 2] if lets_go else [])
     assert returned == ([2] if lets_go else [])
-    assert len(before) == (2 if max_stages > 1 else 0)
     # A long batch leaves no memory of its size in what goes from stage to stage.
     sizes = {(1 if lets_go else num_texts * len(IDS[0])) * HIDDEN_SIZE} if max_stages > 1 else set()
     assert {tensor.size for tensor in request._between} == sizes
@@ -197,21 +194,28 @@ def test_freed_memory_is_returned_once_it_is_much(monkeypatch: pytest.MonkeyPatc
     assert returned == [much + 1, 2 * much + 2]
 
 
-@pytest.mark.parametrize(("group", "num_stages"), [(None, 28), (32, 8)])
-def test_float32_has_more_stages(group: int | None, num_stages: int, files: ModelFiles) -> None:
+@pytest.mark.parametrize(
+    ("group", "num_layers", "num_stages"), [(None, 28, 28), (32, 28, 8), (32, 7, 7)]
+)
+def test_float32_has_more_stages(
+    group: int | None, num_layers: int, num_stages: int, files: ModelFiles
+) -> None:
     layout = Layout(threads=1, shares_lanes=True, is_large=True, activation_group=group)
-    encoder = replace(files.spec.encoder, num_layers=28)
+    encoder = replace(files.spec.encoder, num_layers=num_layers)
     assert layout.graph_options(ov.Core(), encoder, frozenset()).max_stages == num_stages
     whole = layout.graph_options(ov.Core(), encoder, frozenset(), is_whole=True)
     assert whole.max_stages == 1
 
 
-def test_a_bulk_batch_waits_before_its_first_stage_for_a_query(files: ModelFiles) -> None:
-    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
+@pytest.mark.parametrize(("max_stages", "num_waits"), [(1, 0), (2, 2)])
+def test_a_bulk_batch_waits_before_its_first_stage_for_a_query_if_there_are_several(
+    max_stages: int, num_waits: int, files: ModelFiles
+) -> None:
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=max_stages))
     core, waits = ov.Core(), list[str]()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
     infer_batch(request, make_batch(IDS), {}, before=lambda: waits.append("stage"))
-    assert waits == ["stage", "stage"]
+    assert waits == ["stage"] * num_waits
 
 
 def test_lanes_tell_when_a_query_meets_bulk() -> None:

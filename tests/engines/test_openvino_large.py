@@ -195,19 +195,6 @@ def test_pages_are_let_go_again_and_again_until_a_block_ends(
     assert name not in [thread.name for thread in threading.enumerate()]
 
 
-def test_freed_memory_is_returned_where_the_process_has_grown_by_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    most, resident, returned = pages.MAX_FREED_BYTES, [0], list[int]()
-    monkeypatch.setattr(pages, "_resident_bytes", lambda: resident[-1])
-    monkeypatch.setattr(pages, "return_freed", lambda: returned.append(resident[-1]))
-    freed = pages.FreedMemory()
-    for num_bytes in (most, most + 1, 2 * most + 1, 2 * most + 2):
-        resident.append(num_bytes)
-        freed.bound()
-    assert returned == [most + 1, 2 * most + 2]
-
-
 def test_another_c_library_than_glibc_is_asked_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
