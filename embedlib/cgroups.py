@@ -16,7 +16,8 @@ CGROUP_ROOT: Final = PurePosixPath("/sys/fs/cgroup")
 def read_system_file(path: str) -> str:
     """Return the content of a system file; empty if there is none."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        # Names of processes, cut after 15 bytes, and of cgroups are not always UTF-8.
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
 

@@ -49,5 +49,4 @@ def _limit(group: Cgroup, read: ReadFile) -> float | None:
     else:
         quota, period = (group.text(read, f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     # No limit is "max", or -1 in version 1.
-    is_limited = quota.isdigit() and period.isdigit() and int(period) > 0
-    return int(quota) / int(period) if is_limited else None
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None

@@ -149,7 +149,12 @@ def test_a_limit_of_addresses_counts_mapped_files_too() -> None:
 
 @pytest.mark.parametrize(
     ("more", "needed", "room"),
-    [(GIB, "3.0 GiB", "2.0 GiB"), (GIB // 30, "2.03 GiB", "2.00 GiB"), (1, "2.000000001 GiB", "")],
+    [
+        (GIB, "3.0 GiB", "2.0 GiB"),
+        (GIB // 30, "2.03 GiB", "2.00 GiB"),
+        (1, "2.000000001 GiB", ""),
+        (50_000, "2.00005 GiB", "2.00000 GiB"),
+    ],
 )
 def test_a_need_and_what_it_exceeds_are_told_apart(more: int, needed: str, room: str) -> None:
     memory = Memory(Room(2 * GIB, "a test"), Room(9 * GIB, "another"))

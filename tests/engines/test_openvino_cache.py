@@ -226,7 +226,7 @@ def cached(
     ("name", "damage"),
     [
         *(("model.blob", damage) for damage in (cut, garbage, first_bit, Path.unlink)),
-        *(("tried.npy", cut), ("entry.json", cut)),
+        *(("tried", garbage), ("entry.json", cut)),
     ],
 )
 def test_a_damaged_entry_is_compiled_again(
@@ -251,7 +251,7 @@ def test_a_damaged_entry_is_compiled_again(
     ("name", "damage"),
     [
         *(("model.blob", damage) for damage in (empty, lengthen)),
-        *(("tried.npy", damage) for damage in (empty, garbage, Path.unlink)),
+        *(("tried", damage) for damage in (empty, cut, lengthen, Path.unlink)),
         *(("entry.json", damage) for damage in (empty, garbage, Path.unlink)),
     ],
 )

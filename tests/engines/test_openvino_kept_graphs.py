@@ -158,6 +158,16 @@ def test_constants_that_are_not_in_the_file_stay_and_are_few(
     assert given == [*names[:2], "weight0", *names[3:]]
 
 
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "i8"])
+def test_constants_of_each_type_of_weights_lie_in_the_file(kind: str) -> None:
+    file, element = np.zeros(64, np.uint8), getattr(ov.Type, kind)
+    stored = ov.Tensor(file, ov.Shape([file.nbytes // element.size]), element)
+    graph = ov.Model([op.convert(op.constant(stored, shared_memory=True), "f64")], [], "of one")
+    assert weightless.refer(ov.Core(), [graph], file) is not None
+    names = [node.get_friendly_name() for node in graph.get_ops()]
+    assert "weight0" in names
+
+
 def test_a_load_keeps_the_graph_until_the_weights_change(
     tiny_folder: Callable[[str], Path],
     tmp_path: Path,
@@ -235,7 +245,7 @@ def test_mappings_that_may_be_of_others_are_left_alone(tmp_path: Path) -> None:
 
 @needs_proc
 def test_a_private_mapping_is_none_of_the_librarys(tmp_path: Path) -> None:
-    path = tmp_path / "a file.bin"
+    path = tmp_path / "a \r\v\x85 file.bin"
     path.write_bytes(b"x" * 9000)
     ours = np.memmap(path, np.uint8, mode="c")
     assert pages._mappings(path) == []

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from embedlib.engines.base import Lane
-from embedlib.engines.openvino import pages
+from embedlib.engines.openvino import pages, stages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
@@ -74,24 +74,38 @@ def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) ->
     engine.close()
 
 
-@pytest.mark.parametrize(("num_texts", "num_stages"), [(1, 0), (32, 2)])
+@pytest.mark.parametrize("max_stages", [1, 2])
+@pytest.mark.parametrize(("num_texts", "is_long"), [(31, False), (32, True)])
 def test_stages_let_go_of_the_memory_of_a_long_batch_alone(
-    num_texts: int, num_stages: int, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+    num_texts: int,
+    is_long: bool,
+    max_stages: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(stages, "MIN_TRIMMED_ROWS", 32 * len(IDS[0]))
     released: list[ov.CompiledModel] = []
-    monkeypatch.setattr(ov.CompiledModel, "release_memory", lambda stage: released.append(stage))
+
+    def release(stage: ov.CompiledModel) -> None:
+        released.append(stage)
+        raise RuntimeError("another request computes in it")
+
+    monkeypatch.setattr(ov.CompiledModel, "release_memory", release)
     returned: list[int] = []
     monkeypatch.setattr(pages, "return_freed", lambda: returned.append(len(released)))
-    monkeypatch.setattr(pages, "_resident_bytes", lambda: 0)
-    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
+    bounded: list[int] = []
+    monkeypatch.setattr(pages.FreedMemory, "bound", lambda _: bounded.append(len(released)))
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=max_stages))
     core = ov.Core()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
     infer_batch(request, make_batch([IDS[0]] * num_texts), {})
-    assert len(released) == num_stages
-    assert returned == ([num_stages] if num_stages else [])
+    lets_go = is_long and max_stages > 1
+    assert len(released) == (2 if lets_go else 0)
+    assert bounded == ([1, 2] if lets_go else [])
+    assert returned == ([2] if lets_go else [])
     # A long batch leaves no memory of its size in what goes from stage to stage.
-    num_rows = 1 if num_stages else num_texts * len(IDS[0])
-    assert {tensor.size for tensor in request._between} == {num_rows * HIDDEN_SIZE}
+    sizes = {(1 if lets_go else num_texts * len(IDS[0])) * HIDDEN_SIZE} if max_stages > 1 else set()
+    assert {tensor.size for tensor in request._between} == sizes
 
 
 def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:
@@ -180,21 +194,28 @@ def test_freed_memory_is_returned_once_it_is_much(monkeypatch: pytest.MonkeyPatc
     assert returned == [much + 1, 2 * much + 2]
 
 
-@pytest.mark.parametrize(("group", "num_stages"), [(None, 28), (32, 8)])
-def test_float32_has_more_stages(group: int | None, num_stages: int, files: ModelFiles) -> None:
+@pytest.mark.parametrize(
+    ("group", "num_layers", "num_stages"), [(None, 28, 28), (32, 28, 8), (32, 7, 7)]
+)
+def test_float32_has_more_stages(
+    group: int | None, num_layers: int, num_stages: int, files: ModelFiles
+) -> None:
     layout = Layout(threads=1, shares_lanes=True, is_large=True, activation_group=group)
-    encoder = replace(files.spec.encoder, num_layers=28)
+    encoder = replace(files.spec.encoder, num_layers=num_layers)
     assert layout.graph_options(ov.Core(), encoder, frozenset()).max_stages == num_stages
     whole = layout.graph_options(ov.Core(), encoder, frozenset(), is_whole=True)
     assert whole.max_stages == 1
 
 
-def test_a_bulk_batch_waits_before_its_first_stage_for_a_query(files: ModelFiles) -> None:
-    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=2))
+@pytest.mark.parametrize(("max_stages", "num_waits"), [(1, 0), (2, 2)])
+def test_a_bulk_batch_waits_before_its_first_stage_for_a_query_if_there_are_several(
+    max_stages: int, num_waits: int, files: ModelFiles
+) -> None:
+    graphs = build_stages(files.spec, load_weights(files), GraphOptions(max_stages=max_stages))
     core, waits = ov.Core(), list[str]()
     request = Request([core.compile_model(graph, "CPU") for graph in graphs])
     infer_batch(request, make_batch(IDS), {}, before=lambda: waits.append("stage"))
-    assert waits == ["stage", "stage"]
+    assert waits == ["stage"] * num_waits
 
 
 def test_lanes_tell_when_a_query_meets_bulk() -> None:

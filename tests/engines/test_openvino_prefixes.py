@@ -65,7 +65,12 @@ def engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[OpenVINOEngine, OpenVINOEngine]]:
     """Yield an engine that keeps prefixes and one that finds none."""
-    spec = spec_of(FAMILIES.get(request.param, FAMILIES["capped-sandwich-window"]))
+    others = {
+        "in blocks": FAMILIES["capped-sandwich-window"],
+        # Of three layers: what goes from stage to stage lies in two tensors by turns.
+        "in stages": replace(CASES["rope-in-windows"][0], is_causal=True),
+    }
+    spec = spec_of({**FAMILIES, **others}[request.param])
     weights = weights_of(spec, np.random.default_rng(0))
     cache = ModelCache(tmp_path_factory.mktemp("cache"), "these weights")
     with pytest.MonkeyPatch.context() as patched:
@@ -263,6 +268,14 @@ def test_each_lane_finds_prefixes_and_either_uses_them(prefixes: KeptPrefixes) -
         (6, Lane.BULK),
         (4, Lane.BULK),
     ], "a part of it is of the lane that found it"
+
+
+def test_a_part_of_a_prefix_is_copied_once(prefixes: KeptPrefixes) -> None:
+    for tail in (1, 2):
+        see(prefixes, [*[7] * 9, tail])
+    first, second = (see(prefixes, [*[7] * 4, tail, 8]) for tail in (5, 6))
+    assert first.num_before == second.num_before == 4
+    assert first.arrays["kept.k"] is second.arrays["kept.k"]
 
 
 def test_a_prefix_that_two_batches_leave_is_kept_once(prefixes: KeptPrefixes) -> None:

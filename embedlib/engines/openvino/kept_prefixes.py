@@ -139,9 +139,12 @@ class KeptPrefixes:
         self._add(use.keep, use.lane, dict(zip(self._axes, tensors, strict=True)))
 
     def _longest(self, batch: Batch) -> tuple[_Prefix | None, int]:
-        """Return the prefix of which all sequences of a batch share most, and how much."""
+        """Return the prefix of which all sequences of a batch share most, and how much.
+
+        Of several the shortest: of a longer one each batch would copy the part that it shares.
+        """
         found: tuple[_Prefix | None, int] = None, 0
-        for prefix in self._prefixes:
+        for prefix in sorted(self._prefixes, key=lambda prefix: len(prefix.ids)):
             num_tokens = int(num_shared(batch, prefix.ids, MIN_PREFIX_TOKENS).min())
             if num_tokens > found[1]:
                 found = prefix, num_tokens

@@ -8,8 +8,9 @@ knows that the other one died of it.
 
     KEY/model.blob    the compiled model: its stages, one behind the other; of a large model without
                       the weights, which are read from the model's own file
-    KEY/tried.npy     the vectors that it gave when it was compiled
-    KEY/entry.json    what KEY stands for; written last, its time says when the model was last used
+    KEY/tried         the vectors that it gave when it was compiled: float32, without their shape
+    KEY/entry.json    what KEY stands for, the shape, and where stages lie; written last, its time
+                      says when the model was last used
     KEY/trying        it is being tried now, by the process of this id
     KEY/deaths        one byte for each process that died while it tried the model
 """
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 
 from embedlib.errors import OTHER_CACHE
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of these folders."""
 MAX_DEATHS: Final = 2
 """After so many a model is not cached again: it was compiled anew in between."""
@@ -47,7 +48,7 @@ PART_ALIGNMENT: Final = 4096
 
 _BLOB, _TRIED, _ENTRY, _TRYING, _DEATHS = (
     "model.blob",
-    "tried.npy",
+    "tried",
     "entry.json",
     "trying",
     "deaths",
@@ -154,10 +155,11 @@ class CacheEntry:
             parts = [(int(start), int(end)) for start, end in stored["parts"]]
             if self.blob.stat().st_size != parts[-1][1]:
                 raise ValueError("its size has changed")
-            vectors: NDArray[np.float32] = np.load(self.path / _TRIED, allow_pickle=False)
+            content = (self.path / _TRIED).read_bytes()
+            vectors = np.frombuffer(content, np.float32).reshape(stored["shape"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
+        except (OSError, ValueError, TypeError, LookupError) as error:
             self.drop(f"it is damaged ({error})")
             return None
         return Kept(vectors, parts)
@@ -202,17 +204,17 @@ class CacheEntry:
         """
         part = self.path / f"{_BLOB}.part"
         try:
+            remove_unused(self.path.parent)  # first: the disk may be full of it
             with part.open("wb") as file:
                 parts = [_export(export, file) for export in exports]
             part.replace(self.blob)
-            np.save(self.path / _TRIED, vectors)
-            content = {"parts": parts, **self.facts}
+            (self.path / _TRIED).write_bytes(vectors.tobytes())
+            content = {"parts": parts, "shape": vectors.shape, **self.facts}
             (self.path / _ENTRY).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         except OSError as error:
             part.unlink(missing_ok=True)
             self.drop(f"it cannot be written: {error}; {OTHER_CACHE}")
             return False
-        remove_unused(self.path.parent)
         return True
 
     def drop(self, reason: str) -> None:

@@ -128,17 +128,18 @@ def mapped_by(
 def _mappings(path: Path) -> list[LibraryMapping]:
     """Return where a whole file is mapped to be shared; nowhere if this is not Linux."""
     try:
-        lines = Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines()
+        # Names may have any character but this one, which is escaped there.
+        *lines, _ = Path("/proc/self/maps").read_bytes().split(b"\n")
     except OSError:
         return []
     size = -(-path.stat().st_size // mmap.PAGESIZE) * mmap.PAGESIZE
-    name = os.path.realpath(path)
+    name = os.fsencode(os.path.realpath(path))
     found = []
     for line in lines:
         # Source: proc_pid_maps(5): address, permissions, offset, device, inode, path.
         addresses, permissions, *_, file = line.split(maxsplit=5)
-        if permissions == "r--s" and file == name:
-            start, end = (int(part, 16) for part in addresses.split("-"))
+        if permissions == b"r--s" and file == name:
+            start, end = (int(part, 16) for part in addresses.split(b"-"))
             if end - start == size:
                 found.append(LibraryMapping(start, end - start))
     return found

@@ -112,7 +112,6 @@ class Request:
 
     def _set_all(self) -> None:
         """Set all tensors that are set once, and forget what the others were set to."""
-        self._integers.clear()
         self._given = [self._set_integers(number) for number in range(len(self._stages))]
         self._known = [{} for _ in self._stages]
         self._set_between()

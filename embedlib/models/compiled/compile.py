@@ -16,7 +16,6 @@ from embedlib.config import Config
 from embedlib.errors import OTHER_CACHE, ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.installing import install_line
 from embedlib.models.compiled.checkpoint import (
-    CONFIG_NAME,
     QUANT_CONFIG_NAME,
     quantized_layers,
     write_checkpoint,
@@ -219,11 +218,8 @@ def _write_files(
 
     indexes = [folder / INDEX_NAME for folder in folders]
     read += [path for path in indexes if has_file(path, files.folder)]
-    written = files.transformer_dir / CONFIG_NAME
     for path in _copied_files(files):
         read.append(path)
-        if path == written and precision not in INT8_GROUPS:
-            continue
         copy = part / path.relative_to(files.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with open_file(path, files.folder) as source, copy.open("wb") as target:
@@ -299,8 +295,6 @@ def _is_done(
 
     With `has_name` the model's hub name and revision must match too; in the cache any name does.
     """
-    if not (folder / MANIFEST_NAME).is_file():
-        return False
     try:
         manifest = verify_engine_folder(folder, digest)
     except EngineBuildError:

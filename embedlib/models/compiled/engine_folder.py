@@ -113,7 +113,7 @@ def verify_engine_folder(folder: Path, fingerprint: str | None = None) -> Manife
         if found != digest.sha256:
             raise EngineBuildError(
                 f"{folder}: {name} is damaged (SHA-256 {found[:16]}…, expected "
-                f"{digest.sha256[:16]}…); compile the model again"
+                f"{digest.sha256!s:.16}…); compile the model again"
             )
     return manifest
 

@@ -137,7 +137,7 @@ def stored_reports(files: ModelFiles, config: Config) -> dict[str, Path]:
     found = {}
     for folder, report in reports.items():
         facts = (report.precision, report.engine, report.hardware)
-        if report.fingerprint == digest and folder.name == _name(files, digest, *facts):
+        if folder.name == _name(files, digest, *facts):
             found[folder.name] = folder / REPORT_NAME
     return found
 

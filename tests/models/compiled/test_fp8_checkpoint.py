@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelUnsupportedError, ModelWeightsError
 from embedlib.models.compiled.checkpoint import linear_layers
 from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.pooled_rows import pooled_modes
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.spec import Pooling
 from embedlib.models.weights.load import load_weights
+from embedlib.testing import fake_spec
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
@@ -257,6 +261,29 @@ def test_heads_and_buffers_are_kept(tmp_path: Path, compile_folder: Compile) -> 
         "bert.embeddings.word_embeddings",
         "bert.pooler.dense",
     ]
+
+
+def test_weights_that_do_not_fit_the_model_are_refused(
+    tmp_path: Path, compile_folder: Compile
+) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert-bare")
+    tensors = read_all(folder) | {"surprise.weight": ("F32", np.ones((2, 2), np.float32))}
+    write_file(folder / "model.safetensors", tensors)
+    with pytest.raises(ModelWeightsError, match=r"surprise\.weight"):
+        compile_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        (("cls", "last_token"), ("cls", "last_token")),
+        (("cls", "mean"), ()),
+        (None, ()),
+    ],
+)
+def test_which_rows_are_pooled(modes: Any, expected: tuple[str, ...]) -> None:
+    modules = () if modes is None else (Pooling(modes=modes),)
+    assert pooled_modes(replace(fake_spec(9), modules=modules)) == expected
 
 
 def test_excluded_layers(tiny_folder: Callable[[str], Path], compile_folder: Compile) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from embedlib.errors import (
 )
 from embedlib.installing import install_line
 from embedlib.models.compiled import compile as compile_module
+from embedlib.models.compiled import engine_folder
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import (
     MANIFEST_NAME,
@@ -136,12 +138,13 @@ def test_another_model_is_another_folder(file: str, folder: Path, config: Config
     assert compile_fp8(folder, config) != compiled
 
 
-def test_the_manifest(folder: Path, config: Config) -> None:
+def test_the_manifest(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "mistral")  # its weights have an index
     files = read_model_files(folder)
     compiled = compile_fp8(folder, config)
     manifest = verify_engine_folder(compiled, model_fingerprint(files))
     assert manifest.fingerprint == model_fingerprint(files)
-    assert manifest.spec["encoder"]["family"] == "qwen3"
+    assert manifest.spec["encoder"]["family"] == "mistral"
     assert manifest.spec["modules"][0]["kind"] == "Pooling"
     assert manifest.versions.keys() == {"embedlib", "numpy", "ml_dtypes"}
     for digests, root in ((manifest.inputs, folder), (manifest.outputs, compiled)):
@@ -151,6 +154,17 @@ def test_the_manifest(folder: Path, config: Config) -> None:
             if name != MANIFEST_NAME
         }
         assert {name: (entry.num_bytes, entry.sha256) for name, entry in digests.items()} == found
+
+
+def test_what_is_copied_of_a_compiled_model(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "mistral")
+    (folder / "LICENSE").write_text("free")
+    (folder / "LICENSES").mkdir()
+    bf16 = compile_model(read_model_files(folder), "bf16", (), config)
+    made = compile_model(read_model_files(bf16), "int8", (), config)
+    names = verify_engine_folder(made).outputs.keys()
+    assert names.isdisjoint(compile_module.WRITTEN_NAMES)
+    assert "LICENSE" in names
 
 
 @pytest.mark.parametrize("precision", ["fp8", "bf16", "int8"])
@@ -222,6 +236,25 @@ def test_damage_is_named(folder: Path, config: Config) -> None:
     assert verify_engine_folder(compiled)
     (compiled / "1_Pooling" / "config.json").unlink()
     assert "1_Pooling/config.json is missing" in cannot_be_opened(compiled)
+
+
+def test_what_cannot_be_read_is_named(
+    folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = compile_fp8(folder, config)
+    unreadable = Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr(engine_folder, "sha256", unreadable)
+    assert "cannot be read: Input/output error; compile" in cannot_be_opened(compiled)
+
+
+def test_a_digest_that_is_none_is_told(folder: Path, config: Config) -> None:
+    compiled = compile_fp8(folder, config)
+    path = compiled / MANIFEST_NAME
+    content = json.loads(path.read_text())
+    content["outputs"][WEIGHTS]["sha256"] = None
+    path.write_text(json.dumps(content))
+    assert "expected None…); compile the model again" in cannot_be_opened(compiled)
+    assert verify_engine_folder(compile_fp8(folder, config))
 
 
 @pytest.mark.parametrize("lost", [WEIGHTS, "tokenizer.json", MANIFEST_NAME])
@@ -315,6 +348,17 @@ def test_out_takes_the_place_of_one_of_another_version(
     assert verify_engine_folder(compile_fp8(folder, config, out)).precision == "fp8"
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_out_whose_manifest_is_damaged_holds_what_nobody_knows(
+    content: str, folder: Path, config: Config, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    for name in (MANIFEST_NAME, "file"):
+        (tmp_path / "out" / name).write_text(content)
+    with pytest.raises(ConfigError, match=r"did not write \(file\)"):
+        compile_fp8(folder, config, tmp_path / "out")
+
+
 def test_out_refuses_what_is_not_ours(folder: Path, config: Config, tmp_path: Path) -> None:
     mine = write_tiny_model(tmp_path / "mine", "qwen3")
     with pytest.raises(ConfigError, match="holds files that embedlib did not write"):
@@ -371,6 +415,8 @@ def test_a_place_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
         EngineBuildError, match=r"cannot write the engine directory .*Not a directory"
     ):
         compile_fp8(folder, config)
+    with pytest.raises(EngineBuildError, match=r"File exists .*; name another folder with out"):
+        compile_fp8(folder, config, tmp_path / "file" / "out")
 
 
 def test_without_ml_dtypes(folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,6 +420,7 @@ def test_compiled_versions(
     kept = compile_int8(files, config, ("layers.1.v",))
     bf16 = compile_model(files, "bf16", (), config)
     compile_int8(read_model_files(tiny_folder("llama")), config)
+    shutil.copytree(plain, plain.with_name(".plain"))  # of a process that died before it was named
     write_report(kept, report_of(files, excluded=("layers.1.v",)))
     write_report(plain, report_of(files, excluded=("layers.1.v",)))  # for the other one
     found = {version.folder: version for version in compiled_versions(files, config)}
@@ -455,13 +456,14 @@ def test_a_directory_has_a_report_for_each_use(
         report_of(files, hardware="aarch64"),
         report_of(files, hardware="aarch64", mean=0.5),
     )
-    for report in (first, other, newer, report_of(files, template={"suffix": "yes"})):
+    others = [report_of(files, template={"suffix": "yes"}), report_of(files, engine="another")]
+    for report in (first, other, newer, *others):
         write_report(folder, report)
     reports = [version.report for version in compiled_versions(files, config)]
     assert reports[0] == first
     assert newer in reports
     assert other not in reports
-    assert len(reports) == len(report_paths(folder)) == 3
+    assert len(reports) == len(report_paths(folder)) == 4
 
     (folder / REPORT_NAME).write_text("{")  # damaged: the next one of another use takes its place
     write_report(folder, replace(newer, mean=0.25))
@@ -487,6 +489,10 @@ def test_weights_are_read_only_where_a_directory_may_be_the_models(
     other = shutil.copytree(bert.folder, tmp_path / "other")
     with (other / WEIGHTS).open("ab") as stream:
         stream.write(b" ")  # everything else is equal
+    assert compiled_versions(read_model_files(other), config) == []
+    shutil.copy(bert.folder / WEIGHTS, other)
+    content = (other / "config.json").read_text()
+    (other / "config.json").write_text(content.replace("\n", " ", 1))  # of the same size
     assert compiled_versions(read_model_files(other), config) == []
     assert compiled_versions(read_model_files(tiny_folder("qwen3")), config) == []
 
@@ -515,6 +521,8 @@ def test_the_report_is_no_file_of_the_directory(
         lambda content: content | {"mean": float("inf")},
         lambda content: content | {"p1": float("nan")},
         lambda content: content | {"min": 1.5},
+        lambda content: content | {"min": -1.5},
+        lambda content: content | {"num_texts": 1.5},
         lambda content: content | {"num_texts": "200"},
         lambda content: content | {"max_seq_tokens": 0},
         lambda content: content | {"worst": [{"text": "a", "cosine": 2.0}]},

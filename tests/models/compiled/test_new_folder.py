@@ -63,14 +63,41 @@ def test_what_another_user_writes_beside_a_target_is_not_in_its_way(tmp_path: Pa
 
 def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     target = tmp_path / "target"
-    left = tmp_path / ".target.embedlib-part"  # of a process that was killed
-    left.mkdir()
-    (left / "half").touch()
+    target.mkdir()
+    for name in (".target.embedlib-part", ".target.old.embedlib-part"):
+        (tmp_path / name).mkdir()  # of a process that was killed while this one waited for its lock
+        (tmp_path / name / "half").touch()
     for name in ("first", "second"):
         with new_folder(target) as part:
             (part / name).touch()
         assert [path.name for path in target.iterdir()] == [name]
         assert list(tmp_path.iterdir()) == [target]
+
+
+def test_all_is_on_the_disk_before_it_appears_and_its_name_is_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = tmp_path / "target", list[tuple[str, bool]]()
+
+    def note(path: Path) -> None:
+        synced.append((path.name, target.exists()))
+
+    monkeypatch.setattr("embedlib.models.compiled.new_folder.sync", note)
+    with new_folder(target) as part:
+        (part / "file").touch()
+    assert synced == [("file", False), (part.name, False), (tmp_path.name, True)]
+
+
+@pytest.mark.parametrize("lock", [place_lock, try_place_lock])
+def test_the_lock_of_a_place_makes_its_folder(lock: Any, tmp_path: Path) -> None:
+    with lock(tmp_path / "deep" / "target") as is_held:
+        assert is_held
+
+
+def test_a_lock_that_cannot_be_opened_is_not_one_that_another_process_holds(tmp_path: Path) -> None:
+    (tmp_path / ".target.embedlib-lock").mkdir()
+    with pytest.raises(IsADirectoryError), try_place_lock(tmp_path / "target"):
+        pass
 
 
 def test_an_error_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import EngineBuildError
 from embedlib.models.compiled import report_cache
+from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
     FidelityReport,
@@ -24,6 +25,7 @@ from embedlib.models.compiled.fidelity_report import (
     write_report,
 )
 from embedlib.models.compiled.report_cache import (
+    cached_report,
     give_up,
     has_given_up,
     measured_versions,
@@ -32,8 +34,11 @@ from embedlib.models.compiled.report_cache import (
     report_place,
     search_place,
     stored_reports,
+    waited_place,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.pack_file import REPORTS_PLACE
+from embedlib.models.spec import Head, PairTemplate
 from tests.fidelity_reports import make_report
 
 HERE = "a CPU"
@@ -77,6 +82,13 @@ def found(files: ModelFiles, config: Config, hardware: str = HERE) -> list[str]:
     return [version.precision for version in versions]
 
 
+def scoring(files: ModelFiles) -> ModelFiles:
+    """Return the same files as those of a reranker."""
+    template = PairTemplate(prefix="", body="", suffix="")
+    head = Head(labels=("",), activation="sigmoid", template=template)
+    return replace(files, spec=replace(files.spec, head=head))
+
+
 def test_a_report_with_kept_layers_is_none_of_the_model_s_own_files(
     files: ModelFiles, config: Config
 ) -> None:
@@ -93,14 +105,18 @@ def test_a_report_is_found_by_model_engine_and_hardware(
     store(files, config)
     assert found(files, config) == ["bf16"]
     assert found(files, config, "another CPU") == []
+    assert found(scoring(files), config) == []
     assert measured_versions(files, ["bf16"], "cuda", HERE, config) == []
     copy = read_model_files(shutil.copytree(files.folder, tmp_path / "copy"))
+    (copy.folder / "a folder").mkdir()
     assert found(copy, config) == ["bf16"], "the content counts, not the place"
+    assert len(stored_reports(copy, config)) == 1
     (weights,) = copy.folder.glob("*.safetensors")
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     assert found(copy, config) == [], "other weights of the same size"
+    assert stored_reports(copy, config) == {}
 
 
 def test_a_model_without_reports_is_not_hashed(
@@ -109,8 +125,45 @@ def test_a_model_without_reports_is_not_hashed(
     def refuse(*_: object) -> str:
         raise AssertionError("reading all weights of a large model takes a minute")
 
-    monkeypatch.setattr("embedlib.models.compiled.report_cache.model_fingerprint", refuse)
-    assert found(files, config) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(report_cache, "model_fingerprint", refuse)
+        assert found(files, config) == []
+        assert stored_reports(files, config) == {}
+        version = Compiled(folder=None, precision="int8", excluded=(), report=None)
+        assert cached_report(files, version, KIND.name, HERE, config) is None
+    store(files, config)
+    monkeypatch.setattr(report_cache, "model_fingerprint", refuse)
+    assert measured_versions(files, [], KIND.name, HERE, config) == [], "of no precision"
+
+
+def test_a_report_of_an_engine_directory_in_a_pack_is_in_the_cache_or_in_the_pack(
+    files: ModelFiles, config: Config, tmp_path: Path
+) -> None:
+    report = replace(report_of(files), precision="int8")
+    write_report(report_place(files, report, config), report)
+    packed = shutil.copytree(model_place(files, config), files.folder / REPORTS_PLACE)
+    empty = replace(config, engine_cache_dir=tmp_path / "empty")
+    version = Compiled(folder=None, precision="int8", excluded=(), report=None)
+    assert cached_report(files, version, KIND.name, HERE, empty) == report
+    shutil.rmtree(packed)
+    assert cached_report(files, version, KIND.name, HERE, config) == report
+    assert cached_report(files, version, KIND.name, HERE, empty) is None
+
+
+def test_a_report_is_written_whole_or_not_at_all(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(self: Path, text: str, **_: str) -> int:
+        self.write_bytes(text[: len(text) // 2].encode())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    report = report_of(files)
+    write_report(tmp_path, report)
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(EngineBuildError, match=r"cannot write .*: No space left on device"):
+        write_report(tmp_path, replace(report, mean=0.5))
+    assert read_reports(tmp_path) == [report]
+    assert len(list(tmp_path.glob("*fidelity*"))) == 1
 
 
 def test_auto_takes_what_is_computed_from_the_models_own_files(
@@ -137,7 +190,14 @@ def test_auto_takes_what_is_computed_from_the_models_own_files(
         ({}, {"max_seq_tokens": 32, "p1": 0.9}, False),
         ({"p1": 0.9}, {"max_seq_tokens": 32}, False),
         ({"num_texts": 99}, {"max_seq_tokens": 32}, False),
-        ({"reference": "bf16"}, {"max_seq_tokens": 32}, False),
+        ({"num_texts": 100}, {"max_seq_tokens": 32}, True),
+        *(
+            ({name: value}, {"max_seq_tokens": 32}, False)
+            for name, value in (
+                *(("reference", "bf16"), ("precision", "int8"), ("fingerprint", "another model")),
+                ("excluded", ("layers.0.q",)),
+            )
+        ),
         ({}, {"p1": 0.9985}, False),
     ],
 )
@@ -159,11 +219,29 @@ def test_a_place_that_cannot_be_made(files: ModelFiles, tmp_path: Path) -> None:
         give_up(files, "int8", KIND.name, HERE, config, "out of reach")
 
 
-def test_what_was_given_up(files: ModelFiles, config: Config) -> None:
+def test_what_was_given_up(
+    files: ModelFiles, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not has_given_up(files, "int8", KIND.name, HERE, config)
     give_up(files, "int8", KIND.name, HERE, config, "out of reach")
     assert has_given_up(files, "int8", KIND.name, HERE, config)
     assert not has_given_up(files, "int8", KIND.name, "another CPU", config)
+    shorter = replace(files, spec=replace(files.spec, max_seq_tokens=7))
+    assert not has_given_up(shorter, "int8", KIND.name, HERE, config)
+    assert not has_given_up(scoring(files), "int8", KIND.name, HERE, config)
+    for name in ("__version__", "FORMAT_VERSION"):
+        with monkeypatch.context() as patch:
+            patch.setattr(report_cache, name, "9.9")
+            assert not has_given_up(files, "int8", KIND.name, HERE, config)
+
+
+def test_who_has_waited_in_vain(
+    files: ModelFiles, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = [(KIND.name, HERE), (KIND.name, "another CPU"), ("cuda", HERE)]
+    places = {waited_place(files, *use, config) for use in uses}
+    monkeypatch.setattr(report_cache, "__version__", "9.9")
+    assert len(places | {waited_place(files, *use, config) for use in uses}) == 6
 
 
 def test_old_searches_are_removed(tmp_path: Path) -> None:
