@@ -46,7 +46,7 @@ def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
                 "num_type0_tokens": batch.num_type0_tokens,
                 **(prefixes.none().arrays if prefixes else {}),
             }
-            return np.array(model([arrays[name] for name in names])[0])
+            return np.array(model([arrays[name] for name in names])["vectors"])
 
         return run
 
