@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Final
 
 import numpy as np
@@ -99,7 +100,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
     try:
         # np.load would take archives as well.
         vectors: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SyntaxError, TokenError) as error:  # the last two: of its header
         raise SourceError(f"{path}: cannot be read as .npy: {error}") from error
     if vectors.ndim != 2 or vectors.dtype.kind not in "fi" or 0 in vectors.shape:
         raise SourceError(f"{path} is {vectors.dtype}{list(vectors.shape)}; float[N, D] is needed")

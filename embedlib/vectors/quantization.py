@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, get_args
 from zipfile import BadZipFile
 
@@ -57,7 +58,8 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
             if not isinstance(loaded, np.ndarray):
                 raise ValueError("it is an archive of arrays, as of numpy.savez")
         return _checked(loaded, dim)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:  # EOFError: an empty file
+    # EOFError: an empty file; the last two: a damaged header, which numpy reads as Python's.
+    except (OSError, ValueError, EOFError, BadZipFile, SyntaxError, TokenError) as error:
         raise ConfigError(
             f"quantization_ranges = {str(ranges)!r} cannot be read: {first_line(error)}; save what "
             "Embedder.calibrate returns with numpy.save"

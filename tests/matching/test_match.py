@@ -362,6 +362,11 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
     (tmp_path / "d.npy").write_bytes(b"PK\3\4" + bytes(30))  # as an archive of arrays begins
     with pytest.raises(SourceError, match=r"d\.npy: cannot be read as \.npy"):
         read_theirs(tmp_path / "d.npy", tmp_path / "a.txt", "text")
+    content = bytearray((tmp_path / "a.npy").read_bytes())
+    content[8] ^= 1 << 6  # a header that ends too soon
+    (tmp_path / "e.npy").write_bytes(content)
+    with pytest.raises(SourceError, match=r"e\.npy: cannot be read as \.npy"):
+        read_theirs(tmp_path / "e.npy", tmp_path / "a.txt", "text")
     np.save(tmp_path / "c.npy", np.full((1, 3), np.nan, np.float32))
     with pytest.raises(SourceError, match="NaN"):
         read_theirs(tmp_path / "c.npy", tmp_path / "a.txt", "text")

@@ -107,6 +107,16 @@ def test_a_pickle_as_ranges_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.parametrize("bit", [70, 172])  # TokenError, SyntaxError
+def test_ranges_with_a_wrong_bit_in_their_header_are_refused(bit: int, tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", RANGES)
+    content = bytearray((tmp_path / "r.npy").read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    (tmp_path / "r.npy").write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_ranges(tmp_path / "r.npy", 9)
+
+
 def test_ranges_of_unit_vectors_are_told_by_their_greatest_number() -> None:
     assert may_be_of_unit_vectors(np.array([[-0.5], [1.0005]], np.float32))  # rounding
     assert not may_be_of_unit_vectors(np.array([[-1.01], [0.5]], np.float32))
