@@ -28,8 +28,8 @@ docs/measurements/server.md, several connections with one short text each."""
 PREPARED: Final = 60
 """Operators of a kind that OpenVINO keeps ready for sizes of batches it has met, in a stage or a
 stream. Layers of one shape share them, so some six are those of a size. One of oneDNN's holds about
-a mebibyte: with 210 to 750 of them bulk gains a hundredth or two, lone queries through stages
-nothing, and a process grows by up to half a gibibyte.
+a mebibyte: in int8 on Zen 5, with 210 to 750 of them bulk gains a hundredth or two, lone queries
+through stages nothing, and a process grows by up to half a gibibyte.
 
 Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
 docs/measurements/memory.md, sizes of batches.
@@ -151,11 +151,10 @@ class Layout:
             both["SNIPPETS_MODE"] = "DISABLE"
         # By itself memory grows with every new size of a batch, to 5,000 operators of a kind.
         capacity = "CPU_RUNTIME_CACHE_CAPACITY"
+        num_kept = PREPARED if self.shares_lanes else PREPARED_FOR_QUERIES
         bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": self.streams, capacity: PREPARED}
-        query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, capacity: PREPARED_FOR_QUERIES}
-        if self.shares_lanes:
-            return [both | query | {capacity: PREPARED}]
-        return [both | bulk, both | query]
+        query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, capacity: num_kept}
+        return [both | lane for lane in ([query] if self.shares_lanes else [bulk, query])]
 
     def multiplier(self, core: ov.Core, cpu_features: frozenset[str]) -> Multiplier:
         """Return which library shall multiply on this CPU.

@@ -14,6 +14,7 @@ from embedlib.errors import SourceError
 from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
 from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
+from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.file_bytes import STDIN, is_denied
 from embedlib.indexing.sources.file_formats import FORMATS, TEXTS, place_of, suffix_of
 from embedlib.indexing.sources.file_ids import file_name, forms_of
@@ -83,7 +84,7 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     for path in map(normal_path, inputs):
         in_storage = is_storage(path)
         if path != STDIN and not in_storage and not os.path.exists(path):
-            raise SourceError(f"cannot read {place_of(path)}: {_why_not(path)}")
+            raise SourceError(f"cannot read {without_password(place_of(path))}: {_why_not(path)}")
         if in_storage and is_folder(path):
             found = _files_of_storage(path.rstrip("/"), options, tell)
         elif os.path.isdir(path):

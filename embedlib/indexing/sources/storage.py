@@ -187,7 +187,7 @@ def _resolve(url: str) -> tuple[Any, str]:
         if "::" in url:  # fsspec takes it for a file in another file
             path = files._strip_protocol(url)
     except Exception as error:  # such as ImportError: Please install gcsfs to access Google Storage
-        raise SourceError(f"cannot use {url}: {_reason(error)}") from error
+        raise SourceError(f"cannot use {without_password(url)}: {_reason(error)}") from error
     return files, str(path)
 
 

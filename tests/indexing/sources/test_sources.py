@@ -1107,9 +1107,10 @@ def test_a_named_file_that_vanishes_is_an_error() -> None:
         list(source)
 
 
-def test_a_url_named_as_a_file_keeps_its_password() -> None:
+@pytest.mark.parametrize("password", ["secret", "a secret"])
+def test_a_url_named_as_a_file_keeps_its_password(password: str) -> None:
     with pytest.raises(SourceError, match="a database URL needs --sql") as caught:
-        open_source(["postgresql://me:secret@host/db"], SourceOptions(), [].append)
+        open_source([f"postgresql://me:{password}@host/db"], SourceOptions(), [].append)
     assert "secret" not in str(caught.value)
 
 
