@@ -23,7 +23,7 @@ def openvino_multiply(precision: str, shapes: Sequence[tuple[int, int]]) -> Call
             the rows of every product.
         shapes: (inputs, outputs) of each matrix.
     """
-    from embedlib.engines.openvino.engine import loaded_core
+    from embedlib.engines.openvino.core import loaded_core
     from embedlib.engines.openvino.library import op, ov
 
     rows = [op.parameter([ROWS, inputs], np.float32) for inputs, _ in shapes]

@@ -151,6 +151,7 @@ def test_how_tiles_are_fed(
     ("precision", "expected"),
     [("bf16", ("bf16", "PERFORMANCE")), ("float32", ("f32", "ACCURACY"))],
 )
+@pytest.mark.usefixtures("compiles_models_alone")
 def test_what_openvino_is_asked_for(
     precision: Any,
     expected: tuple[str, str],
@@ -179,6 +180,7 @@ def test_what_openvino_is_asked_for(
 
 @pytest.mark.parametrize(("precision", "group"), [("int8", 64), ("int8-g128", 128)])
 @pytest.mark.parametrize("is_lowered", [False, True])
+@pytest.mark.usefixtures("compiles_models_alone")
 def test_activations_are_rounded_in_groups_as_long_as_those_of_the_weights(
     precision: Any,
     group: int,

@@ -28,6 +28,7 @@ from embedlib.engines.openvino.memory import (
     MemoryNeeds,
     memory_needs,
 )
+from embedlib.engines.openvino.operator_sizes import separate_bytes, shared_bytes
 from embedlib.engines.openvino.planning import needs_of
 from embedlib.engines.openvino.stored import model_cache
 from embedlib.engines.select import check_room, plan_engine
@@ -203,8 +204,8 @@ def test_the_plan_counts_packed_copies(
     exact = memory_needs(big, ChosenPrecision(name="float32"), config)
     coded = memory_needs(big, ChosenPrecision(name="int8"), config)
     assert 1.1 * GIB < exact.weights < 1.2 * GIB
-    assert exact.weights < exact.shared < 1.25 * exact.weights + 0.4 * GIB
-    assert exact.separate - exact.shared > 0.8 * exact.weights
+    assert exact.weights < exact.shared < 1.25 * exact.weights + 0.6 * GIB
+    assert exact.separate - exact.shared > 0.7 * exact.weights
     # A byte for a weight, and four for the scale of 64.
     assert exact.weights / coded.weights == pytest.approx(4 / (1 + 4 / 64), rel=0.01)
     assert coded.weights < coded.shared - LIBRARY_BYTES < 1.25 * coded.weights + 0.25 * GIB
@@ -212,7 +213,7 @@ def test_the_plan_counts_packed_copies(
     assert coded.weights < memory_needs(big, kept, config).weights < exact.weights
     halves = at_scale(read_model_files(tiny_folder("mistral")), 1024, 24)
     widened = memory_needs(halves, ChosenPrecision(name="float32"), config)
-    assert widened.weights < widened.shared < 1.26 * widened.weights + 0.4 * GIB
+    assert widened.weights < widened.shared < 1.26 * widened.weights + 0.6 * GIB
     for stored in (big, halves):  # packed once, in two bytes, whatever the file stores
         rounded = memory_needs(stored, ChosenPrecision(name="bf16"), config)
         assert rounded.copies == 1
@@ -374,6 +375,7 @@ def test_the_plan_counts_pages_of_mapped_files_or_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset())  # copies no columns
+    monkeypatch.setattr(memory, "shared_bytes", lambda _: 0)
     big = at_scale(read_model_files(tiny_folder(variant)), hidden, layers)
     short = replace(big, spec=replace(big.spec, max_seq_tokens=8))
     config = Config(threads=1, max_batch_tokens=8)
@@ -410,9 +412,9 @@ def test_the_plan_counts_batches_and_what_stages_keep_of_short_ones(
     needs = memory_needs(big, ChosenPrecision(name=precision), config)
     batch = batch_bytes(big, max(num_tokens, longest), longest)
     kept = (num_stages - 1) * batch_bytes(big, num_kept, min(longest, num_kept))
-    assert needs.shared - data_bytes(needs) == batch + kept
+    assert needs.shared - data_bytes(needs) == batch + kept + shared_bytes(num_stages)
     twice = data_bytes(needs) + round(needs.copies * needs.packed)
-    assert needs.separate - twice - needs.second == (1 + 8) * batch
+    assert needs.separate - twice - needs.second == (1 + 8) * batch + separate_bytes(8)
 
 
 def test_the_plan_of_a_small_model_counts_pages_and_batches_and_the_cache(
@@ -425,8 +427,8 @@ def test_the_plan_of_a_small_model_counts_pages_and_batches_and_the_cache(
     assert needs.copies == 2
     once = data_bytes(needs) + memory.CACHE_BYTES + needs.packed  # all of its pages
     batch = batch_bytes(small, 128, longest)
-    assert needs.shared - once == batch
-    assert needs.separate - once - 2 * needs.packed == (1 + 3) * batch
+    assert needs.shared - once == batch + shared_bytes(2)
+    assert needs.separate - once - 2 * needs.packed == (1 + 3) * batch + separate_bytes(3)
 
 
 @pytest.mark.parametrize(("hidden", "num_tokens"), [(1024, 1 << 16), (1024, 64), (4096, 64)])
@@ -577,7 +579,7 @@ def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
             9 * GIB // 2,
             r"; precision='int8' needs about \d.\d GiB, max_seq_tokens=16384 needs about",
         ),
-        (2 * GIB, r"; max_seq_tokens=\d+ needs about (1\.\d|2\.0) GiB"),
+        (9 * GIB // 4, r"; max_seq_tokens=\d+ needs about (1\.\d|2\.[0-2]) GiB"),
         (1 * GIB, r"; precision='int8' with max_seq_tokens=\d+ needs about [01]\.\d GiB"),
     ):
         machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
@@ -630,7 +632,7 @@ def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None
     big = at_scale(files, 1024, 24)
     machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {5 * GIB // 4096} kB\n"})
     message = (
-        rf"engine openvino: {big.folder} needs about 1\.\d GiB of memory in float32, and this "
+        rf"engine openvino: {big.folder} needs about 2\.\d GiB of memory in float32, and this "
         r"process can have 1\.2 GiB \(available on this machine\); precision='int8' needs about "
         r"0\.\d GiB"
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -20,20 +21,16 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import compiled as compiled_models
-from embedlib.engines.openvino import engine as openvino_engine
+from embedlib.engines.openvino import core
 from embedlib.engines.openvino.compiled import CompiledModels, run_error
 from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer_batch, pad
-from embedlib.engines.openvino.layout import (
-    PREPARED,
-    PREPARED_FOR_QUERIES,
-    Layout,
-    spare_tokens,
-)
+from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import ModelCache
+from embedlib.engines.openvino.operator_sizes import PREPARED, PREPARED_FOR_QUERIES
 from embedlib.engines.openvino.padding import Padding
 from embedlib.errors import (
     CloseTimeoutError,
@@ -69,6 +66,7 @@ def broken(*_: object) -> None:
     raise RuntimeError("Exception from src/core.cpp:79:\nCheck 'x' failed\nno such thing\n\n")
 
 
+@pytest.mark.usefixtures("compiles_models_alone")
 @pytest.mark.parametrize("variant", TINY_VARIANTS)
 def test_vectors_are_those_of_sentence_transformers(
     variant: str,
@@ -108,7 +106,7 @@ def test_vectors_are_those_of_sentence_transformers(
     check_engine(model.engine, model.spec)
 
 
-def test_a_lone_query_has_the_length_of_the_one_before_if_that_is_little_longer(
+def test_a_lone_query_is_padded_to_whole_rows_in_lower_precisions(
     tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed: list[tuple[int, ...]] = []
@@ -120,8 +118,8 @@ def test_a_lone_query_has_the_length_of_the_one_before_if_that_is_little_longer(
 
     monkeypatch.setattr(compiled_models, "infer_batch", note)
     files = read_model_files(tiny_folder("bert"))
-    exact, padding = make(files), make(files, spare_tokens=4)
-    for length, expected in ((9, 9), (7, 9), (5, 9), (4, 4), (8, 8), (4, 8), (3, 3)):
+    exact, padding = make(files), make(files, activation_group=32)  # float32: it has no int8 matrix
+    for length, expected in ((9, 12), (4, 4), (3, 4), (5, 8)):
         batch = make_batch([list(range(5, 5 + length))], Lane.QUERY)
         vectors = exact.compute(batch)
         assert computed.pop() == (1, length)
@@ -134,20 +132,6 @@ def test_a_lone_query_has_the_length_of_the_one_before_if_that_is_little_longer(
     padding.close()
 
 
-def test_which_queries_are_padded(tiny_folder: Callable[[str], Path]) -> None:
-    encoder = read_model_files(tiny_folder("bert")).spec.encoder
-    for hidden, precision, expected in ((384, "int8", 4), (384, "float32", 0), (768, "int8", 0)):
-        sized = replace(
-            encoder,
-            hidden_size=hidden,
-            intermediate_size=4 * hidden,
-            num_heads=hidden // 64,
-            num_kv_heads=hidden // 64,
-            head_dim=64,
-        )
-        assert spare_tokens(sized, precision) == expected
-
-
 def test_padding_is_on_the_right() -> None:
     assert pad(make_batch([[1], [2, 3, 4], [5, 6]])).tolist() == [[1, 0, 0], [2, 3, 4], [5, 6, 0]]
     assert pad(make_batch([[1, 2]]), 8).tolist() == [[1, 2, 0, 0, 0, 0, 0, 0]]
@@ -155,7 +139,7 @@ def test_padding_is_on_the_right() -> None:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def compiled(compiles_models_alone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Return the list of models that OpenVINO compiles or imports."""
     models: list[Any] = []
     compile_model, import_model = ov.Core.compile_model, ov.Core.import_model
@@ -263,7 +247,7 @@ def test_a_process_that_may_write_no_machine_code(
 def test_a_root_folder_without_proc_and_sys(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino_engine, "CPU_FILES", ("/no/proc", "/no/sys"))
+    monkeypatch.setattr(core, "CPU_FILES", ("/no/proc", "/no/sys"))
     with pytest.raises(EngineUnavailableError, match=r"neither /no/proc nor /no/sys; mount /proc"):
         make(files)
     with pytest.raises(EngineUnavailableError, match="mount /proc"):
@@ -610,3 +594,23 @@ def test_a_model_of_queries_alone_keeps_more_sizes_ready() -> None:
 
     assert kept(shares_lanes=False) == [PREPARED, PREPARED_FOR_QUERIES]
     assert kept(shares_lanes=True) == [PREPARED]
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_onednn_reads_its_capacity_while_the_plugin_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    read: list[str | None] = []
+
+    class Core(core.ov.Core):  # type: ignore[name-defined, misc]
+        def compile_model(self, *args: Any) -> Any:
+            read.append(os.environ.get(core.CAPACITY_VARIABLE))
+            return super().compile_model(*args)
+
+    monkeypatch.delenv(core.CAPACITY_VARIABLE, raising=False)
+    if given is not None:
+        monkeypatch.setenv(core.CAPACITY_VARIABLE, given)
+    monkeypatch.setattr(core.ov, "Core", Core)
+    core.loaded_core()
+    assert read == [given or str(core.CAPACITY)]
+    assert os.environ.get(core.CAPACITY_VARIABLE) == given

@@ -23,7 +23,8 @@ from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino import compiling, engine, memory, model_cache, weightless
 from embedlib.engines.openvino.compiling import trial_batch
-from embedlib.engines.openvino.engine import OpenVINOEngine, loaded_core
+from embedlib.engines.openvino.core import loaded_core
+from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.model_cache import (
     MAX_DEATHS,
@@ -173,6 +174,15 @@ def test_a_prompt_is_no_reason_to_compile_again(
     vectors(files, tmp_path)
     spec = replace(files.spec, prompts={"query": "Find: "}, default_prompt_name="query")
     vectors(replace(files, spec=spec), tmp_path)
+    assert calls == COLD + WARM
+
+
+def test_how_many_operators_are_kept_is_no_reason_to_compile_again(
+    files: ModelFiles, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors(files, tmp_path)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    vectors(files, tmp_path)
     assert calls == COLD + WARM
 
 

@@ -81,7 +81,7 @@ class FirstLayer:
 
 
 @pytest.fixture
-def first_layer(monkeypatch: pytest.MonkeyPatch) -> FirstLayer:
+def first_layer(compiles_models_alone: None, monkeypatch: pytest.MonkeyPatch) -> FirstLayer:
     return FirstLayer(monkeypatch)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.padding import TILE_ROWS, Padding
+from embedlib.engines.openvino.padding import QUERY_ROWS, TILE_ROWS, Padding
 from embedlib.testing import fake_spec, make_batch
 
 MANY = 64
@@ -47,7 +47,8 @@ def test_tiles_are_of_amx_and_of_bf16() -> None:
 
     bf16 = Layout(threads=1, precision="bf16")
     assert padded(bf16, amx) == TILE_ROWS
-    assert padded(bf16, amx - {"amx_bf16"}) == 3
+    assert padded(bf16, amx - {"amx_bf16"}) == QUERY_ROWS
+    assert padded(Layout(threads=1, activation_group=32), amx) == QUERY_ROWS
     assert padded(Layout(threads=1), amx) == 3
 
 
@@ -61,16 +62,16 @@ def test_no_sequence_has_more_tokens_than_the_model_has_positions() -> None:
     st.lists(st.tuples(st.integers(1, MANY), st.integers(0, MANY - 1)), min_size=1),
     st.integers(1, 20),
     st.booleans(),
-    st.integers(0, 20),
+    st.integers(1, 20),
     st.sampled_from(Lane),
 )
 def test_padding_stays_within_what_the_model_takes(
-    queries: list[tuple[int, int]], min_rows: int, has_tiles: bool, spare: int, lane: Lane
+    queries: list[tuple[int, int]], min_rows: int, has_tiles: bool, query_rows: int, lane: Lane
 ) -> None:
-    padding = Padding(MANY, min_rows=min_rows, has_tiles=has_tiles, spare_tokens=spare)
-    step = TILE_ROWS if has_tiles else 1
+    padding = Padding(MANY, min_rows=min_rows, query_rows=query_rows, has_tiles=has_tiles)
+    step = TILE_ROWS if has_tiles else query_rows
     for length, wanted in queries:
         num_before = min(wanted, MANY - length)
         found = rows(padding, length, lane=lane, num_before=num_before)
         assert length <= found <= MANY - num_before
-        assert found <= max(min_rows, length + step - 1 + spare)
+        assert found <= max(min_rows, length + step - 1)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.machine import Machine
+from embedlib.engines.openvino.core import CAPACITY_VARIABLE
 from embedlib.engines.openvino.inputs import infer_batch, last_line
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.engines.openvino.library import ov
@@ -281,6 +282,7 @@ def _facts(core: ov.Core, spec: ModelSpec, settings: Sequence[Settings]) -> dict
     """Return everything that a compiled model depends on, besides the weights."""
     shape = replace(spec, prompts={}, default_prompt_name=None, max_seq_tokens_source="")
     switches = {name: value for name, value in os.environ.items() if name.startswith(SWITCHES)}
+    switches.pop(CAPACITY_VARIABLE, None)
     return {
         "spec": repr(shape),
         "settings": [{name: str(value) for name, value in one.items()} for one in settings],

@@ -12,8 +12,6 @@ between two of them while a query is computed.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -33,25 +31,22 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
 from embedlib.engines.openvino.compiling import Loaded, load_models
+from embedlib.engines.openvino.core import loaded_core
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.stages import Request
-from embedlib.errors import EngineBuildError, EngineRunError, EngineUnavailableError
+from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
-from embedlib.starting import WorkerPool, check_threads, starting_threads
+from embedlib.starting import check_threads, starting_threads
 
 LOADING_THREADS: Final = 5
 """The library has one for each of the layout's threads and lane, and some while it compiles. Where
 it cannot start one of them it calls std::terminate, or says "Resource temporarily unavailable"."""
-CPU_FILES: Final = ("/proc/cpuinfo", "/sys/devices/system/cpu")
-"""One of them must be there, as it is not in a bare root folder: without, the library looks for
-cores for ever, and no other thread runs."""
 CALLERS_REQUEST: Final = 0
 """The request of queries that are computed on their callers' threads; then those of our threads."""
 
@@ -255,24 +250,3 @@ def _no_code() -> str:
                 "(MemoryDenyWriteExecute of systemd, execmem of SELinux)"
             )
     return ""
-
-
-def loaded_core() -> ov.Core:
-    """Return OpenVINO's core, with the CPU plugin loaded by a thread that has already ended.
-
-    With AVX-512 the plugin gives the thread that loads it an alternate signal stack, and frees that
-    stack when the plugin is unloaded, on whichever thread releases the last model. If the loading
-    thread were still alive, its next signal (Ctrl-C, for example) would be handled on freed or
-    reused memory.
-
-    Raises:
-        EngineUnavailableError: nothing tells the library about the CPU.
-    """
-    if sys.platform == "linux" and not any(map(os.path.exists, CPU_FILES)):
-        raise EngineUnavailableError(
-            f"engine openvino: there is neither {' nor '.join(CPU_FILES)}; mount /proc or /sys"
-        )
-    core = ov.Core()
-    with WorkerPool(1, "embedlib-openvino-load") as passing:
-        passing.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
-    return core

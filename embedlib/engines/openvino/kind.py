@@ -136,7 +136,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
-    from embedlib.engines.openvino.layout import Layout, spare_tokens
+    from embedlib.engines.openvino.layout import Layout
     from embedlib.engines.openvino.stored import (
         compiled_weights,
         model_cache,
@@ -164,7 +164,6 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
             activation_group=INT8_GROUPS.get(plan.precision.name),
             is_large=needs.is_large,
             is_narrow=is_narrow,
-            spare_tokens=spare_tokens(files.spec.encoder, plan.precision.name),
             num_streams=profile.num_streams,
             library=profile.library,
         ),

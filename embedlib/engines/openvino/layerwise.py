@@ -19,7 +19,7 @@ from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, InFlight
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.compiled import run_error
-from embedlib.engines.openvino.engine import loaded_core
+from embedlib.engines.openvino.core import loaded_core
 from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.graph_options import GraphOptions
 from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line

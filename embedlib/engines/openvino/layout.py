@@ -13,31 +13,17 @@ from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.memory import best_batch_tokens
 from embedlib.engines.openvino.mlp_sizes import num_mlp_parts
 from embedlib.engines.openvino.number_types import multiplies_tiles
-from embedlib.engines.openvino.padding import MIN_ROWS, Padding
+from embedlib.engines.openvino.operator_sizes import PREPARED, PREPARED_FOR_QUERIES
+from embedlib.engines.openvino.padding import MIN_ROWS, QUERY_ROWS, Padding
 from embedlib.engines.openvino.stage_sizes import max_stages
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.engines.profile import Library
-from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
-from embedlib.models.weights.tensor_roles import linear_weights
 
 MAX_INFLIGHT_QUERIES: Final = 1
 """Those that wait become one batch. With one more ready behind it, 4 clients of MiniLM in bf16 got
 a fifth fewer answers, and 16 of them, or 8 of BERT-base, some 6 % fewer. Source:
 docs/measurements/server.md, several connections with one short text each."""
-PREPARED: Final = 60
-"""Operators of a kind that OpenVINO keeps ready for sizes of batches it has met, in a stage or a
-stream. Layers of one shape share them, so some six are those of a size. One of oneDNN's holds about
-a mebibyte: in int8 on Zen 5, with 210 to 750 of them bulk gains a hundredth or two, lone queries
-through stages nothing, and a process grows by up to half a gibibyte.
-
-Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
-docs/measurements/memory.md, sizes of batches.
-"""
-PREPARED_FOR_QUERIES: Final = 210
-"""The same in a compiled model of queries alone, whose lengths change. Source: as above."""
-
-
 TILES_PADDING_TOKENS: Final = 150
 """Where AMX multiplies: reading the weights takes as long as many more tokens, and few rows are
 multiplied at a fraction of the rate. Source: docs/measurements/cpu-amx.md, padding."""
@@ -46,18 +32,6 @@ MAX_UNFUSED_TOKENS: Final = 512
 fused in models that take so many tokens at most: short texts gain more than long ones lose. With
 all threads in a batch they gain less than long ones lose. Source:
 docs/measurements/cpu-amx.md, batches, queries and attention."""
-SPARE_TOKENS: Final = 4
-"""A lone query is padded by so many tokens at most to the length of the one before, for which the
-library has sized its operators. Source: docs/measurements/cpu-zen.md, a lone query on
-Zen 5."""
-SMALL_LAYER_WEIGHTS: Final = 1 << 21
-"""In a layer of more weights the padding costs as much as it saves. Source: as above."""
-
-
-def spare_tokens(encoder: Encoder, precision: str) -> int:
-    """Return by how many tokens a lone query may be padded: in int8, of small layers."""
-    is_small = linear_weights(encoder) <= SMALL_LAYER_WEIGHTS * encoder.num_layers
-    return SPARE_TOKENS if precision in INT8_GROUPS and is_small else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +62,16 @@ class Layout:
     once for any number of rows, and by letting mapped pages go."""
     is_narrow: bool = False
     """Whether a file stores weights in 16 bits, which oneDNN multiplies anyway."""
-    spare_tokens: int = 0
-    """By how many tokens a lone query is padded at most, see `SPARE_TOKENS`."""
     num_streams: int | None = None
     """Bulk batches computed at the same time; None: one per core, or one where the lanes share a
     compiled model."""
     library: Library = "auto"
     """What multiplies."""
+
+    @property
+    def _is_lower(self) -> bool:
+        """Whether matrices are multiplied in a lower precision than float32."""
+        return self.precision == "bf16" or self.activation_group is not None
 
     @property
     def streams(self) -> int:
@@ -205,13 +182,14 @@ class Layout:
             cpu_features: of this CPU, as `Machine` has them.
             is_whole: whether it is not cut into stages, also where the lanes share it.
         """
-        is_float32 = self.precision == "float32" and self.activation_group is None
         is_cut = self.shares_lanes and not is_whole
         has_tiles = multiplies_tiles(self.precision, cpu_features)
         mlp_parts = num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
         return GraphOptions(
             multiplier=self.multiplier(core, cpu_features),
-            max_stages=max_stages(encoder.num_layers, is_float32=is_float32) if is_cut else 1,
+            max_stages=max_stages(encoder.num_layers, is_float32=not self._is_lower)
+            if is_cut
+            else 1,
             is_bf16=self.precision == "bf16",
             has_narrow_residual=has_tiles,
             mlp_parts=mlp_parts if has_tiles else 1,
@@ -227,6 +205,6 @@ class Layout:
         return Padding(
             encoder.num_positions - encoder.position_offset,
             min_rows=MIN_ROWS if self.is_large else 1,
+            query_rows=QUERY_ROWS if self._is_lower else 1,
             has_tiles=multiplies_tiles(self.precision, cpu_features),
-            spare_tokens=self.spare_tokens,
         )

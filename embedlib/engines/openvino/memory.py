@@ -28,6 +28,7 @@ from embedlib.engines.openvino.block_sizes import (
 )
 from embedlib.engines.openvino.mlp_sizes import copied_bytes
 from embedlib.engines.openvino.number_types import multiplies_tiles, number_type
+from embedlib.engines.openvino.operator_sizes import separate_bytes, shared_bytes
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.engines.openvino.stage_sizes import (
     MAX_TOGETHER_TOKENS,
@@ -186,6 +187,7 @@ def memory_needs(
     short_longest = min(short_tokens, longest)
     short = _activation_bytes(encoder, short_tokens, short_longest, is_bf16=is_bf16)
     stages = (num_stages - 1) * short if is_large else 0
+    of_lanes = computing + config.num_threads * batch + separate_bytes(config.num_threads)
     second = LANE_BYTES * encoder.num_layers if by_onednn > by_mlas else 0
     # A large model lets the pages go before it computes.
     at_once = max if is_large else operator.add
@@ -193,8 +195,8 @@ def memory_needs(
         precision=str(precision),
         weights=weights,
         packed=packed,
-        separate=both + copies + second + at_once(pages, computing + config.num_threads * batch),
-        shared=both + at_once(pages, computing + stages),
+        separate=both + copies + second + at_once(pages, of_lanes),
+        shared=both + at_once(pages, computing + stages + shared_bytes(num_stages)),
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
         second=second,
