@@ -603,9 +603,10 @@ def test_onednn_reads_its_capacity_while_the_plugin_is_loaded(
     read: list[str | None] = []
 
     class Core(core.ov.Core):  # type: ignore[name-defined, misc]
-        def compile_model(self, *args: Any) -> Any:
+        def compile_model(self, model: Any, device: str, settings: dict[str, Any]) -> Any:
             read.append(os.environ.get(core.CAPACITY_VARIABLE))
-            return super().compile_model(*args)
+            assert settings["ENABLE_CPU_PINNING"] is False
+            return super().compile_model(model, device, settings)
 
     monkeypatch.delenv(core.CAPACITY_VARIABLE, raising=False)
     if given is not None:

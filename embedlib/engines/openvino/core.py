@@ -58,7 +58,9 @@ def _load_plugin(core: ov.Core) -> None:
     try:
         row = op.parameter([-1, 1], np.float32)
         product = op.matmul(row, op.constant(np.ones((1, 1), np.float32)), False, False)
-        core.compile_model(ov.Model([product], [row]), "CPU", {"INFERENCE_NUM_THREADS": 1})
+        # Not pinned: the next model of one thread takes over this one's executor, with its core.
+        settings = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
+        core.compile_model(ov.Model([product], [row]), "CPU", settings)
     finally:
         if is_ours:
             os.environ.pop(CAPACITY_VARIABLE, None)
