@@ -185,11 +185,10 @@ class Layout:
         is_cut = self.shares_lanes and not is_whole
         has_tiles = multiplies_tiles(self.precision, cpu_features)
         mlp_parts = num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
+        most_stages = max_stages(encoder.num_layers, is_float32=not self._is_lower)
         return GraphOptions(
             multiplier=self.multiplier(core, cpu_features),
-            max_stages=max_stages(encoder.num_layers, is_float32=not self._is_lower)
-            if is_cut
-            else 1,
+            max_stages=most_stages if is_cut else 1,
             is_bf16=self.precision == "bf16",
             has_narrow_residual=has_tiles,
             mlp_parts=mlp_parts if has_tiles else 1,
