@@ -356,6 +356,8 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
         read_theirs(tmp_path / "a.npy", tmp_path / "a.txt", "text")
     with pytest.raises(SourceError, match=r"no such file; name the texts .* --texts"):
         read_theirs(tmp_path / "a.npy", None, "text")
+    with pytest.raises(SourceError, match=rf"^{tmp_path} Is a directory$"):
+        read_theirs(tmp_path / "a.npy", tmp_path, "text")
     np.save(tmp_path / "b.npy", np.zeros((2, 3), np.uint8))
     with pytest.raises(SourceError, match=r"uint8\[2, 3\]; float"):
         read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text")
