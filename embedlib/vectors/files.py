@@ -190,7 +190,8 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
         name = "standard output" if output == STDOUT else repr(output)
         reason = error.strerror or error
         if isinstance(error, FileNotFoundError):
-            reason = f"there is no folder {os.path.dirname(output)!r}; make it"
+            folder = os.path.dirname(error.filename or output)  # a link may lead elsewhere
+            reason = f"there is no folder {folder!r}; make it"
         raise SinkError(f"cannot write {name}: {reason}") from error
 
 

@@ -418,10 +418,13 @@ def test_an_existing_file_stays_until_the_new_one_is_whole(
 
 
 def test_a_folder_that_is_missing(run: Run, fake: Fake, tmp_path: Path) -> None:
-    done = run("encode", "m", "-o", tmp_path / "no" / "out.npy", stdin="a\n")
-    assert done.exit_code == 1
-    assert f"Error: cannot write '{tmp_path}/no/out.npy': there is no folder '" in done.stderr
-    assert done.stderr.endswith("/no'; make it\n")
+    link = tmp_path / "link.npy"
+    link.symlink_to("no/out.npy")
+    for out in (tmp_path / "no" / "out.npy", link):
+        done = run("encode", "m", "-o", out, stdin="a\n")
+        assert done.exit_code == 1
+        folder = f"there is no folder '{tmp_path}/no'; make it"
+        assert done.stderr == f"Error: cannot write '{out}': {folder}\n"
 
 
 def test_a_link_stays_and_what_it_leads_to_is_written(run: Run, fake: Fake, tmp_path: Path) -> None:
