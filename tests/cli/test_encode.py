@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import gzip
 import io
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,7 +145,7 @@ def test_standard_input_to_standard_output_is_jsonl(run: Run, fake: Fake) -> Non
 
 
 def test_jsonl_keeps_the_fields_of_its_record(run: Run, fake: Fake) -> None:
-    lines = [{"id": number, "body": f"text {number}", "embedding": "old"} for number in range(9)]
+    lines = [{"embedding": "old", "id": number, "body": f"text {number}"} for number in range(9)]
     done = run(
         *("encode", "m", "--input-format", "jsonl", "--field", "body"),
         stdin="".join(json.dumps(line) + "\n" for line in lines),
@@ -155,6 +157,30 @@ def test_jsonl_keeps_the_fields_of_its_record(run: Run, fake: Fake) -> None:
         np.testing.assert_array_equal(
             np.float32(record["embedding"]), fake_vector(f"text {number}")
         )
+
+
+def test_a_number_keeps_all_its_digits(tmp_path: Path) -> None:
+    vector = np.nextafter(np.float32([1024, 1]), np.float32(0))  # the first one needs nine
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", 2) as writer:
+        writer.write({}, vector)
+    [written] = records((tmp_path / "out.jsonl").read_text())
+    np.testing.assert_array_equal(np.float32(written["embedding"]), vector)
+
+
+def test_an_interrupted_parquet_file_is_no_trace_on_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    fields = {"id": "a", "source_id": "a", "chunk": 0, "text": "a", "metadata": {}}
+    with suppress(KeyboardInterrupt), open_writer(str(tmp_path / "a"), "parquet", DIM) as writer:
+        writer.write(fields, fake_vector("a"))
+        raise KeyboardInterrupt
+    del writer
+    gc.collect()
+    assert told == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_suffix_in_capitals_is_one(run: Run, fake: Fake, tmp_path: Path) -> None:
