@@ -132,7 +132,7 @@ class _ParquetWriter(VectorWriter):
             return
         schema = self._writer.schema
         dim = schema.field("embedding").type.list_size
-        numbers = self._pyarrow.array(np.concatenate(self._vectors).astype(np.float32, copy=False))
+        numbers = self._pyarrow.array(np.concatenate(self._vectors))
         columns = [
             self._pyarrow.array([fields[name] for fields in self._fields], schema.field(name).type)
             for name in schema.names[:-1]

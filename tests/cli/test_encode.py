@@ -236,6 +236,49 @@ def test_a_part_that_another_process_has_made_meanwhile_is_left(
     assert left.read_bytes() == b"theirs"
 
 
+def test_a_file_is_locked_and_gets_its_name_once_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, found = tmp_path / "out.jsonl", list[tuple[int, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda fd: found.append((os.fstat(fd).st_size, out.exists())))
+    with open_writer(str(out), "jsonl", DIM) as writer:
+        writer.write({}, fake_vector("a"))
+        [part] = tmp_path.iterdir()
+        with part.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert found == [(out.stat().st_size, False)]
+
+
+def test_a_part_that_another_process_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+
+    def flock(file: Any, _: int) -> None:
+        if not removed:
+            removed.append(file.name)
+            os.unlink(file.name)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", DIM) as writer:
+        writer.write({"text": "a"}, fake_vector("a"))
+    assert records((tmp_path / "out.jsonl").read_text())[0]["text"] == "a"
+
+
+def test_a_file_system_without_locks_is_written_and_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    left = tmp_path / ".out.jsonl.123.part"
+    left.touch()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", DIM) as writer:
+        writer.write({"text": "a"}, fake_vector("a"))
+    assert sorted(tmp_path.iterdir()) == [left, tmp_path / "out.jsonl"]
+
+
 def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> None:
     done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="")
     assert done.exit_code == 0, done.output
