@@ -212,8 +212,10 @@ def test_prompts_of_known_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[str], Path]) -> None:
     unit = embedder.encode(TEXTS, prompt="")
-    result = compared(embedder, 3 * unit)
-    assert result.differences == ("their vectors scaled to unit length",)
+    for scale in (3, 1.02):
+        result = compared(embedder, scale * unit)
+        assert result.differences == ("their vectors scaled to unit length",)
+    assert compared(embedder, np.rint(1000 * unit)).is_same, "codes have no length"
     result = compared(embedder, 3 * embedder.encode(TEXTS, prompt="query: "))
     assert result.differences == ("prompt 'query: '", "their vectors scaled to unit length")
     options: Any = {"threads": 1, "on_truncate": "ignore", "precision": "float32"}
@@ -221,6 +223,8 @@ def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[st
         vectors = bare.encode(TEXTS, normalize_embeddings=True)
         assert compared(bare, vectors).differences == ("normalize_embeddings=True",)
         assert compared(bare, vectors, normalizes=True).is_same
+        result = compared(bare, 3 * bare.encode(TEXTS))
+        assert result.differences == ("their vectors scaled to the lengths of the model's",)
 
 
 def test_something_else(embedder: Embedder) -> None:
