@@ -389,6 +389,10 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"text": "a"}], "'embedding' is None; a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": ["1"]}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": []}], "a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": [True]}], "a list of numbers"),
+        ("a.jsonl", [{"text": 5}], "line 1 of .*has no text in 'text'"),
+        ("a.jsonl", [{}], "its fields are: none;"),
+        ("a.jsonl", [[]], "line 1 of .* is a JSON list"),
         ("a.jsonl", [{"text": "a", "embedding": [10**400]}], "line 1 of .* that is too large"),
         ("a.jsonl", [{"text": "a", "embedding": [1e300]}], "with NaN or infinity"),
         (
@@ -507,13 +511,22 @@ def test_protocols() -> None:
         assert asked == {
             "model": "m", "input": texts[:8], "encoding_format": "float", "dimensions": 2,
         }  # fmt: skip
-        for url in ("/api/v2", "/api/v2/embeddings"):
+        for url in ("/api/v2", "/api/v2/", "/api/v2/embeddings"):
             Server(url=server.url + url, model="m").embed(texts[:1])
             assert server.asked[-1][0] == "/api/v2/embeddings"
             assert server.asked[-1][2] is None
     with serving(lambda path, asked: (200, [[1.0] for _ in asked["inputs"]])) as server:
         assert Server(url=f"{server.url}/embed", model="m").embed(texts).shape == (10, 1)
         assert server.asked[0][1] == {"inputs": texts[:8], "truncate": True}
+        Server(url=f"{server.url}/embed/", model="m", dim=1).embed(texts[:1])
+        asked = {"inputs": texts[:1], "truncate": True, "dimensions": 1}
+        assert server.asked[-1][:2] == ("/embed/", asked)
+    uneven = [[1.0], [1.0, 2.0]]
+    with (
+        serving(lambda *_: (200, uneven)) as server,
+        pytest.raises(SourceError, match="made vectors of several lengths"),
+    ):
+        Server(url=f"{server.url}/embed", model="m").embed(texts[:2])
 
 
 @pytest.mark.parametrize(
@@ -526,6 +539,8 @@ def test_protocols() -> None:
         ((200, {"data": "no"}), "does not answer as OpenAI's embeddings"),
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
         ((200, {"data": []}), "made 0 vectors of 1 texts"),
+        ((200, {"data": [5]}), "does not answer as OpenAI's embeddings"),
+        ((200, {"data": [{"embedding": [1.0]}]}), "does not answer as OpenAI's embeddings"),
         (
             (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'),
             "with NaN or infinity of 'a'; leave",
