@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
+from itertools import islice, takewhile
 
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import TokenizedText
@@ -16,7 +17,10 @@ from embedlib.engines.base import EngineLimits, Lane
 
 
 class Scheduler:
-    """Divides queued sequences into batches. Owned by one thread."""
+    """Divides queued sequences into batches. Owned by one thread.
+
+    Sequences leave a queue once their batch is made: a MemoryError on the way loses none.
+    """
 
     def __init__(self, limits: EngineLimits, policy: BatchingPolicy = DEFAULT_POLICY) -> None:
         self.limits = limits
@@ -114,7 +118,8 @@ class Scheduler:
     def _retry(self, lane: Lane) -> list[TokenizedText]:
         """Return the next half of a batch that ran out of memory."""
         while self._retries[lane]:
-            batch = [item for item in self._retries[lane].popleft() if not item.job.is_over]
+            batch = [item for item in self._retries[lane][0] if not item.job.is_over]
+            self._retries[lane].popleft()
             if batch:
                 return batch
         return []
@@ -126,7 +131,7 @@ class Scheduler:
         if not self._queries:
             return []
         batch = self._open_batch(self.limits.max_batch_tokens)
-        while self._queries and batch.try_add(self._queries[0]):
+        for _ in range(sum(1 for _ in takewhile(batch.try_add, self._queries))):
             self._queries.popleft()
         return batch.sequences
 
@@ -152,8 +157,10 @@ class Scheduler:
             if not self._is_shared(waiting):
                 budget = min(budget, max(-(-waiting // num_idle), self._policy.min_split_tokens))
         batch = self._open_batch(budget)
-        while self._window and batch.try_add(self._window[-1], num_alike=len(self._window)):
-            self._window.pop()
+        num_left = len(self._window)
+        while num_left and batch.try_add(self._window[num_left - 1], num_alike=num_left):
+            num_left -= 1
+        del self._window[num_left:]
         return batch.sequences
 
     def _open_batch(self, budget: int) -> _OpenBatch:
@@ -167,7 +174,9 @@ class Scheduler:
         num_new = min(self._policy.window_seqs - self._num_admitted, len(self._bulk))
         if num_new:
             self._num_admitted += num_new
-            self._window += [self._bulk.popleft() for _ in range(num_new)]
+            self._window += list(islice(self._bulk, num_new))
+            for _ in range(num_new):
+                self._bulk.popleft()
             # Twins come next to one another, and so into one batch.
             self._window.sort(key=lambda sequence: (sequence.num_tokens, sequence.token_ids))
 

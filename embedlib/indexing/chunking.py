@@ -133,9 +133,6 @@ class Chunker:
         spans: list[list[Span]] = [[] for _ in texts]
         for (row, (part_start, _)), found in zip(parts, pieces, strict=True):
             for start, piece in found:
-                # With overlap, a piece may begin with the whole piece before it.
-                if spans[row] and spans[row][-1][0] == part_start + start:
-                    spans[row].pop()
                 spans[row].append((part_start + start, part_start + start + len(piece)))
         return [self._fit(text, found) for text, found in zip(texts, spans, strict=True)]
 
@@ -173,13 +170,13 @@ class Chunker:
         """
         joined: list[Span] = []
         for span in spans:
-            if joined and outline.is_all(text, *joined[-1]):
-                joined += self._join(text, joined.pop(), span)
-                continue
             # With overlap, a chunk may begin with all that cuts have left of the one before.
             while joined and joined[-1][0] >= span[0]:
                 joined.pop()
-            joined.append(span)
+            if joined and outline.is_all(text, *joined[-1]):
+                joined += self._join(text, joined.pop(), span)
+            else:
+                joined.append(span)
         if len(joined) > 1 and outline.is_all(text, *joined[-1]):
             joined[-2:] = self._join_last(text, outline, *joined[-2:])
         return joined
@@ -201,8 +198,6 @@ class Chunker:
 
     def _join(self, text: str, heading: Span, span: Span) -> list[Span]:
         """Return the chunks of a heading and the chunk after it, which may have to be cut."""
-        if span[0] <= heading[0]:  # it repeats the heading as its overlap
-            return [span]
         whole = (heading[0], span[1])
         if self._fits(text, whole):
             return [_strip(text, whole)]

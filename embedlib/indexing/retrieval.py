@@ -381,7 +381,10 @@ def _ask(second: Second | None, questions: list[str]) -> Sequence[Asked | None]:
 
 
 def _in_order(ranking: Iterable[Mapping[str, Any]], num_documents: int) -> list[float]:
-    scores = [0.0] * num_documents
-    for entry in ranking:
-        scores[entry["corpus_id"]] = float(entry["score"])
-    return scores
+    scores = {entry["corpus_id"]: float(entry["score"]) for entry in ranking}
+    if scores.keys() != {*range(num_documents)}:
+        raise ConfigError(
+            f"the reranker returned scores of the documents {shown([*scores])}; it must return one "
+            f"for each of the {num_documents}"
+        )
+    return [scores[index] for index in range(num_documents)]

@@ -107,7 +107,8 @@ class Maker:
         """Return the lengths at which these texts may be cut; the last one is the model's limit."""
         longest = longest_sequence(self._embedder.spec)
         most = max(len(self._embedder.tokenizer.encode(self._texts[row]).ids) for row in rows)
-        return [*(limit for limit in LIMITS if limit < min(longest, most)), longest]
+        # A prompt makes a text longer.
+        return [*(limit for limit in LIMITS if limit < min(longest, 2 * most)), longest]
 
     def cutting_limits(self, row: int) -> range:
         """Return the length limits that may cut a text; there is none for a blank one."""
@@ -121,7 +122,7 @@ class Maker:
     def poolings(self) -> list[str]:
         """Return the poolings that the model's vectors could be made by instead of its own."""
         spec = self._embedder.spec
-        first, *rest = spec.modules or (None,)
+        first, *rest = spec.modules
         plain = isinstance(first, Pooling) and first.include_prompt and len(first.modes) == 1
         if not plain or spec.encoder.is_table or not all(isinstance(m, Normalize) for m in rest):
             return []

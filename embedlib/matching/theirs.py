@@ -76,7 +76,7 @@ def read_theirs(path: Path, texts_path: Path | None, field: str) -> Theirs:
         else:
             texts, numbers = _read_fields(path, input_format, field)
     except BrokenFileError as error:
-        raise SourceError(f"{path} {error}") from error
+        raise SourceError(f"{texts_path or path} {error}") from error
     if not texts:
         raise SourceError(f"{path} has no vector in it")
     if not np.isfinite(numbers).all():

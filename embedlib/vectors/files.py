@@ -33,8 +33,7 @@ class VectorWriter(ABC):
     def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
         """Append one row; all vectors of a file have one dtype."""
 
-    @abstractmethod
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - most files need nothing
         """Complete the file; called once, after the last row."""
 
 
@@ -54,9 +53,6 @@ class _JsonlWriter(VectorWriter):
         numbers = self._template % tuple(vector.tolist())
         self._stream.write(f'{head}{comma}"embedding": [{numbers}]}}\n'.encode())
 
-    def finish(self) -> None:
-        self._stream.flush()
-
 
 class _NpyWriter(VectorWriter):
     """An array [N, D] of the vectors' dtype; its header gets N at the end."""
@@ -65,25 +61,21 @@ class _NpyWriter(VectorWriter):
         self._stream = stream
         self._dim = dim
         self._num_rows = 0
-        self._dtype = np.dtype("<f4")
+        self._dtype = np.dtype(np.float32)
         self._write_header()
         self._header_bytes = stream.tell()
 
     def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
-        if self._num_rows == 0:
-            self._dtype = vector.dtype.newbyteorder("<")
-        self._stream.write(np.ascontiguousarray(vector, dtype=self._dtype).tobytes())
+        self._dtype = vector.dtype
+        self._stream.write(vector.tobytes())
         self._num_rows += 1
 
     def finish(self) -> None:
-        end = self._stream.tell()
         self._stream.seek(0)
         self._write_header()
         # numpy pads the header so that the first dimension can grow without moving the data, and
         # all dtype names used here have three characters.
         assert self._stream.tell() == self._header_bytes
-        self._stream.seek(end)
-        self._stream.flush()
 
     def _write_header(self) -> None:
         np.lib.format.write_array_header_1_0(
@@ -105,9 +97,6 @@ class _RowsWriter(VectorWriter):
     def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
         self._stream.write(f"{_as_json(fields)}\n".encode())
 
-    def finish(self) -> None:
-        self._stream.flush()
-
 
 class _ParquetWriter(VectorWriter):
     """One row group per `_ROW_GROUP_ROWS` rows; metadata is stored as a JSON string."""
@@ -116,11 +105,15 @@ class _ParquetWriter(VectorWriter):
         import pyarrow
         import pyarrow.parquet
 
+        class Writer(pyarrow.parquet.ParquetWriter):  # type: ignore[misc]
+            def __del__(self) -> None:
+                """Write no end: the file of a writer that has not finished is closed by now."""
+
         self._pyarrow = pyarrow
         columns = [(name, pyarrow.string()) for name in ("id", "source_id", "text", "metadata")]
         columns.insert(2, ("chunk", pyarrow.int64()))
         columns.append(("embedding", pyarrow.list_(pyarrow.float32(), dim)))
-        self._writer = pyarrow.parquet.ParquetWriter(stream, pyarrow.schema(columns))
+        self._writer = Writer(stream, pyarrow.schema(columns))
         self._fields: list[dict[str, Any]] = []
         self._vectors: list[NDArray[np.float32]] = []
 
@@ -139,7 +132,7 @@ class _ParquetWriter(VectorWriter):
             return
         schema = self._writer.schema
         dim = schema.field("embedding").type.list_size
-        numbers = self._pyarrow.array(np.concatenate(self._vectors).astype(np.float32, copy=False))
+        numbers = self._pyarrow.array(np.concatenate(self._vectors))
         columns = [
             self._pyarrow.array([fields[name] for fields in self._fields], schema.field(name).type)
             for name in schema.names[:-1]
@@ -190,7 +183,8 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
         name = "standard output" if output == STDOUT else repr(output)
         reason = error.strerror or error
         if isinstance(error, FileNotFoundError):
-            reason = f"there is no folder {os.path.dirname(output)!r}; make it"
+            folder = os.path.dirname(error.filename or output)  # a link may lead elsewhere
+            reason = f"there is no folder {folder!r}; make it"
         raise SinkError(f"cannot write {name}: {reason}") from error
 
 

@@ -445,6 +445,25 @@ def test_a_query_does_not_wait_for_bulk_that_is_tried_again() -> None:
     assert scheduler.next_batch(0, 0) == queries
 
 
+@pytest.mark.parametrize("is_retried", [False, True])
+@pytest.mark.parametrize("lane", Lane)
+def test_a_batch_for_which_there_is_no_memory_is_not_lost(
+    lane: Lane, is_retried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, given, asked = Scheduler(LIMITS), sequences([2] * 4, lane), count()
+
+    def fail(_: Job) -> bool:
+        if next(asked):
+            raise MemoryError
+        return False
+
+    (scheduler.retry if is_retried else scheduler.add)(given)
+    monkeypatch.setattr(Job, "is_over", property(fail))
+    with pytest.raises(MemoryError):
+        scheduler.next_batch(0, 0)
+    assert set(map(id, scheduler.clear())) == set(map(id, given))
+
+
 def test_clear_returns_everything_that_waits() -> None:
     scheduler = Scheduler(LIMITS)
     tried = sequences([2, 2])

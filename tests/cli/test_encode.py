@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import gzip
 import io
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,7 +145,7 @@ def test_standard_input_to_standard_output_is_jsonl(run: Run, fake: Fake) -> Non
 
 
 def test_jsonl_keeps_the_fields_of_its_record(run: Run, fake: Fake) -> None:
-    lines = [{"id": number, "body": f"text {number}", "embedding": "old"} for number in range(9)]
+    lines = [{"embedding": "old", "id": number, "body": f"text {number}"} for number in range(9)]
     done = run(
         *("encode", "m", "--input-format", "jsonl", "--field", "body"),
         stdin="".join(json.dumps(line) + "\n" for line in lines),
@@ -155,6 +157,30 @@ def test_jsonl_keeps_the_fields_of_its_record(run: Run, fake: Fake) -> None:
         np.testing.assert_array_equal(
             np.float32(record["embedding"]), fake_vector(f"text {number}")
         )
+
+
+def test_a_number_keeps_all_its_digits(tmp_path: Path) -> None:
+    vector = np.nextafter(np.float32([1024, 1]), np.float32(0))  # the first one needs nine
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", 2) as writer:
+        writer.write({}, vector)
+    [written] = records((tmp_path / "out.jsonl").read_text())
+    np.testing.assert_array_equal(np.float32(written["embedding"]), vector)
+
+
+def test_an_interrupted_parquet_file_is_no_trace_on_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    fields = {"id": "a", "source_id": "a", "chunk": 0, "text": "a", "metadata": {}}
+    with suppress(KeyboardInterrupt), open_writer(str(tmp_path / "a"), "parquet", DIM) as writer:
+        writer.write(fields, fake_vector("a"))
+        raise KeyboardInterrupt
+    del writer
+    gc.collect()
+    assert told == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_suffix_in_capitals_is_one(run: Run, fake: Fake, tmp_path: Path) -> None:
@@ -208,6 +234,49 @@ def test_a_part_that_another_process_has_made_meanwhile_is_left(
     with open_writer(str(tmp_path / "out.jsonl"), "jsonl", DIM) as writer:
         writer.write({"text": "a"}, fake_vector("a"))
     assert left.read_bytes() == b"theirs"
+
+
+def test_a_file_is_locked_and_gets_its_name_once_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, found = tmp_path / "out.jsonl", list[tuple[int, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda fd: found.append((os.fstat(fd).st_size, out.exists())))
+    with open_writer(str(out), "jsonl", DIM) as writer:
+        writer.write({}, fake_vector("a"))
+        [part] = tmp_path.iterdir()
+        with part.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert found == [(out.stat().st_size, False)]
+
+
+def test_a_part_that_another_process_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+
+    def flock(file: Any, _: int) -> None:
+        if not removed:
+            removed.append(file.name)
+            os.unlink(file.name)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", DIM) as writer:
+        writer.write({"text": "a"}, fake_vector("a"))
+    assert records((tmp_path / "out.jsonl").read_text())[0]["text"] == "a"
+
+
+def test_a_file_system_without_locks_is_written_and_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    left = tmp_path / ".out.jsonl.123.part"
+    left.touch()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with open_writer(str(tmp_path / "out.jsonl"), "jsonl", DIM) as writer:
+        writer.write({"text": "a"}, fake_vector("a"))
+    assert sorted(tmp_path.iterdir()) == [left, tmp_path / "out.jsonl"]
 
 
 def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> None:
@@ -418,10 +487,13 @@ def test_an_existing_file_stays_until_the_new_one_is_whole(
 
 
 def test_a_folder_that_is_missing(run: Run, fake: Fake, tmp_path: Path) -> None:
-    done = run("encode", "m", "-o", tmp_path / "no" / "out.npy", stdin="a\n")
-    assert done.exit_code == 1
-    assert f"Error: cannot write '{tmp_path}/no/out.npy': there is no folder '" in done.stderr
-    assert done.stderr.endswith("/no'; make it\n")
+    link = tmp_path / "link.npy"
+    link.symlink_to("no/out.npy")
+    for out in (tmp_path / "no" / "out.npy", link):
+        done = run("encode", "m", "-o", out, stdin="a\n")
+        assert done.exit_code == 1
+        folder = f"there is no folder '{tmp_path}/no'; make it"
+        assert done.stderr == f"Error: cannot write '{out}': {folder}\n"
 
 
 def test_a_link_stays_and_what_it_leads_to_is_written(run: Run, fake: Fake, tmp_path: Path) -> None:

@@ -172,6 +172,20 @@ def test_the_copy_of_a_model_that_is_gone_is_removed_when_another_is_written(
     assert copies(tmp_path) != before
 
 
+@pytest.mark.parametrize("content", ["5", "[5]", "[", "[" * 100_000])
+def test_a_list_of_files_that_is_damaged_costs_nothing(
+    content: str,
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+) -> None:
+    stored(read_model_files(tiny_folder("qwen2")))
+    [damaged] = copies(tmp_path)
+    (damaged / float32_copy.SOURCE).write_text(content)
+    stored(read_model_files(tiny_folder("mistral")))
+    assert len(copies(tmp_path)) == 2
+
+
 def test_a_copy_that_cannot_be_read_is_left_alone(
     tiny_folder: Callable[[str], Path],
     stored: Callable[[ModelFiles], Mapping[str, Any]],

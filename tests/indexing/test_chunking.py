@@ -247,6 +247,14 @@ def test_chunks_overlap_by_whole_sentences() -> None:
     ]
 
 
+def test_a_piece_that_begins_with_the_one_before_takes_its_place() -> None:
+    chunker = Chunker(byte_tokenizer(), 10, 9)
+    pieces = [(0, "# A"), (0, "# A\n\none"), (5, "one two."), (5, "one two. three")]
+    chunker._splitters["MarkdownSplitter"] = SimpleNamespace(chunk_all_indices=lambda _: [pieces])
+    [chunks] = chunker([Document(id="a", text="# A\n\none two. three", is_markdown=True)])
+    assert texts(chunks) == ["# A\n\none", "one two", ". three"]
+
+
 def test_a_word_that_is_too_long_is_cut() -> None:
     assert texts(chunk("x" * 25, 10)) == ["x" * 10, "x" * 10, "x" * 5]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,20 @@ def test_a_reranker_reads_the_candidates(store: FakeStore, embedder: Embedder) -
         assert ranker.calls[-1] == (TEXTS[7], 30)
         high = search.search(TEXTS[7], 60, min_score=5.5)  # of the reranker's scores
         assert {hit.metadata["n"] for hit in high} == {55, 56, 57, 58, 59}
+
+
+@pytest.mark.parametrize("rows", [[0, 2], [0, 0, 1], [0, 1, 3], [0, 1, 2, 3], []])
+def test_a_reranker_that_does_not_score_each_document_is_refused(
+    store: FakeStore, embedder: Embedder, rows: list[int]
+) -> None:
+    ranker: Any = SimpleNamespace(
+        rank=lambda *_: [{"corpus_id": row, "score": 1.0} for row in rows]
+    )
+    with (
+        Search(FakeSink(store), embedder, ranker) as search,
+        pytest.raises(ConfigError, match=r"^the reranker .* for each of the 3$"),
+    ):
+        search.search("a", 3, num_candidates=3)
 
 
 def test_several_questions(store: FakeStore, embedder: Embedder) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from email.message import Message
+from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import OpenerDirector
@@ -22,14 +24,16 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib import Embedder
-from embedlib.errors import ConfigError, SourceError
+from embedlib.errors import ConfigError, EngineUnsupportedError, SourceError
 from embedlib.matching import server as server_module
+from embedlib.matching import setting
 from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.match import Match, match
 from embedlib.matching.server import Server
 from embedlib.matching.setting import Prompt
 from embedlib.matching.theirs import MAX_TEXTS, Theirs, read_theirs, sample
 from embedlib.models.compiled.fidelity_report import Gate
+from embedlib.models.spec import Module, Normalize, Pooling, RoundTanh
 from embedlib.vectors.similarity import normalize
 
 TEXTS = tuple(
@@ -126,14 +130,30 @@ def test_another_length(embedder: Embedder) -> None:
     assert "no prompt gives the short texts, and no length limit the long ones" in hint
 
 
+def test_a_length_that_is_reached_with_the_prompt_alone(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = max(len(embedder.tokenizer.encode(text).ids) for text in TEXTS)
+    # The first is more than the model takes.
+    monkeypatch.setattr(setting, "LIMITS", (2 * longest - 1, longest + 2))
+    result = compared(embedder, with_limit(embedder, longest + 2, prompt_name="query"))
+    prompt = "prompt_name='query' ('search the city: ')"
+    assert result.differences == (prompt, f"max_seq_tokens={longest + 2}")
+
+
 def test_texts_without_their_beginning(embedder: Embedder) -> None:
-    ends = []
-    for text in TEXTS:
-        found = embedder.tokenizer.encode(text, add_special_tokens=False)
-        ends.append(text[found.offsets[max(0, len(found.ids) - 22)][0] :])
-    result = compared(embedder, embedder.encode(ends, prompt=""))
-    [difference] = result.differences
-    assert difference == "max_seq_tokens=24, long texts without their beginning"
+    def made(prompt: str) -> Vectors:
+        vectors = []
+        for text in TEXTS:
+            found = embedder.tokenizer.encode(text, add_special_tokens=False)
+            end = text[found.offsets[max(0, len(found.ids) - 22)][0] :]
+            vectors.append(embedder.encode(end, prompt=prompt if end == text else ""))
+        return np.stack(vectors)
+
+    difference = "max_seq_tokens=24, long texts without their beginning"
+    assert compared(embedder, made("")).differences == (difference,)
+    result = compared(embedder, made("read: "))
+    assert result.differences == ("prompt_name='document' ('read: ')", difference)
 
 
 def test_another_pooling(embedder: Embedder) -> None:
@@ -145,10 +165,58 @@ def test_another_pooling(embedder: Embedder) -> None:
     )
 
 
+def test_another_pooling_of_a_model_that_does_not_normalize(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    options: Any = {"threads": 1, "on_truncate": "ignore", "precision": "float32"}
+    with Embedder(tiny_folder("bert-bare"), **options) as bare:
+        tokens = bare.encode(TEXTS, output_value="token_embeddings")
+        for name, place in (("cls", 0), ("last_token", -1)):
+            vectors = np.stack([each[place] for each in tokens])
+            for made, normalizes in ((vectors, False), (normalize(vectors), True)):
+                result = compared(bare, made, normalizes=normalizes)
+                assert result.differences == (f"{name} pooling in place of the model's",)
+
+
+def test_which_poolings_are_tried() -> None:
+    def tried(*modules: Module, is_table: bool = False, error: Exception | None = None) -> Any:
+        def encode(*_: object, **__: object) -> None:
+            if error is not None:
+                raise error
+
+        encoder = SimpleNamespace(is_table=is_table)
+        spec = SimpleNamespace(modules=modules, encoder=encoder, pooling=modules[0])
+        embedder: Any = SimpleNamespace(spec=spec, encode=encode)
+        return setting.Maker(embedder, (), 1, normalizes=False).poolings()
+
+    mean = Pooling(modes=("mean",))
+    assert tried(mean) == tried(mean, Normalize()) == ["cls", "last_token"]
+    assert tried(Pooling(modes=("cls",))) == ["mean", "last_token"]
+    assert tried(replace(mean, modes=("mean", "cls"))) == []
+    assert tried(replace(mean, include_prompt=False)) == []
+    assert tried(mean, RoundTanh()) == []
+    assert tried(mean, is_table=True) == []
+    assert tried(mean, error=EngineUnsupportedError("no vectors of tokens")) == []
+    np.testing.assert_array_equal(setting._pool(np.eye(2, dtype="f4"), "mean"), [0.5, 0.5])
+
+
+def test_prompts_of_known_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries: list[dict[str, Any]] = [
+        {"prompts": {"query": "a: ", "document": "b: "}},
+        {"prompts": {"query": "b: "}},
+        {"query_template": "to {task}: {text}", "default_task": "find"},
+        {"query_template": "to {task}: {text}!", "default_task": "rank"},
+    ]
+    monkeypatch.setattr(setting, "read_entries", lambda: entries)
+    assert setting.known_prompts() == ["a: ", "b: ", "to find: "]
+
+
 def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[str], Path]) -> None:
     unit = embedder.encode(TEXTS, prompt="")
-    result = compared(embedder, 3 * unit)
-    assert result.differences == ("their vectors scaled to unit length",)
+    for scale in (3, 1.02):
+        result = compared(embedder, scale * unit)
+        assert result.differences == ("their vectors scaled to unit length",)
+    assert compared(embedder, np.rint(1000 * unit)).is_same, "codes have no length"
     result = compared(embedder, 3 * embedder.encode(TEXTS, prompt="query: "))
     assert result.differences == ("prompt 'query: '", "their vectors scaled to unit length")
     options: Any = {"threads": 1, "on_truncate": "ignore", "precision": "float32"}
@@ -156,6 +224,8 @@ def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[st
         vectors = bare.encode(TEXTS, normalize_embeddings=True)
         assert compared(bare, vectors).differences == ("normalize_embeddings=True",)
         assert compared(bare, vectors, normalizes=True).is_same
+        result = compared(bare, 3 * bare.encode(TEXTS))
+        assert result.differences == ("their vectors scaled to the lengths of the model's",)
 
 
 def test_something_else(embedder: Embedder) -> None:
@@ -320,6 +390,10 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"text": "a"}], "'embedding' is None; a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": ["1"]}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": []}], "a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": [True]}], "a list of numbers"),
+        ("a.jsonl", [{"text": 5}], "line 1 of .*has no text in 'text'"),
+        ("a.jsonl", [{}], "its fields are: none;"),
+        ("a.jsonl", [[]], "line 1 of .* is a JSON list"),
         ("a.jsonl", [{"text": "a", "embedding": [10**400]}], "line 1 of .* that is too large"),
         ("a.jsonl", [{"text": "a", "embedding": [1e300]}], "with NaN or infinity"),
         (
@@ -337,7 +411,7 @@ def test_other_files(tmp_path: Path, name: str, rows: list[Any], message: str) -
 
 
 def test_texts_of_many_vectors_are_counted_and_not_kept(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((20_000, 1), np.float32))
+    np.save(tmp_path / "a.npy", np.zeros((20_000, 40)))
     (tmp_path / "a.txt").write_text("".join(f"{number:0200}\n" for number in range(20_000)))
     tracemalloc.start()
     try:
@@ -356,9 +430,16 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
         read_theirs(tmp_path / "a.npy", tmp_path / "a.txt", "text")
     with pytest.raises(SourceError, match=r"no such file; name the texts .* --texts"):
         read_theirs(tmp_path / "a.npy", None, "text")
-    np.save(tmp_path / "b.npy", np.zeros((2, 3), np.uint8))
-    with pytest.raises(SourceError, match=r"uint8\[2, 3\]; float"):
-        read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text")
+    with pytest.raises(SourceError, match=rf"^{tmp_path} Is a directory$"):
+        read_theirs(tmp_path / "a.npy", tmp_path, "text")
+    for shape, dtype in (((2, 3), "uint8"), ((2,), "float32"), ((2, 0), "float64")):
+        np.save(tmp_path / "b.npy", np.zeros(shape, dtype))
+        with pytest.raises(SourceError, match=re.escape(f"{dtype}{list(shape)}; float")):
+            read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text")
+    np.save(tmp_path / "b.npy", np.ones((1, 3), np.int8))
+    assert read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text").vectors.tolist() == [[1] * 3]
+    with pytest.raises(SourceError, match=r"c\.jsonl has its own texts; leave out --texts"):
+        read_theirs(tmp_path / "c.jsonl", tmp_path / "a.txt", "text")
     (tmp_path / "d.npy").write_bytes(b"PK\3\4" + bytes(30))  # as an archive of arrays begins
     with pytest.raises(SourceError, match=r"d\.npy: cannot be read as \.npy"):
         read_theirs(tmp_path / "d.npy", tmp_path / "a.txt", "text")
@@ -376,6 +457,7 @@ def test_a_sample_has_the_longest_texts() -> None:
     texts = ["x" * (row % 100) for row in range(1000)]
     chosen = sample(texts)
     assert len(chosen) == len({*chosen}) == MAX_TEXTS
+    assert chosen == sorted(chosen)
     assert sum(len(texts[row]) == 99 for row in chosen) == 10
     assert min(len(texts[row]) for row in chosen) == 0
 
@@ -430,13 +512,22 @@ def test_protocols() -> None:
         assert asked == {
             "model": "m", "input": texts[:8], "encoding_format": "float", "dimensions": 2,
         }  # fmt: skip
-        for url in ("/api/v2", "/api/v2/embeddings"):
+        for url in ("/api/v2", "/api/v2/", "/api/v2/embeddings"):
             Server(url=server.url + url, model="m").embed(texts[:1])
             assert server.asked[-1][0] == "/api/v2/embeddings"
             assert server.asked[-1][2] is None
     with serving(lambda path, asked: (200, [[1.0] for _ in asked["inputs"]])) as server:
         assert Server(url=f"{server.url}/embed", model="m").embed(texts).shape == (10, 1)
         assert server.asked[0][1] == {"inputs": texts[:8], "truncate": True}
+        Server(url=f"{server.url}/embed/", model="m", dim=1).embed(texts[:1])
+        asked = {"inputs": texts[:1], "truncate": True, "dimensions": 1}
+        assert server.asked[-1][:2] == ("/embed/", asked)
+    uneven = [[1.0], [1.0, 2.0]]
+    with (
+        serving(lambda *_: (200, uneven)) as server,
+        pytest.raises(SourceError, match="made vectors of several lengths"),
+    ):
+        Server(url=f"{server.url}/embed", model="m").embed(texts[:2])
 
 
 @pytest.mark.parametrize(
@@ -444,11 +535,16 @@ def test_protocols() -> None:
     [
         ((401, {"error": "no secret for you\n"}), 'answers 401: {"error": "no [*]{3} for you'),
         ((302, {}), "answers 302"),
+        ((500, b"a\n" * 300), r"answers 500: (a ){93}a$"),
+        ((500, b"\xff"), "answers 500: \ufffd$"),
+        ((200, [1]), "does not answer as OpenAI's embeddings"),
         ((200, b"x"), "does not answer with JSON"),
         ((200, b"[" * 100_000), "does not answer with JSON"),
         ((200, {"data": "no"}), "does not answer as OpenAI's embeddings"),
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
         ((200, {"data": []}), "made 0 vectors of 1 texts"),
+        ((200, {"data": [5]}), "does not answer as OpenAI's embeddings"),
+        ((200, {"data": [{"embedding": [1.0]}]}), "does not answer as OpenAI's embeddings"),
         (
             (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'),
             "with NaN or infinity of 'a'; leave",
@@ -469,7 +565,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         asking = Server(url=server.url, model="m")
         with pytest.raises(SourceError, match="answers with more than"):
             asking.embed(["a"])
-    with pytest.raises(SourceError, match=r"cannot be asked: .*refused"):
+    with pytest.raises(SourceError, match=r"cannot be asked: \[Errno \d+\] Connection refused$"):
         asking.embed(["a"])
     for url in ("http://127.0.0.1:1/\u00fc", f"http://{'a' * 64}.invalid/"):
         with pytest.raises(SourceError, match="cannot be asked: "):
@@ -489,11 +585,27 @@ def test_a_refusal_whose_text_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
         Server(url="http://h", model="m").embed(["a"])
 
 
+def test_an_answer_that_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tear(*_: object, **__: object) -> None:
+        raise IncompleteRead(b"")
+
+    monkeypatch.setattr(OpenerDirector, "open", tear)
+    with pytest.raises(SourceError, match="cannot be asked: IncompleteRead"):
+        Server(url="http://h", model="m").embed(["a"])
+
+
+@pytest.mark.parametrize("key", ["\u00fc", "a\nb"])
+def test_a_key_that_no_header_can_carry(key: str) -> None:
+    with pytest.raises(ConfigError, match="has a character that no header can carry"):
+        Server(url="http://h", model="m", key=key)
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
         ("http://", "is no address"),
         ("http://host:port/", "is no address"),
+        ("https://me@host/v1", "https://host/v1: leave out user and password"),
         ("https://me:pass@host/v1?key=pass", "https://host/v1: leave out user and password"),
         ("https://me:pass@host?key=pass", "https://host: leave out user and password"),
         ("https://host:port?key=pass", "https://host:port: is no address"),

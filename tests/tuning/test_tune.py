@@ -23,6 +23,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda.kind import KIND as CUDA
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.profile import Profile
 from embedlib.errors import (
@@ -149,9 +150,10 @@ def test_a_text_that_is_there_twice_counts_once(
 ) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("a text\n" * 40 + many(40))
-    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
+    options: Any = {"threads": 2, "engine_cache_dir": tmp_path, "precision": "float32"}
+    config = Config(**options, max_seq_tokens=4)
     tuned = tune(tiny_folder("bert"), TuneOptions(minutes=0.001, texts_path=texts, config=config))
-    assert tuned.num_texts == 32
+    assert (tuned.num_texts, tuned.num_tokens) == (32, 32 * 4)
 
 
 def test_a_query_that_fails_beside_bulk_is_not_taken_for_a_quick_one() -> None:
@@ -281,7 +283,16 @@ def test_what_was_found_races_the_default_at_last(
         passes.append(len(runner.texts))
         return bulk(runner)
 
-    def search(first: Profile, *_: object) -> Any:
+    now = 0.0
+
+    def search(
+        first: Profile, _steps: object, _runners: object, has_time: Callable[[], bool], _: object
+    ) -> Any:
+        nonlocal now
+        now = 50 * 60
+        assert has_time()
+        now = 52 * 60
+        assert not has_time(), "the rest is for the last race"
         return replace(first, max_batch_tokens=96), []
 
     def race(profile: Profile, best: Profile, runners: object, rounds: int) -> Row:
@@ -289,6 +300,7 @@ def test_what_was_found_races_the_default_at_last(
         return Row(profile=profile, verdict=verdict)
 
     monkeypatch.setattr(EmbeddingRunner, "bulk", counted)
+    monkeypatch.setattr(tuning, "monotonic", lambda: now)
     monkeypatch.setattr(tuning, "search", search)
     monkeypatch.setattr(tuning, "race", race)
     texts = tmp_path / "texts.txt"
@@ -302,6 +314,17 @@ def test_what_was_found_races_the_default_at_last(
     assert (tuned.profile.max_batch_tokens, tuned.profile.is_tuned) == (budget, True)
     stored = json.loads(tuned.path.read_text(encoding="utf-8"))
     assert stored["settings"]["max_batch_tokens"] == budget
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_large_model_keeps_its_library(is_large: bool) -> None:
+    profile = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
+    precision = ChosenPrecision(name="int8")
+    plan = SimpleNamespace(needs=SimpleNamespace(is_large=is_large), precision=precision)
+    machine = replace(Machine(), read=lambda _: "vendor_id: AuthenticAMD\nflags: avx2\n")
+    planned, options = SimpleNamespace(plan=plan), TuneOptions(config=Config(threads=2))
+    _, libraries, _ = tuning._Tuning(None, planned, options, profile, machine)._steps(8192)
+    assert bool(libraries(profile)) is not is_large
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_measuring(

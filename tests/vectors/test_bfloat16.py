@@ -30,6 +30,10 @@ def test_none_is_nearer(number: float) -> None:
     assert distances[1] <= np.nanmin(distances)
 
 
+def test_the_bits_lie_row_by_row() -> None:
+    assert bfloat16_bits(np.ones((2, 3), np.float32).T).flags.c_contiguous
+
+
 @pytest.mark.parametrize(
     ("number", "bits"),
     [

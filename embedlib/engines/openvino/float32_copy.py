@@ -222,7 +222,7 @@ def _widen(tensor: StoredTensor, place: StoredTensor, report: ReportBytes) -> No
 def _remove_others(folder: Path, paths: Sequence[str]) -> None:
     """Remove the copies of files that have changed since, or that are gone."""
     for source in folder.parent.glob(f"float32-*/{SOURCE}"):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):  # it is damaged
             known = json.loads(source.read_bytes())
             is_gone = not all(Path(path).exists() for path in known)
             if source.parent != folder and (known == paths or is_gone):

@@ -24,6 +24,10 @@ STANDARD_KEYS: Final = (
 )  # fmt: skip
 """In the order in which transformers adds them."""
 
+EXTRA: Final = "extra_special_tokens"
+OLD_EXTRA: Final = "additional_special_tokens"
+"""What transformers 4 calls `EXTRA`."""
+
 FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 Token = str | AddedToken
@@ -86,34 +90,44 @@ def read_added_tokens(
     Raises:
         ModelUnsupportedError: a file holds something that is not a token.
     """
-    values = dict(config.values)
+    values = {  # of its own keys transformers takes no other objects
+        key: value
+        for key, value in config.values.items()
+        if not (_is_own(key) and isinstance(value, dict) and "__type" not in value)
+    }
     sources = dict.fromkeys(values, config)
+    more, extra = _several(config, EXTRA if EXTRA in values else OLD_EXTRA)
     if "added_tokens_decoder" in values:
         listing = config.child("added_tokens_decoder")
         listed = dict(_listed(listing, key) for key in listing.values)
     else:
         overriding = JsonObject.load(directory / "special_tokens_map.json", folder)
-        values |= overriding.values
-        sources |= dict.fromkeys(overriding.values, overriding)
-        listed = _added_tokens(directory, folder, values) | dict(stored)
+        for key, value in overriding.values.items():
+            if not (_is_own(key) and isinstance(values.get(key), str)):
+                values[key], sources[key] = value, overriding
+        named_there, listed_there = _several(overriding, EXTRA)
+        more, extra = more | named_there, [] if named_there else [*extra, *listed_there]
+        listed = _added_tokens(directory, folder, values, extra) | dict(stored)
+        if EXTRA not in values and OLD_EXTRA not in config.values:
+            more, extra = _several(overriding, OLD_EXTRA)
     named: dict[str, Token] = {}
     for key in _token_keys(values, defaults):
         token = read_token(sources[key], key) if key in values else defaults[key]
         if token is not None:
             named[key] = wrap(key, token) if isinstance(token, str) else token
-    key = "extra_special_tokens"
-    if key not in values:
-        key = "additional_special_tokens"
-    more = values.get(key) or []
-    if isinstance(more, dict):
-        children = sources[key].child(key)
-        named |= {name: _required(children, name) for name in more}
-        more = []
-    if not isinstance(more, list):
-        raise sources[key].refuse(key, "a list of tokens")
-    name = f"{sources.get(key, config).name}: {key}"
-    items = JsonObject(name, {str(at): item for at, item in enumerate(more)})
-    return AddedTokens(listed, named, [_required(items, at) for at in items.values])
+    return AddedTokens(listed, named | more, extra)
+
+
+def _several(file: JsonObject, key: str) -> tuple[dict[str, Token], list[Token]]:
+    """Return the tokens under a key of several: those with names, and the others."""
+    found = file.values.get(key) or []
+    if isinstance(found, dict):
+        children = file.child(key)
+        return {name: _required(children, name) for name in found}, []
+    if not isinstance(found, list):
+        raise file.refuse(key, "a list of tokens")
+    items = JsonObject(f"{file.name}: {key}", {str(at): each for at, each in enumerate(found)})
+    return {}, [_required(items, at) for at in items.values]
 
 
 def read_token(config: JsonObject, key: str) -> Token | None:
@@ -129,7 +143,7 @@ def read_token(config: JsonObject, key: str) -> Token | None:
     flags = {flag: value[flag] for flag in FLAGS if flag in value} if is_token else {}
     if not is_token or not all(isinstance(flag, bool) for flag in flags.values()):
         raise config.refuse(key, "a string, or an object with content and flags, in Unicode")
-    if config.name.endswith("special_tokens_map.json"):
+    if "special_tokens_map.json" in config.name:  # also of a list in it
         flags["special"] = True
     return AddedToken(value["content"], **flags)
 
@@ -138,14 +152,16 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("content"), str)
 
 
+def _is_own(key: str) -> bool:
+    return key.endswith("_token") and key not in STANDARD_KEYS
+
+
 def _token_keys(values: Mapping[str, Any], defaults: Mapping[str, str]) -> list[str]:
     """Return the keys of named tokens: the standard ones, then the model's own."""
     own = [
         key
         for key, value in values.items()
-        if key.endswith("_token")
-        and key not in STANDARD_KEYS
-        and (isinstance(value, str) or _is_token(value))
+        if _is_own(key) and (isinstance(value, str) or _is_token(value))
     ]
     own.sort(key=lambda key: isinstance(values[key], str))
     return [key for key in STANDARD_KEYS if key in values or key in defaults] + own
@@ -169,15 +185,11 @@ def _listed(listing: JsonObject, key: str) -> tuple[int, AddedToken]:
 
 
 def _added_tokens(
-    directory: Path, folder: Path, values: Mapping[str, Any]
+    directory: Path, folder: Path, values: Mapping[str, Any], extra: list[Token]
 ) -> dict[int, AddedToken]:
     """Return the tokens of added_tokens.json, which older folders have."""
     ids = JsonObject.load(directory / "added_tokens.json", folder)
-    extra = values.get("extra_special_tokens")
-    tokens = [
-        *(values.get(key) for key in STANDARD_KEYS),
-        *(extra if isinstance(extra, (list, dict)) else ()),  # others are refused afterwards
-    ]
+    tokens: list[Any] = [*map(values.get, STANDARD_KEYS), *extra]
     named = {token["content"] if _is_token(token) else str(token) for token in tokens}
     return {
         ids.integer(content, minimum=0): AddedToken(

@@ -156,6 +156,12 @@ def test_a_page_becomes_markdown() -> None:
         ("a<p/>b", "a\n\nb"),
         ("a <b> b</b>", "a b"),
         ("<td>b<br>c", "b c"),
+        ("<tr> <td>a", "a"),
+        ("<noscript>a</noscript><template>b</template><object>c</object><iframe>d</iframe>e", "e"),
+        ("<dl><dt>a<dd>b</dl>", "a\nb"),
+        ("<pre>a\u2028b  </pre>", "```\na\u2028b\n```"),
+        ("<h2> </h2>a", "a"),
+        ("<p>#", "\\#"),
         ("<td>a<ul><li>b<br>c", "a\n\n- b\nc"),
         ("<td>a</td>b<br>c", "ab\nc"),
         ("<tr><td>a</tr>b<br>c", "a\nb\nc"),
@@ -237,6 +243,8 @@ def test_the_encoding_is_the_declared_one(data: bytes, text: str) -> None:
 
 
 def test_pages_that_are_not_read() -> None:
+    with pytest.raises(UnicodeDecodeError):  # though it were UTF-8
+        decode_html('<meta charset="latin1">\u00c1'.encode())
     Path("a.html").write_bytes(b"a\xff")
     assert bad_row("a.html").reason == (
         "is not in the encoding that it declares, or else in UTF-8 (byte 2)"

@@ -243,6 +243,60 @@ def test_special_tokens_of_tokenizer_config_are_added(
     assert num_tokens in _load(folder).encode("hello<new>world").ids
 
 
+@pytest.mark.parametrize(
+    ("config", "tokens", "added"),
+    [
+        ({"extra_special_tokens": ["<a>"]}, {"extra_special_tokens": ["<b>"]}, ["<a>", "<b>"]),
+        ({"extra_special_tokens": ["<a>"]}, {"extra_special_tokens": {"b": "<b>"}}, ["<b>"]),
+        ({"extra_special_tokens": {"a": "<a>"}}, {"extra_special_tokens": ["<b>"]}, ["<a>", "<b>"]),
+        ({"extra_special_tokens": ["<a>"]}, {"additional_special_tokens": ["<b>"]}, ["<a>"]),
+        ({"extra_special_tokens": None}, {"additional_special_tokens": ["<b>"]}, []),
+        ({"additional_special_tokens": ["<a>"]}, {"extra_special_tokens": ["<b>"]}, ["<a>", "<b>"]),
+        ({"additional_special_tokens": ["<a>"]}, {"additional_special_tokens": ["<b>"]}, ["<a>"]),
+        ({}, {"additional_special_tokens": ["<b>"]}, ["<b>"]),
+        ({"a_token": "<a>"}, {"a_token": "<b>"}, ["<a>"]),
+        ({"a_token": {"content": "<a>"}}, {}, []),
+        ({"a_token": {"content": "<a>"}}, {"a_token": {"content": "<b>"}}, ["<b>"]),
+    ],
+)
+def test_which_tokens_of_two_files_are_added(
+    tmp_path: Path, config: dict[str, Any], tokens: dict[str, Any], added: list[str]
+) -> None:
+    # As transformers 5.5.4, which calls the lists "extra", and 4 "additional".
+    number = _load(write_base(tmp_path / "plain", "bert")).get_vocab_size()
+    folder = write_base(tmp_path / "new", "bert")
+    path = folder / "tokenizer_config.json"
+    write(path, read(path) | config)
+    write(folder / "special_tokens_map.json", tokens)
+    found = _load(folder).get_added_tokens_decoder()
+    assert [found[place].content for place in sorted(found) if place >= number] == added
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens", "listed", "is_special"),
+    [
+        ({"additional_special_tokens": ["<a>"]}, {}, ["<a>"], True),
+        ({}, {"extra_special_tokens": [{"content": "<a>"}]}, [], True),
+        ({}, {"additional_special_tokens": ["<a>"]}, ["<a>"], False),
+        ({"extra_special_tokens": {"<a>": "[MASK]"}}, {}, ["<a>"], False),
+    ],
+)
+def test_a_token_that_a_list_names_is_special(
+    tmp_path: Path,
+    config: dict[str, Any],
+    tokens: dict[str, Any],
+    listed: list[str],
+    is_special: bool,
+) -> None:
+    number = _load(write_base(tmp_path / "plain", "bert")).get_vocab_size()
+    folder = write_base(tmp_path / "new", "bert")
+    path = folder / "tokenizer_config.json"
+    write(path, read(path) | config)
+    write(folder / "special_tokens_map.json", tokens)
+    write(folder / "added_tokens.json", dict.fromkeys(listed, number))
+    assert _load(folder).get_added_tokens_decoder()[number].special == is_special
+
+
 @pytest.mark.parametrize(("base", "is_kept"), [("bert-saved", True), ("qwen2", False)])
 @pytest.mark.parametrize(
     ("key", "value"),

@@ -239,7 +239,11 @@ HALF = '"\\\\ud800"'
     ("name", "changes", "message"),
     [
         ("tokenizer_config.json", {"pad_token": "\ud800"}, f"pad_token = {HALF}"),
-        ("tokenizer_config.json", {"my_token": {"content": "\ud800"}}, "my_token = "),
+        (
+            "tokenizer_config.json",
+            {"my_token": {"__type": "AddedToken", "content": "\ud800"}},
+            "my_token = ",
+        ),
         ("tokenizer_config.json", {"extra_special_tokens": ["\ud800"]}, "extra_special_tokens: 0"),
         ("config_sentence_transformers.json", {"query_prefix": "\ud800"}, f"query_prefix = {HALF}"),
     ],
