@@ -150,6 +150,14 @@ def test_a_search_of_nothing_says_so(pg: Any, pg_table: str) -> None:
         pg.sink(pg_table).search(np.ones(5, np.float32), 3)
 
 
+def test_a_table_that_is_dropped_during_a_load_is_told(pg: Any, pg_table: str) -> None:
+    """Of a load without a changed row nothing else asks for the table."""
+    sink = pg.begun(pg_table)
+    pg.fetch("DROP TABLE {}", pg_table)
+    with pytest.raises(SinkError, match="the table was dropped during the load"):
+        list(sink.scan())
+
+
 def test_calls_before_begin_are_refused(pg: Any, pg_table: str) -> None:
     with pytest.raises(SinkError, match=r"begin was not called"):
         pg.sink(pg_table).finish()
@@ -618,3 +626,5 @@ def test_a_server_that_is_not_there_fails_at_once(pg: Any) -> None:
     assert "refused" in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(SinkError, match=r"failed to resolve host.* label empty .*check the host"):
+        open_sink("postgresql://db..internal/shop").inspect()

@@ -56,6 +56,7 @@ def test_rows_of_partitions_are_found(pg: Any, pg_table: str) -> None:
     assert {hit.id for hit in sink.search(make_vectors(rows)[0], 3)} == {row.id for row in rows}
     assert sink.search_sparse({1: 1.0}, 1, None)[0].id == rows[1].id
     assert len(sink.search_text(rows[0].text, 3, None)) > 0
+    assert {key.id for key in sink.scan()} == {row.id for row in rows}
 
 
 def test_rows_of_a_table_that_took_the_name_meanwhile_are_refused(pg: Any, pg_table: str) -> None:
