@@ -84,6 +84,13 @@ def test_an_index_of_words_that_a_killed_build_left_is_made_anew(pg: Any, table:
     assert sorted(pg.fetch(valid, table)) == [False, True, True]
     load(pg, table, ENGLISH, [])
     assert pg.fetch(valid, table) == [True, True, True]
+    # One that the user is building right now is none that a killed load left.
+    pg.fetch("ALTER INDEX {} RENAME TO {}", f"{table}_words_gin", f"{table}_mine")
+    pg.fetch(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{}'::regclass", f"{table}_mine"
+    )
+    load(pg, table, ENGLISH, [])
+    assert sorted(pg.fetch(valid, table)) == [False, True, True, True]
 
 
 @pytest.mark.parametrize("owner", ["user", "embedlib"])
