@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -9,15 +11,22 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import Target
+from embedlib_pgvector import index_names
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import (
     BYTES_PER_NEIGHBOR,
     RESERVED_BYTES,
     IndexBuild,
+    drop_index,
     find_index,
     graph_bytes,
 )
-from embedlib_pgvector.index_names import VECTORS_INDEX, own_ending
+from embedlib_pgvector.index_names import (
+    VECTORS_INDEX,
+    WORDS_INDEX,
+    new_index_name,
+    own_ending,
+)
 
 
 def indexes(pg: Any, table: str) -> list[Any]:
@@ -25,6 +34,11 @@ def indexes(pg: Any, table: str) -> list[Any]:
         "SELECT indexrelid::regclass::text, indisvalid, indexrelid FROM pg_index"
         f" WHERE indrelid = '{table}'::regclass AND NOT indisprimary ORDER BY 1"
     )
+
+
+def set_valid(pg: Any, index: str, is_valid: bool) -> None:
+    update = f"UPDATE pg_index SET indisvalid = {is_valid} WHERE indexrelid = '{{}}'::regclass"
+    pg.fetch(update, index)
 
 
 class Recorder:
@@ -116,7 +130,7 @@ def test_a_role_that_only_writes_rows_fills_an_empty_table(
         assert pg.fetch("SELECT count(*) FROM {}", pg_table) == [5]
         # An index that no search uses is not kept.
         pg.fetch("DELETE FROM {}", pg_table)
-        pg.fetch(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {built[0][2]}")
+        set_valid(pg, built[0][0], False)
         with pytest.raises(SinkError, match="must be owner of index"):
             pg.begun(pg_table, conninfo=theirs)
     finally:
@@ -210,6 +224,39 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     )
 
 
+def test_an_index_that_no_search_can_use_is_none_and_stays(pg: Any, pg_table: str) -> None:
+    sink, own = pg.begun(pg_table), f"{pg_table}_embedding_hnsw"
+    sink.write(pg.rows(0, 20), pg.vectors(pg.rows(0, 20)))
+    pg.fetch("ALTER TABLE {} ADD COLUMN other vector(6)", pg_table)
+    for name, of in (
+        ("my_measure", "(embedding vector_l2_ops)"),
+        ("my_part", "(embedding vector_cosine_ops) WHERE chunk = 0"),
+        ("my_column", "(other vector_cosine_ops)"),
+    ):
+        pg.fetch(f"CREATE INDEX {name} ON {{}} USING hnsw {of}", pg_table)
+    sink.finish()
+    theirs = {"my_measure", "my_part", "my_column"}
+    assert {name for name, *_ in indexes(pg, pg_table)} == {own, *theirs}
+    # Of two the one that is whole serves, and one that the user is building right now is not ours.
+    pg.fetch("CREATE INDEX my_other ON {} USING hnsw (embedding vector_cosine_ops)", pg_table)
+    for name in ("my_other", own):
+        set_valid(pg, name, False)
+        assert pg.sink(pg_table).inspect().index == "hnsw"
+        set_valid(pg, name, True)
+    set_valid(pg, "my_other", False)
+    sink.close()
+    pg.fetch("DROP INDEX {}", own)
+    sink = pg.begun(pg_table)
+    sink.finish()
+    assert {name for name, *_ in indexes(pg, pg_table)} == {own, "my_other", *theirs}
+    sink.delete([row.id for row in pg.rows(0, 20)])
+    sink.close()
+    pg.fetch("DROP INDEX {}", own)
+    set_valid(pg, "my_other", True)
+    pg.begun(pg_table)
+    assert {name for name, *_ in indexes(pg, pg_table)} == {"my_other", *theirs}
+
+
 def test_an_index_of_another_kind_has_no_options_of_ours(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table)
     sink.write(pg.rows(0, 20), pg.vectors(pg.rows(0, 20)))
@@ -279,6 +326,29 @@ def test_an_interrupted_build_is_cancelled(
     assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
 
 
+def test_a_progress_that_cannot_be_read_ends_no_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        def tell_notices(self) -> None: ...
+
+        def connect(self) -> None:
+            build.set_result(None)
+            raise psycopg.OperationalError("too many clients")
+
+    build = Future[None]()
+    monkeypatch.setattr("embedlib_pgvector.hnsw.PROGRESS_SECONDS", 0)
+    session: Any = Session()
+    IndexBuild(session, session, HnswOptions(), is_live=False)._watch(build, 7, 9)
+    assert build.done()
+
+
+def test_an_index_is_dropped_while_searches_go_on(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    statements = Recorder(sink)
+    for _ in range(2):  # again, where the answer was lost
+        sink._session.run(lambda connection: drop_index(connection, sink._begun, "gone"))
+    assert len(statements("DROP INDEX CONCURRENTLY")) == 2
+
+
 def test_a_build_that_the_server_refuses_is_one_line(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table, index=HnswOptions(m=1000))
     with pytest.raises(SinkError, match='value 1000 out of bounds for option "m"'):
@@ -286,9 +356,16 @@ def test_a_build_that_the_server_refuses_is_one_line(pg: Any, pg_table: str) -> 
     assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
 
 
-@pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.OutOfMemory])
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.DiskFull("could not get shared memory segment: No space left on device"),
+        psycopg.errors.DiskFull("konnte Segment »/PostgreSQL.7« nicht anlegen: Kein Platz"),
+        psycopg.errors.OutOfMemory("out of memory"),
+    ],
+)
 def test_without_shared_memory_one_process_builds(
-    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """What a container with 64 MB of shared memory answers to a build by several."""
     sink = pg.begun(pg_table)
@@ -298,14 +375,15 @@ def test_without_shared_memory_one_process_builds(
 
     def build(self: IndexBuild, connection: Any, is_parallel: bool) -> None:
         tries.append(is_parallel)
-        if is_parallel:
-            raise error("could not resize shared memory segment: No space left on device")
         build_index(self, connection, is_parallel)
+        if is_parallel:  # beside a table in use, what has been built stays as a broken index
+            set_valid(pg, f"{pg_table}_embedding_hnsw", False)
+            raise error
 
     monkeypatch.setattr(IndexBuild, "_build", build)
     sink.finish()
     assert tries == [True, False]
-    assert [index[1] for index in indexes(pg, pg_table)] == [True]
+    assert [index[:2] for index in indexes(pg, pg_table)] == [(f"{pg_table}_embedding_hnsw", True)]
     workers = sink._session.run(
         lambda c: c.execute("SHOW max_parallel_maintenance_workers").fetchone()
     )
@@ -373,8 +451,21 @@ def test_more_memory_is_taken_for_more_rows(
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == (f"{wanted}kB",)
 
 
+@pytest.mark.parametrize("name", ["docs", "x" * 55, "é" * 27])
+def test_an_index_gets_a_name_that_is_free(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table: Any = SimpleNamespace(table=name, schema="public")
+    taken = set[str]()
+    monkeypatch.setattr(index_names, "is_name_taken", lambda _, schema, index: index in taken)
+    for ending in (VECTORS_INDEX, WORDS_INDEX) * 3:
+        index = new_index_name(table, table, ending)
+        assert len(index.encode()) <= 63
+        assert own_ending(table, index) == ending
+        taken.add(index)
+    assert len(taken) == 6
+
+
 def test_long_names_do_not_clash(pg: Any) -> None:
-    names = [f"{'x' * 55}_{number}" for number in range(2)]
+    names = [f"{'é' * 27}_{number}" for number in range(2)]
     sinks = [pg.begun(name) for name in names]
     try:
         found = set()

@@ -414,6 +414,41 @@ def test_a_database_is_kept_that_had_a_server(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_what_still_fills_the_folder_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The initdb of a process that was killed; that of another folder goes on."""
+    monkeypatch.setattr("embedlib_pgvector.new_database._END_SECONDS", 0.01)  # zombies stay longer
+    initdb = tmp_path / "initdb"
+    initdb.symlink_to("/bin/sh")
+    for name in ("db", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("db")
+    running = [
+        subprocess.Popen(
+            [initdb, "-c", "sleep 1000 & echo begun; wait", "-D", tmp_path / name],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("link", "other")
+    ]
+    first, other = running
+    try:
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+        (tmp_path / "db" / "outside").symlink_to(tmp_path / "other")
+        NewDatabase(tmp_path / "db").clear()
+        assert first.communicate(timeout=WAIT_SECONDS)[0] == ""  # none of them holds its output
+        assert other.poll() is None
+        assert list((tmp_path / "db").iterdir()) == []
+        assert (tmp_path / "other").is_dir()
+    finally:
+        NewDatabase(tmp_path / "other").clear()
+        for process in running:
+            process.communicate()
+
+
 def test_threads_of_a_process_start_and_stop_it_side_by_side(pg_copy: Path) -> None:
     def use(number: int) -> None:
         server = local_server.LocalServer(pg_copy, f"pglocal:{number}")
