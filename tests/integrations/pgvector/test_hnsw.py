@@ -95,7 +95,10 @@ def test_a_live_table_is_not_locked(pg: Any, pg_table: str) -> None:
     assert not [line for line in pg.lines if "does not exist" in line]
 
 
-def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> None:
+def test_an_empty_table_is_filled_without_its_index(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.inserts.SLOW_INSERT_ROWS", 5)
     sink = pg.begun(pg_table)
     rows = pg.rows(0, 5)
     sink.write(rows, pg.vectors(rows))
@@ -105,6 +108,8 @@ def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> N
     assert len(indexes(pg, pg_table)) == 1
     sink = pg.begun(pg_table)
     assert indexes(pg, pg_table) == []
+    sink.write(rows, pg.vectors(rows))
+    assert not [line for line in pg.lines if "slower" in line]
     sink.finish()
     assert len(indexes(pg, pg_table)) == 1
 
@@ -390,20 +395,34 @@ def test_without_shared_memory_one_process_builds(
     assert workers == ("0",)
 
 
-def test_a_full_disk_is_no_lack_of_shared_memory(
-    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            psycopg.errors.DiskFull('could not extend file "base/5/1": No space left on device'),
+            [True],
+        ),
+        (psycopg.errors.OutOfMemory("out of memory"), [True, False]),
+    ],
+)
+def test_a_build_that_fails_for_want_of_something_else(
+    pg: Any,
+    pg_table: str,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    expected: list[bool],
 ) -> None:
     sink = pg.begun(pg_table)
     tries = []
 
     def build(self: IndexBuild, connection: Any, is_parallel: bool) -> None:
         tries.append(is_parallel)
-        raise psycopg.errors.DiskFull('could not extend file "base/5/1": No space left on device')
+        raise error
 
     monkeypatch.setattr(IndexBuild, "_build", build)
-    with pytest.raises(SinkError, match="could not extend file"):
+    with pytest.raises(SinkError, match=str(error)):
         sink.finish()
-    assert tries == [True]
+    assert tries == expected
 
 
 def test_the_estimate_is_what_the_server_needs(pg: Any, pg_table: str) -> None:
@@ -438,15 +457,16 @@ def test_the_memory_is_never_lowered(pg: Any, pg_table: str) -> None:
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("99MB",)
 
 
+@pytest.mark.parametrize(("is_halfvec", "num_bytes"), [(False, 4), (True, 2)])
 def test_more_memory_is_taken_for_more_rows(
-    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, is_halfvec: bool, num_bytes: int
 ) -> None:
-    sink = pg.begun(pg_table)
-    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    sink = pg.begun(pg_table, pg.target(dim=256), is_halfvec=is_halfvec)
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9), 256))
     monkeypatch.setattr("embedlib_pgvector.hnsw.BYTES_PER_ROW", 20 << 20)
     sink.finish()
     show = "SHOW maintenance_work_mem"
-    row = 8 + 4 * 6 + 16 * BYTES_PER_NEIGHBOR + (20 << 20)
+    row = 8 + num_bytes * 256 + 16 * BYTES_PER_NEIGHBOR + (20 << 20)
     wanted = (9 * row + (4 << 20)) >> 10
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == (f"{wanted}kB",)
 

@@ -14,6 +14,7 @@ import pytest
 from embedlib.memory import Memory, Room
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import BYTES_PER_ROW, IndexBuild
+from embedlib_pgvector.queries import _widen
 
 
 @pytest.fixture
@@ -63,6 +64,25 @@ def test_the_memory_of_a_build_is_at_most_what_the_server_takes(
     sink.finish()
     show = "SHOW maintenance_work_mem"
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("80MB",)
+
+
+def test_settings_of_a_search_hold_for_it_alone(pg: Any) -> None:
+    def shown(connection: Any) -> list[str]:
+        names = ("hnsw.ef_search", "hnsw.iterative_scan")
+        return [connection.execute(f"SHOW {name}").fetchone()[0] for name in names]
+
+    pg.fetch("CREATE EXTENSION IF NOT EXISTS vector")
+    for k, is_filtered, expected in (
+        (9, False, ["40", "strict_order"]),  # the server's own, which is more
+        (50, False, ["50", "strict_order"]),
+        (9, True, ["200", "relaxed_order"]),
+        (5000, True, ["1000", "relaxed_order"]),  # as much as pgvector takes
+    ):
+        with pg.connect() as connection:  # has not loaded pgvector
+            with connection.transaction():
+                _widen(connection, k, is_filtered=is_filtered)
+                assert shown(connection) == expected
+            assert shown(connection) == ["40", "off"]
 
 
 def test_a_build_takes_its_share_of_the_server(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,10 @@ def test_columns_of_the_user_may_have_any_name(pg: Any, pg_table: str) -> None:
         (rows[2].id, 2.0),
         (rows[0].id, 1.0),
     ]
+    # Of equal ones the order is that of the ids; what no row can have finds nothing.
+    sink.write_both(rows, make_vectors(rows), [{1: 1.0}] * 3)
+    hits = sink.search_sparse({SPARSE.dim: 9.0, 2: 1.0, 1: 1.0}, 3, None)
+    assert [hit.id for hit in hits] == sorted(row.id for row in rows)
     sink.close()
 
 
