@@ -6,6 +6,7 @@ It is long because a class has one file; much of it is signatures and docstrings
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -46,7 +47,7 @@ from embedlib.session.arguments import one_config
 S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
 
-_CLOSE_SECONDS = 30.0
+_SILENT_SECONDS, _CLOSE_SECONDS = 2.0, 30.0
 _OPTIONS = ("top_k", "where", "min_score", "rerank", "num_candidates")
 
 
@@ -283,6 +284,10 @@ class Search:
 
     def _close_thread(self) -> None:
         closed = self._end()
+        if not self._thread.close(_SILENT_SECONDS):
+            logging.getLogger(__name__).warning(
+                "%s still answers a call; close waits %g s for it", self._sink.name, _CLOSE_SECONDS
+            )
         if self._thread.close(_CLOSE_SECONDS) and closed is not None:
             closed.result()
 

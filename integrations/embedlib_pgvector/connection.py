@@ -150,7 +150,10 @@ class DatabaseSession:
     def connect(self) -> Connection:
         """Return another connection to the same server; the caller closes it."""
         # No prepared statements: a connection pooler may not support them.
-        return psycopg.connect(self._locate(), autocommit=True, prepare_threshold=None)
+        try:
+            return psycopg.connect(self._locate(), autocommit=True, prepare_threshold=None)
+        except UnicodeError as error:  # of a host such as "a..b"
+            raise psycopg.OperationalError(f"{NO_HOST}: {error}") from error
 
     def close(self) -> None:
         """Close the connection, which releases its locks."""

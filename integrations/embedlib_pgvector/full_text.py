@@ -14,7 +14,7 @@ from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.filters import where_clause
 from embedlib_pgvector.hnsw import drop_index, find_index, is_own
-from embedlib_pgvector.index_names import WORDS_INDEX, new_index_name
+from embedlib_pgvector.index_names import WORDS_INDEX, new_index_name, own_ending
 from embedlib_pgvector.queries import HIT_COLUMNS, NAMED_NOW, check_table, read_hit
 from embedlib_pgvector.table import Table, count_rows, read_mark, write_mark
 
@@ -105,7 +105,7 @@ def build_words_index(connection: Connection, table: Table, *, is_live: bool) ->
     ).fetchone()
     if found is not None and found[1]:
         return
-    if found is not None:
+    if found is not None and own_ending(table, found[0]) == WORDS_INDEX:
         drop_index(connection, table, found[0])
     connection.execute(
         sql.SQL("CREATE INDEX {} {} ON {} USING gin ({})").format(

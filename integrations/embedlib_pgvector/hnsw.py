@@ -115,7 +115,7 @@ def clear_own_index(connection: Connection, table: Table, *, is_live: bool) -> b
                 raise
         else:
             return False
-    return index is not None and index.is_valid
+    return index is not None
 
 
 def graph_bytes(num_rows: int, table: Table, options: HnswOptions) -> int:

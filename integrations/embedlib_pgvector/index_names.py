@@ -34,7 +34,7 @@ def is_name_taken(connection: Connection, schema: str, name: str) -> bool:
     """Whether a table, an index or the like of a schema has this name."""
     found = connection.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname::text = %s",
+        " WHERE n.nspname = %s AND c.relname = %s",
         (schema, name),
     ).fetchone()
     return found is not None

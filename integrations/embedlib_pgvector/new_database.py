@@ -35,7 +35,7 @@ class NewDatabase:
     def end(self) -> None:
         """Remove the mark: nobody was killed."""
         with suppress(OSError):
-            self._mark.unlink(missing_ok=True)
+            self._mark.unlink()
 
     def clear(self) -> None:
         """Empty the folder if initdb did not end; nobody else may use it meanwhile."""

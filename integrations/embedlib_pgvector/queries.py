@@ -96,9 +96,9 @@ def search_sparse(
     pgvector's index of sparse vectors takes up to 1,000 weights of a row, and is not exact.
     """
     assert table.sparse is not None, "the caller has checked it"
-    known = {id_: weight for id_, weight in weights.items() if id_ < table.sparse.dim}
-    text = ",".join(f"{id_ + 1}:{float(known[id_])!r}" for id_ in sorted(known))
-    vector = f"{{{text}}}/{table.sparse.dim}"
+    dim = table.sparse.dim
+    text = ",".join(f"{id_ + 1}:{float(each)!r}" for id_, each in weights.items() if id_ < dim)
+    vector = f"{{{text}}}/{dim}"
     clause, values = where_clause(where)
     query = sql.SQL(
         f"SELECT {HIT_COLUMNS}, place, distance FROM"

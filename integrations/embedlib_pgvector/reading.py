@@ -82,7 +82,7 @@ class TableReader:
         return found
 
     def scan(self) -> Iterator[RowKey]:
-        """Yield the key of every row that embedlib wrote, a range of pages at a time.
+        """Yield the key of every row that embedlib wrote, some pages of each partition at a time.
 
         A cursor would end with its connection and delay the server's vacuum while it is open. A
         range of pages can be read again on another connection.
@@ -90,12 +90,16 @@ class TableReader:
         table = self._find()
         if table is None:
             return
-        size = sql.SQL("SELECT pg_relation_size(%s::oid) / current_setting('block_size')::bigint")
+        size = sql.SQL(
+            "SELECT greatest(pg_relation_size(named), (SELECT max(pg_relation_size(relid))"
+            " FROM pg_partition_tree(named))) / current_setting('block_size')::bigint"
+            " FROM (SELECT %s::regclass) AS table_of (named)"
+        )
         read = sql.SQL(
             "SELECT {}, source_id, chunk FROM {} WHERE ctid >= %s::tid AND ctid < %s::tid"
             " AND {} IS NOT NULL"
         ).format(KEY_NAME, table.escaped, DIGEST_NAME)
-        [(num_pages,)] = self._fetch(size, table.oid)
+        [(num_pages,)] = self._fetch(size, table.regclass)
         for page in range(0, num_pages, SCAN_PAGES):
             limits = (f"({page},0)", f"({page + SCAN_PAGES},0)")
             for id, source_id, chunk in self._fetch(read, *limits):

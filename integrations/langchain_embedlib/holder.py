@@ -89,11 +89,8 @@ class ModelHolder(BaseModel):
             ConfigError: no model was given, or more than one.
         """
         kind, name = self._held_kind.__name__, self._held_name
-        article = "an" if kind[0] in "AEIOU" else "a"
         if given is None and self.model_name is None:
-            raise ConfigError(
-                f"no model was given; pass model=, or {name}= to share {article} {kind}"
-            )
+            raise ConfigError(f"no model was given; pass model=, or {name}= to share a {kind}")
         if given is not None:
             if not isinstance(given, self._held_kind):
                 raise ConfigError(

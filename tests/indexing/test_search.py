@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -327,6 +328,33 @@ def test_a_search_that_is_closed_meanwhile_ends(store: FakeStore, is_async: bool
         engine.release()
         with pytest.raises(ClosedError, match="this destination is closed; open it again"):
             answer.result(WAIT_SECONDS)
+
+
+def test_what_close_waits_for_is_told(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(WatchedSink):
+        def search(self, vector: Any, k: int) -> Any:
+            assert is_told.wait(WAIT_SECONDS)
+            return super().search(vector, k)
+
+    def warn(log: logging.Logger, *line: object) -> None:
+        told.append(line)
+        is_told.set()
+
+    told, is_told = list[Any](), threading.Event()
+    monkeypatch.setattr(retrieval, "_SILENT_SECONDS", 0)
+    monkeypatch.setattr(logging.Logger, "warning", warn)
+    sink = Slow(store)
+    monkeypatch.setattr(retrieval, "open_sink", lambda url: sink)
+    search = Search("fake:", embedder)
+    search._thread.submit(sink.search, embedder.encode("a"), 1)
+    search.close()
+    assert told == [("%s still answers a call; close waits %g s for it", sink.name, 30.0)]
+    assert sink.is_closed
+    monkeypatch.setattr(retrieval, "_SILENT_SECONDS", WAIT_SECONDS)
+    Search("fake:", embedder).close()
+    assert len(told) == 1
 
 
 def test_all_is_closed_though_a_model_fails_to(store: FakeStore, embedder: Embedder) -> None:

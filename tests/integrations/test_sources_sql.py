@@ -96,6 +96,7 @@ def test_bad_rows_of_sqlite(database: str) -> None:
         ("DELETE FROM docs", "attempt to write a readonly database"),
         ("SELECT * FROM absent", "no such table: absent"),
         ("SELECT 1; SELECT 2", "one statement at a time"),
+        ("SELECT '\udcff'", "surrogates not allowed"),
         ("PRAGMA query_only = 1", "it must be a SELECT"),
         (
             "SELECT id, body, body FROM docs",
@@ -195,6 +196,7 @@ def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     message = refusal(f"postgresql://me:secret@/db?host={tmp_path}")
     assert message.startswith("postgresql://me:***@/db: connection ")
     assert "secret" not in message
+    assert "label empty or too long" in refusal("postgresql://db..internal/shop")
 
 
 def test_the_wait_for_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,8 @@ def _read_sqlite(path: str, query: str, values: Sequence[object], name: str) -> 
             cursor = connection.execute(query, values)
             names = _column_names(cursor.description, name)
             yield from _number(_batches(cursor), names, name)
-    except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:  # the last: of a position
+    except (sqlite3.Error, sqlite3.Warning, UnicodeError, OverflowError) as error:
+        # The last: of a position.
         raise SourceError(f"{name}: {error}") from error
 
 
@@ -263,10 +264,10 @@ def _connected(url: str, name: str) -> Iterator[Any]:
             yield connection
     except psycopg.errors.ConnectionTimeout as error:
         raise SourceError(f"{name}: {POSTGRES_NO_ANSWER}") from error
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeError) as error:  # the latter: of a host such as "a..b"
         first = str(error).strip().partition("\n")[0]
         # Others are of the query, also of a limit that it exceeds (54) or what is not ready (55).
-        is_of_query = (error.sqlstate or "").startswith(("54", "55"))
+        is_of_query = (getattr(error, "sqlstate", None) or "").startswith(("54", "55"))
         is_lost = isinstance(error, psycopg.OperationalError) and not is_of_query
         said = first or type(error).__name__
         raise SourceError(f"{name}: {said}{remedy if is_lost else ''}") from error

@@ -7,9 +7,12 @@ a directory: the first one's report is `fidelity.json`, those of others are `fid
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -156,14 +159,16 @@ def write_report(folder: Path, report: FidelityReport) -> None:
     Raises:
         EngineBuildError: the report cannot be written.
     """
-    older = _of_same_use(folder, report)
-    if older is not None and not report.replaces(older[1]):
-        return
-    place = folder / (_new_name(folder, report) if older is None else older[0])
     text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
+    place = folder / REPORT_NAME
     try:
-        with new_file(place) as part:
-            part.write_text(text, encoding="utf-8")
+        with _alone_in(folder):
+            older = _of_same_use(folder, report)
+            if older is not None and not report.replaces(older[1]):
+                return
+            place = folder / (_new_name(folder, report) if older is None else older[0])
+            with new_file(place) as part:
+                part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise EngineBuildError(f"cannot write {place}: {error.strerror}") from error
 
@@ -192,6 +197,18 @@ def report_paths(folder: Path) -> list[Path]:
 def is_report(name: str) -> bool:
     """Whether a file of this name is a report."""
     return name == REPORT_NAME or fnmatchcase(name, OTHERS_PATTERN)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep another process from giving its first report the name that is found for this one."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # NFS locks no folders
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def _of_same_use(folder: Path, report: FidelityReport) -> tuple[str, FidelityReport] | None:

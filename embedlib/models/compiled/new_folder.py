@@ -1,8 +1,9 @@
 """Writes a folder atomically: it appears under its name only when it is complete.
 
-The folder is filled beside its target as `.NAME.embedlib-part` and then renamed. The writer holds a
-file lock on `.NAME.embedlib-lock`, which the kernel releases when the process ends. So a part
-folder whose lock is free was left by a killed process.
+The folder is filled beside its target as `.NAME.embedlib-part` and then renamed; the old one is
+`.NAME.embedlib-old` for that moment. The writer holds a file lock on `.NAME.embedlib-lock`, which
+the kernel releases when the process ends. So what such a lock does not hold was left by a killed
+process: parts are removed, and an old folder without a new one gets its name back.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from embedlib.models.new_file import PART_SUFFIX, part_of
+from embedlib.models.new_file import part_of
 
 LOCK_SUFFIX: Final = ".embedlib-lock"
+_OLD_SUFFIX: Final = ".embedlib-old"
 
 
 @contextmanager
@@ -26,24 +28,23 @@ def place_lock(target: Path) -> Iterator[int]:
 
     Yields its descriptor: a process that inherits it keeps the lock until it ends. What killed
     processes left beside `target` is removed: part folders, and part files that had such a lock.
-    What another user writes or has left there stays.
+    Folders that they were about to replace are put back. What another user writes or has left there
+    stays.
 
     Raises:
         OSError: the parent folder or the lock file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for part in target.parent.glob(f".*{PART_SUFFIX}"):
-        lock = part.with_name(part.name.removesuffix(PART_SUFFIX) + LOCK_SUFFIX)
-        is_folder = part.is_dir()
-        if not (is_folder or lock.exists()):
+    for left in target.parent.glob(".*.embedlib-*"):
+        place = left.with_name(left.stem[1:])
+        lock = _beside(place, LOCK_SUFFIX)
+        if left == lock or not (left.is_dir() or lock.exists()):
             continue  # a file whose writer takes no lock
         # Locked by its writer, or of another user: it is not in the way of this target.
         with suppress(OSError), _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            if is_folder:
-                shutil.rmtree(part, ignore_errors=True)
-            else:
-                part.unlink(missing_ok=True)
+            _clear(place)
     with _locked(_beside(target, LOCK_SUFFIX), fcntl.LOCK_EX) as file:
+        _clear(target)  # its last writer may have been killed while this one waited
         yield file
 
 
@@ -76,7 +77,6 @@ def new_folder(target: Path) -> Iterator[Path]:
         OSError: a file or folder cannot be written.
     """
     part = part_of(target)
-    shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
         yield part
@@ -84,16 +84,11 @@ def new_folder(target: Path) -> Iterator[Path]:
             sync(path)  # otherwise a crash of the machine could leave empty files
         if target.exists():
             # Two folders cannot be exchanged atomically: for a moment there is no target.
-            old = _beside(target, f".old{PART_SUFFIX}")
-            shutil.rmtree(old, ignore_errors=True)
             try:
-                target.rename(old)
+                target.rename(_beside(target, _OLD_SUFFIX))
                 part.rename(target)
-            except BaseException:  # also Ctrl-C between the two
-                if not target.exists():
-                    old.rename(target)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
+            finally:  # also after Ctrl-C between the two; `place_lock` does it after a kill
+                _settle(target)
         else:
             part.rename(target)
         sync(target.parent)
@@ -108,6 +103,23 @@ def sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _clear(target: Path) -> None:
+    """Clear away what a killed writer of a target left; the caller holds its lock."""
+    _settle(target)
+    part = part_of(target)
+    shutil.rmtree(part, ignore_errors=True)
+    part.unlink(missing_ok=True)
+
+
+def _settle(target: Path) -> None:
+    """Remove the old folder of a target, or where no new one has taken its place, put it back."""
+    old = _beside(target, _OLD_SUFFIX)
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        old.rename(target)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def search() -> Iterator[Search]:
             yield made
 
 
-def test_documents_with_their_scores(search: Search) -> None:
+def test_documents_with_their_scores(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = EmbedlibRetriever(search=search, top_k=2, where="n != 3")
     found = retriever.invoke("3 text")
     assert [document.metadata["n"] for document in found] != [3]
@@ -39,9 +39,12 @@ def test_documents_with_their_scores(search: Search) -> None:
         hit.score for hit in again
     ]
     assert [document.id for document in found] == [str(hit.id) for hit in again]
-    assert asyncio.run(retriever.ainvoke("3 text")) == found
     (exact,) = retriever.invoke("3 text", where=None, top_k=1)
     assert exact.page_content == "3 text"
+    least = EmbedlibRetriever(search=search, min_score=exact.metadata["relevance_score"])
+    assert least.invoke("3 text") == [exact]
+    monkeypatch.setattr(Search, "search", None)  # no thread that runs the other method
+    assert asyncio.run(retriever.ainvoke("3 text")) == found
 
 
 def test_the_number_may_have_the_name_that_vector_stores_give_it(search: Search) -> None:
@@ -49,6 +52,7 @@ def test_the_number_may_have_the_name_that_vector_stores_give_it(search: Search)
     with pytest.raises(ConfigError, match="pass one of them"):
         EmbedlibRetriever(search=search, k=3, top_k=3)
     retriever = EmbedlibRetriever(search=search)
+    assert retriever.top_k == 10
     assert retriever.invoke("3 text", k=2) == retriever.invoke("3 text", top_k=2)
     with pytest.raises(ConfigError, match="pass one of them"):
         retriever.invoke("3 text", k=2, top_k=2)

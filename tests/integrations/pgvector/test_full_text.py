@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from embedlib.errors import SinkError
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
-from embedlib_pgvector.full_text import MAX_CHARACTERS
+from embedlib_pgvector.full_text import MAX_CHARACTERS, build_words_index
 from tests.indexing.text_checks import check_text_sink, weighed_ts_rank
 
 ENGLISH = replace(TARGET, full_text="english")
@@ -84,6 +85,54 @@ def test_an_index_of_words_that_a_killed_build_left_is_made_anew(pg: Any, table:
     assert sorted(pg.fetch(valid, table)) == [False, True, True]
     load(pg, table, ENGLISH, [])
     assert pg.fetch(valid, table) == [True, True, True]
+    # One that the user is building right now is none that a killed load left.
+    pg.fetch("ALTER INDEX {} RENAME TO {}", f"{table}_words_gin", f"{table}_mine")
+    pg.fetch(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{}'::regclass", f"{table}_mine"
+    )
+    # And these do not serve a search.
+    pg.fetch("CREATE INDEX ON {} USING gin (embedlib_words) WHERE chunk = 0", table)
+    pg.fetch("CREATE INDEX ON {} (embedlib_words)", table)
+    for _ in range(2):
+        load(pg, table, ENGLISH, [])
+        assert sorted(pg.fetch(valid, table)) == [False, *[True] * 5]
+
+
+def test_words_are_indexed_beside_writers_where_a_table_is_in_use(pg: Any, pg_table: str) -> None:
+    sink, said = pg.begun(pg_table, ENGLISH), list[str]()
+    with pg.connect() as connection:
+
+        def execute(query: Any, *values: Any) -> Any:
+            said.append(query if isinstance(query, str) else query.as_string(None))
+            return connection.execute(query, *values)
+
+        recorder: Any = SimpleNamespace(execute=execute)
+        for is_live in (False, True):
+            build_words_index(recorder, sink._begun, is_live=is_live)
+            assert ("CONCURRENTLY" in said[-1]) == is_live
+            pg.fetch("DROP INDEX {}", f"{pg_table}_words_gin")
+
+
+def test_questions_of_all_kinds(pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the end of a load, when the server has not counted the rows."""
+    pg.fetch('CREATE TEXT SEARCH CONFIGURATION "My Words" (COPY = english)')
+    try:
+        sink = pg.begun(pg_table, replace(TARGET, full_text="My Words"))
+        rows = make_rows(9, text="the copied folders")
+        sink.write(rows, make_vectors(rows))
+        assert find(sink, "\0folders\0 zebra") == set(range(9))
+        assert find(sink, f"folders {' '.join(f'word{n}' for n in range(100_000))}") == set(
+            range(9)
+        )
+        first = [hit.id for hit in sink.search_text("folder", 3, None)]
+        assert first == sorted(row.id for row in rows)[:3]
+        monkeypatch.setattr("embedlib_pgvector.full_text.MAX_WORDS", 1)
+        assert find(sink, "zebra folders") == set()
+        assert find(sink, "folders zebra") == set(range(9))
+        sink.close()
+    finally:
+        pg.fetch("DROP TABLE IF EXISTS {}", pg_table)
+        pg.fetch('DROP TEXT SEARCH CONFIGURATION "My Words"')
 
 
 @pytest.mark.parametrize("owner", ["user", "embedlib"])

@@ -68,11 +68,12 @@ def test_names_and_rights_change_hands(pg: Any, table: str) -> None:
     pg.fetch("CREATE ROLE {}", role)
     try:
         pg.fetch("GRANT SELECT, INSERT ON {} TO {}", table, role)
+        pg.fetch("GRANT DELETE ON {} TO {} WITH GRANT OPTION", table, role)
         pg.fetch("GRANT SELECT ON {} TO PUBLIC", table)
         load(pg, table, "new", hnsw=hnsw, replace=True)
         query = "SELECT relacl::text[] FROM pg_class WHERE relname = '{}'".replace("{}", table)
         [rights] = pg.fetch(query)
-        assert sorted(each.partition("/")[0] for each in rights[1:]) == ["=r", f"{role}=ar"]
+        assert sorted(each.partition("/")[0] for each in rights[1:]) == ["=r", f"{role}=ard*"]
     finally:
         pg.fetch("DROP OWNED BY {}", role)
         pg.fetch("DROP ROLE {}", role)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -9,15 +11,22 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import Target
+from embedlib_pgvector import index_names
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import (
     BYTES_PER_NEIGHBOR,
     RESERVED_BYTES,
     IndexBuild,
+    drop_index,
     find_index,
     graph_bytes,
 )
-from embedlib_pgvector.index_names import VECTORS_INDEX, own_ending
+from embedlib_pgvector.index_names import (
+    VECTORS_INDEX,
+    WORDS_INDEX,
+    new_index_name,
+    own_ending,
+)
 
 
 def indexes(pg: Any, table: str) -> list[Any]:
@@ -25,6 +34,11 @@ def indexes(pg: Any, table: str) -> list[Any]:
         "SELECT indexrelid::regclass::text, indisvalid, indexrelid FROM pg_index"
         f" WHERE indrelid = '{table}'::regclass AND NOT indisprimary ORDER BY 1"
     )
+
+
+def set_valid(pg: Any, index: str, is_valid: bool) -> None:
+    update = f"UPDATE pg_index SET indisvalid = {is_valid} WHERE indexrelid = '{{}}'::regclass"
+    pg.fetch(update, index)
 
 
 class Recorder:
@@ -81,7 +95,10 @@ def test_a_live_table_is_not_locked(pg: Any, pg_table: str) -> None:
     assert not [line for line in pg.lines if "does not exist" in line]
 
 
-def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> None:
+def test_an_empty_table_is_filled_without_its_index(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.inserts.SLOW_INSERT_ROWS", 5)
     sink = pg.begun(pg_table)
     rows = pg.rows(0, 5)
     sink.write(rows, pg.vectors(rows))
@@ -91,6 +108,8 @@ def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> N
     assert len(indexes(pg, pg_table)) == 1
     sink = pg.begun(pg_table)
     assert indexes(pg, pg_table) == []
+    sink.write(rows, pg.vectors(rows))
+    assert not [line for line in pg.lines if "slower" in line]
     sink.finish()
     assert len(indexes(pg, pg_table)) == 1
 
@@ -116,7 +135,7 @@ def test_a_role_that_only_writes_rows_fills_an_empty_table(
         assert pg.fetch("SELECT count(*) FROM {}", pg_table) == [5]
         # An index that no search uses is not kept.
         pg.fetch("DELETE FROM {}", pg_table)
-        pg.fetch(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {built[0][2]}")
+        set_valid(pg, built[0][0], False)
         with pytest.raises(SinkError, match="must be owner of index"):
             pg.begun(pg_table, conninfo=theirs)
     finally:
@@ -210,6 +229,39 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     )
 
 
+def test_an_index_that_no_search_can_use_is_none_and_stays(pg: Any, pg_table: str) -> None:
+    sink, own = pg.begun(pg_table), f"{pg_table}_embedding_hnsw"
+    sink.write(pg.rows(0, 20), pg.vectors(pg.rows(0, 20)))
+    pg.fetch("ALTER TABLE {} ADD COLUMN other vector(6)", pg_table)
+    for name, of in (
+        ("my_measure", "(embedding vector_l2_ops)"),
+        ("my_part", "(embedding vector_cosine_ops) WHERE chunk = 0"),
+        ("my_column", "(other vector_cosine_ops)"),
+    ):
+        pg.fetch(f"CREATE INDEX {name} ON {{}} USING hnsw {of}", pg_table)
+    sink.finish()
+    theirs = {"my_measure", "my_part", "my_column"}
+    assert {name for name, *_ in indexes(pg, pg_table)} == {own, *theirs}
+    # Of two the one that is whole serves, and one that the user is building right now is not ours.
+    pg.fetch("CREATE INDEX my_other ON {} USING hnsw (embedding vector_cosine_ops)", pg_table)
+    for name in ("my_other", own):
+        set_valid(pg, name, False)
+        assert pg.sink(pg_table).inspect().index == "hnsw"
+        set_valid(pg, name, True)
+    set_valid(pg, "my_other", False)
+    sink.close()
+    pg.fetch("DROP INDEX {}", own)
+    sink = pg.begun(pg_table)
+    sink.finish()
+    assert {name for name, *_ in indexes(pg, pg_table)} == {own, "my_other", *theirs}
+    sink.delete([row.id for row in pg.rows(0, 20)])
+    sink.close()
+    pg.fetch("DROP INDEX {}", own)
+    set_valid(pg, "my_other", True)
+    pg.begun(pg_table)
+    assert {name for name, *_ in indexes(pg, pg_table)} == {"my_other", *theirs}
+
+
 def test_an_index_of_another_kind_has_no_options_of_ours(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table)
     sink.write(pg.rows(0, 20), pg.vectors(pg.rows(0, 20)))
@@ -279,6 +331,29 @@ def test_an_interrupted_build_is_cancelled(
     assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
 
 
+def test_a_progress_that_cannot_be_read_ends_no_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        def tell_notices(self) -> None: ...
+
+        def connect(self) -> None:
+            build.set_result(None)
+            raise psycopg.OperationalError("too many clients")
+
+    build = Future[None]()
+    monkeypatch.setattr("embedlib_pgvector.hnsw.PROGRESS_SECONDS", 0)
+    session: Any = Session()
+    IndexBuild(session, session, HnswOptions(), is_live=False)._watch(build, 7, 9)
+    assert build.done()
+
+
+def test_an_index_is_dropped_while_searches_go_on(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    statements = Recorder(sink)
+    for _ in range(2):  # again, where the answer was lost
+        sink._session.run(lambda connection: drop_index(connection, sink._begun, "gone"))
+    assert len(statements("DROP INDEX CONCURRENTLY")) == 2
+
+
 def test_a_build_that_the_server_refuses_is_one_line(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table, index=HnswOptions(m=1000))
     with pytest.raises(SinkError, match='value 1000 out of bounds for option "m"'):
@@ -286,9 +361,16 @@ def test_a_build_that_the_server_refuses_is_one_line(pg: Any, pg_table: str) -> 
     assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
 
 
-@pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.OutOfMemory])
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.DiskFull("could not get shared memory segment: No space left on device"),
+        psycopg.errors.DiskFull("konnte Segment »/PostgreSQL.7« nicht anlegen: Kein Platz"),
+        psycopg.errors.OutOfMemory("out of memory"),
+    ],
+)
 def test_without_shared_memory_one_process_builds(
-    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """What a container with 64 MB of shared memory answers to a build by several."""
     sink = pg.begun(pg_table)
@@ -298,34 +380,49 @@ def test_without_shared_memory_one_process_builds(
 
     def build(self: IndexBuild, connection: Any, is_parallel: bool) -> None:
         tries.append(is_parallel)
-        if is_parallel:
-            raise error("could not resize shared memory segment: No space left on device")
         build_index(self, connection, is_parallel)
+        if is_parallel:  # beside a table in use, what has been built stays as a broken index
+            set_valid(pg, f"{pg_table}_embedding_hnsw", False)
+            raise error
 
     monkeypatch.setattr(IndexBuild, "_build", build)
     sink.finish()
     assert tries == [True, False]
-    assert [index[1] for index in indexes(pg, pg_table)] == [True]
+    assert [index[:2] for index in indexes(pg, pg_table)] == [(f"{pg_table}_embedding_hnsw", True)]
     workers = sink._session.run(
         lambda c: c.execute("SHOW max_parallel_maintenance_workers").fetchone()
     )
     assert workers == ("0",)
 
 
-def test_a_full_disk_is_no_lack_of_shared_memory(
-    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            psycopg.errors.DiskFull('could not extend file "base/5/1": No space left on device'),
+            [True],
+        ),
+        (psycopg.errors.OutOfMemory("out of memory"), [True, False]),
+    ],
+)
+def test_a_build_that_fails_for_want_of_something_else(
+    pg: Any,
+    pg_table: str,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    expected: list[bool],
 ) -> None:
     sink = pg.begun(pg_table)
     tries = []
 
     def build(self: IndexBuild, connection: Any, is_parallel: bool) -> None:
         tries.append(is_parallel)
-        raise psycopg.errors.DiskFull('could not extend file "base/5/1": No space left on device')
+        raise error
 
     monkeypatch.setattr(IndexBuild, "_build", build)
-    with pytest.raises(SinkError, match="could not extend file"):
+    with pytest.raises(SinkError, match=str(error)):
         sink.finish()
-    assert tries == [True]
+    assert tries == expected
 
 
 def test_the_estimate_is_what_the_server_needs(pg: Any, pg_table: str) -> None:
@@ -360,21 +457,35 @@ def test_the_memory_is_never_lowered(pg: Any, pg_table: str) -> None:
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("99MB",)
 
 
+@pytest.mark.parametrize(("is_halfvec", "num_bytes"), [(False, 4), (True, 2)])
 def test_more_memory_is_taken_for_more_rows(
-    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, is_halfvec: bool, num_bytes: int
 ) -> None:
-    sink = pg.begun(pg_table)
-    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    sink = pg.begun(pg_table, pg.target(dim=256), is_halfvec=is_halfvec)
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9), 256))
     monkeypatch.setattr("embedlib_pgvector.hnsw.BYTES_PER_ROW", 20 << 20)
     sink.finish()
     show = "SHOW maintenance_work_mem"
-    row = 8 + 4 * 6 + 16 * BYTES_PER_NEIGHBOR + (20 << 20)
+    row = 8 + num_bytes * 256 + 16 * BYTES_PER_NEIGHBOR + (20 << 20)
     wanted = (9 * row + (4 << 20)) >> 10
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == (f"{wanted}kB",)
 
 
+@pytest.mark.parametrize("name", ["docs", "x" * 55, "é" * 27])
+def test_an_index_gets_a_name_that_is_free(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table: Any = SimpleNamespace(table=name, schema="public")
+    taken = set[str]()
+    monkeypatch.setattr(index_names, "is_name_taken", lambda _, schema, index: index in taken)
+    for ending in (VECTORS_INDEX, WORDS_INDEX) * 3:
+        index = new_index_name(table, table, ending)
+        assert len(index.encode()) <= 63
+        assert own_ending(table, index) == ending
+        taken.add(index)
+    assert len(taken) == 6
+
+
 def test_long_names_do_not_clash(pg: Any) -> None:
-    names = [f"{'x' * 55}_{number}" for number in range(2)]
+    names = [f"{'é' * 27}_{number}" for number in range(2)]
     sinks = [pg.begun(name) for name in names]
     try:
         found = set()

@@ -80,3 +80,6 @@ def test_langchain_reads_and_changes_the_table(
     sink.close()
     pg.begun(pg_table, is_halfvec=is_halfvec).write(rows[:1], pg.vectors(rows[:1]))
     assert len(store.get_by_ids([theirs, str(rows[0].id)])) == 2
+    pg.fetch("UPDATE {} SET langchain_metadata = NULL WHERE content = 'added 1000'", pg_table)
+    best = pg.sink(pg_table).search(pg.vectors([pg.row(1000)])[0], 1)[0]
+    assert (best.text, best.metadata) == ("added 1000", {})

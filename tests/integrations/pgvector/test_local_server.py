@@ -409,9 +409,50 @@ def test_a_database_is_kept_that_had_a_server(tmp_path: Path) -> None:
     (tmp_path / "postmaster.pid").write_text("99999999\n")
     NewDatabase(tmp_path).clear()
     assert (tmp_path / "postmaster.pid").is_file()
-    (tmp_path / "postmaster.pid").write_text("-99999999\n")
-    NewDatabase(tmp_path).clear()
-    assert not any(tmp_path.iterdir())
+    for content in ("-99999999\n", ""):
+        (tmp_path / "postmaster.pid").write_text(content)
+        NewDatabase(tmp_path).clear()
+        assert not any(tmp_path.iterdir())
+
+
+def test_what_still_fills_the_folder_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The initdb of a process that was killed; that of another folder goes on."""
+    monkeypatch.setattr("embedlib_pgvector.new_database._END_SECONDS", 0.01)  # zombies stay longer
+    initdb = tmp_path / "initdb"
+    initdb.symlink_to("/bin/sh")
+    for name in ("db", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("db")
+    (tmp_path / "db" / "outside").symlink_to(tmp_path / "other")
+    running = [
+        subprocess.Popen(
+            [program, "-c", "sleep 1000 & echo begun; wait", "-D", tmp_path / name],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for program, name in ((initdb, "link"), (initdb, "other"), (Path("/bin/sh"), "db"))
+    ]
+    try:
+        assert {process.stdout.readline() for process in running if process.stdout} == {b"begun\n"}
+        NewDatabase(tmp_path / "db").clear()
+        assert running[0].communicate(timeout=WAIT_SECONDS)[0] == b""  # no child holds its output
+        assert [process.poll() for process in running[1:]] == [None, None]
+        assert list((tmp_path / "db").iterdir()) == []
+        assert (tmp_path / "other").is_dir()
+    finally:
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def test_a_folder_in_one_that_cannot_be_written_gets_no_mark(tmp_path: Path) -> None:
+    new = NewDatabase(tmp_path / "none" / "db")
+    new.begin()
+    assert not new.is_unfinished
+    new.end()
 
 
 def test_threads_of_a_process_start_and_stop_it_side_by_side(pg_copy: Path) -> None:

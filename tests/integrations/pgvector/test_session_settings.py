@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from embedlib.memory import Memory, Room
 from embedlib_pgvector.destination import HnswOptions
-from embedlib_pgvector.hnsw import BYTES_PER_ROW
+from embedlib_pgvector.hnsw import BYTES_PER_ROW, IndexBuild
+from embedlib_pgvector.queries import _widen
 
 
 @pytest.fixture
@@ -61,6 +64,53 @@ def test_the_memory_of_a_build_is_at_most_what_the_server_takes(
     sink.finish()
     show = "SHOW maintenance_work_mem"
     assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("80MB",)
+
+
+def test_settings_of_a_search_hold_for_it_alone(pg: Any) -> None:
+    def shown(connection: Any) -> list[str]:
+        names = ("hnsw.ef_search", "hnsw.iterative_scan")
+        return [connection.execute(f"SHOW {name}").fetchone()[0] for name in names]
+
+    pg.fetch("CREATE EXTENSION IF NOT EXISTS vector")
+    for k, is_filtered, expected in (
+        (9, False, ["40", "strict_order"]),  # the server's own, which is more
+        (50, False, ["50", "strict_order"]),
+        (9, True, ["200", "relaxed_order"]),
+        (5000, True, ["1000", "relaxed_order"]),  # as much as pgvector takes
+    ):
+        with pg.connect() as connection:  # has not loaded pgvector
+            with connection.transaction():
+                _widen(connection, k, is_filtered=is_filtered)
+                assert shown(connection) == expected
+            assert shown(connection) == ["40", "off"]
+
+
+def test_a_build_takes_its_share_of_the_server(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the memory and all cores but one of this machine, or half of what another states."""
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4 << 10}.get)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    none: Any = None
+    build = IndexBuild(none, none, HnswOptions(), is_live=False)
+    with pg.connect() as connection:
+
+        def num_workers(at: Any, cores: int, already: int = 2) -> int:
+            connection.execute(f"SET max_parallel_workers = {cores}")
+            connection.execute(f"SET max_parallel_maintenance_workers = {already}")
+            build._set_workers(at, True)
+            return int(connection.execute("SHOW max_parallel_maintenance_workers").fetchone()[0])
+
+        connection.execute("SET effective_cache_size = '6GB'")
+        here, there = (
+            cast(Any, SimpleNamespace(info=SimpleNamespace(host=host), execute=connection.execute))
+            for host in ("/tmp", "db.example")
+        )
+        for room, num_bytes in ((None, 2 << 30), (1 << 30, 1 << 30), (9 << 30, 2 << 30)):
+            memory = Memory(room=None if room is None else Room(room, "a limit"))
+            monkeypatch.setattr("embedlib_pgvector.hnsw.read_memory", lambda found=memory: found)
+            assert build._spare_bytes(here) == num_bytes
+            assert build._spare_bytes(there) == 3 << 30
+        assert [num_workers(here, cores) for cores in (8, 4)] == [5, 4]
+        assert [num_workers(there, 8), num_workers(there, 8, already=7)] == [4, 7]
 
 
 def test_an_index_is_built_however_short_a_role_waits_for_locks(pg: Any, pg_table: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -150,6 +151,14 @@ def test_a_search_of_nothing_says_so(pg: Any, pg_table: str) -> None:
         pg.sink(pg_table).search(np.ones(5, np.float32), 3)
 
 
+def test_a_table_that_is_dropped_during_a_load_is_told(pg: Any, pg_table: str) -> None:
+    """Of a load without a changed row nothing else asks for the table."""
+    sink = pg.begun(pg_table)
+    pg.fetch("DROP TABLE {}", pg_table)
+    with pytest.raises(SinkError, match="the table was dropped during the load"):
+        list(sink.scan())
+
+
 def test_calls_before_begin_are_refused(pg: Any, pg_table: str) -> None:
     with pytest.raises(SinkError, match=r"begin was not called"):
         pg.sink(pg_table).finish()
@@ -199,6 +208,8 @@ def test_a_row_that_the_database_cannot_store_is_one_bad_row(pg: Any, latin1: st
     assert [(each.id, each.place) for each in caught.value.bad_rows] == [
         ("document 3", "'document 3', chunk 1")
     ]
+    with pytest.raises(UnstorableRowsError, match=r"invalid byte sequence .*: 0x00"):
+        sink.write([pg.row(13, "a\0")], pg.vectors([pg.row(13)]))
     changed = [pg.row(number, f"text {number} é", changed=number) for number in range(3)]
     with pytest.raises(UnstorableRowsError, match=r"\\u0000 cannot be converted to text"):
         sink.write_metadata([changed[0], zero, *changed[1:]])
@@ -209,6 +220,22 @@ def test_a_row_that_the_database_cannot_store_is_one_bad_row(pg: Any, latin1: st
     assert found[:5] == [(row.text, row.metadata.get("changed")) for row in [*changed, *rows[3:5]]]
     assert [text for text, _ in found[5:]] == [row.text for row in [*rows[5:], more[0], *more[2:]]]
     assert pg.waits == []
+
+
+def test_rows_that_an_index_of_the_user_does_not_take_are_bad_rows(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    pg.fetch("CREATE INDEX ON {} (content)", pg_table)
+    long = random.Random(0).randbytes(20_000).hex()
+    rows = [pg.row(number, long if number in (1, 2, 5) else None) for number in range(6)]
+    with pytest.raises(UnstorableRowsError, match="cannot store 3 of these rows") as caught:
+        sink.write(rows, pg.vectors(rows))
+    assert all("index row" in each.reason for each in caught.value.bad_rows)
+    assert [each.place for each in caught.value.bad_rows] == [
+        "'document 0', chunk 1",
+        "'document 0', chunk 2",
+        "'document 1', chunk 2",
+    ]
+    assert stored(pg, pg_table) == [row for row in expected(pg, 0, 6) if row[0] not in (1, 2, 5)]
 
 
 def test_deletes_and_digests_of_many_ids_go_in_slices(
@@ -618,3 +645,5 @@ def test_a_server_that_is_not_there_fails_at_once(pg: Any) -> None:
     assert "refused" in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(SinkError, match=r"failed to resolve host.* label empty .*check the host"):
+        open_sink("postgresql://db..internal/shop").inspect()

@@ -32,6 +32,10 @@ def test_columns_of_the_user_may_have_any_name(pg: Any, pg_table: str) -> None:
         (rows[2].id, 2.0),
         (rows[0].id, 1.0),
     ]
+    # Of equal ones the order is that of the ids; what no row can have finds nothing.
+    sink.write_both(rows, make_vectors(rows), [{1: 1.0}] * 3)
+    hits = sink.search_sparse({SPARSE.dim: 9.0, 2: 1.0, 1: 1.0}, 3, None)
+    assert [hit.id for hit in hits] == sorted(row.id for row in rows)
     sink.close()
 
 
@@ -56,6 +60,7 @@ def test_rows_of_partitions_are_found(pg: Any, pg_table: str) -> None:
     assert {hit.id for hit in sink.search(make_vectors(rows)[0], 3)} == {row.id for row in rows}
     assert sink.search_sparse({1: 1.0}, 1, None)[0].id == rows[1].id
     assert len(sink.search_text(rows[0].text, 3, None)) > 0
+    assert {key.id for key in sink.scan()} == {row.id for row in rows}
 
 
 def test_rows_of_a_table_that_took_the_name_meanwhile_are_refused(pg: Any, pg_table: str) -> None:

@@ -63,15 +63,64 @@ def test_what_another_user_writes_beside_a_target_is_not_in_its_way(tmp_path: Pa
 
 def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     target = tmp_path / "target"
-    target.mkdir()
-    for name in (".target.embedlib-part", ".target.old.embedlib-part"):
-        (tmp_path / name).mkdir()  # of a process that was killed while this one waited for its lock
-        (tmp_path / name / "half").touch()
     for name in ("first", "second"):
         with new_folder(target) as part:
             (part / name).touch()
         assert [path.name for path in target.iterdir()] == [name]
         assert list(tmp_path.iterdir()) == [target]
+
+
+CHANGING = """
+import os, signal, sys
+from pathlib import Path
+from embedlib.models.compiled.new_folder import new_folder, place_lock
+
+def killed(path, other):
+    os.rename(path, other)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Path.rename = killed
+target = Path(sys.argv[1])
+with place_lock(target), new_folder(target) as part:
+    (part / "new").touch()
+"""
+
+
+@pytest.mark.parametrize("name", ["target", "other"])
+def test_a_kill_while_folders_change_places_leaves_the_old_one(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").touch()
+    killed = subprocess.run([sys.executable, "-c", CHANGING, target])
+    assert killed.returncode == -signal.SIGKILL
+    assert not target.exists()
+    with place_lock(tmp_path / name):
+        assert [path.name for path in target.iterdir()] == ["old"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("has_target", [True, False])
+def test_what_a_process_left_that_was_killed_while_one_waited_for_its_lock(
+    has_target: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, real_flock = tmp_path / "target", fcntl.flock
+
+    def flock(file: int, operation: int) -> None:
+        real_flock(file, operation)
+        if operation == fcntl.LOCK_EX:
+            for name in (".target.embedlib-part", ".target.embedlib-old", "target")[
+                : 2 + has_target
+            ]:
+                (tmp_path / name).mkdir()
+                (tmp_path / name / name).touch()
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with place_lock(target):
+        left = [path.name for path in target.iterdir()]
+        assert left == ["target" if has_target else ".target.embedlib-old"]
+        with new_folder(target) as part:
+            assert list(part.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_all_is_on_the_disk_before_it_appears_and_its_name_is_then(

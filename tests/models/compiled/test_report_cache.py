@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import EngineBuildError
-from embedlib.models.compiled import report_cache
+from embedlib.models.compiled import fidelity_report, report_cache
 from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
@@ -164,6 +165,37 @@ def test_a_report_is_written_whole_or_not_at_all(
         write_report(tmp_path, replace(report, mean=0.5))
     assert read_reports(tmp_path) == [report]
     assert len(list(tmp_path.glob("*fidelity*"))) == 1
+
+
+def test_no_other_process_finds_a_name_for_its_report_meanwhile(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would find the same one, and the second report would take the place of the first."""
+
+    def is_locked() -> bool:
+        folder = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(folder)
+        return False
+
+    def find(*given: Any) -> str:
+        found.append(is_locked())
+        return new_name(*given)
+
+    def replace_file(path: Path, other: Path) -> Path:
+        found.append(is_locked())
+        return rename(path, other)
+
+    found, new_name, rename = list[bool](), fidelity_report._new_name, Path.replace
+    monkeypatch.setattr(fidelity_report, "_new_name", find)
+    monkeypatch.setattr(Path, "replace", replace_file)
+    write_report(tmp_path, report_of(files))
+    assert found == [True, True]
+    assert not is_locked()
 
 
 def test_auto_takes_what_is_computed_from_the_models_own_files(
