@@ -52,6 +52,24 @@ def test_openai_embeddings_are_the_rows_of_encode(client: Client, path: str) -> 
     assert answer["object"] == "list"
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        *(("/v1/embeddings", "input"), ("/pooling", "input"), ("/classify", "input")),
+        ("/embed", "inputs"),
+    ],
+)
+def test_a_text_may_be_an_object_as_jina_has_it(client: Client, path: str, field: str) -> None:
+    def vectors(given: Any) -> Any:
+        answer = client.post(path, {field: given})
+        return answer if isinstance(answer, list) else answer["data"]
+
+    assert vectors([{"text": "a", "id": "x"}, "bc"]) == vectors(["a", "bc"])
+    assert vectors({"text": "a"}) == vectors("a")
+    _, error = client.refuse(path, {field: ["a", {"image": "data:,"}]})
+    assert f"{field}[1] has no text; send a string or an object with text" in str(error)
+
+
 def test_base64_is_little_endian_float32(client: Client) -> None:
     answer = client.post("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
     rows = [np.frombuffer(base64.b64decode(e["embedding"]), "<f4") for e in answer["data"]]
@@ -179,6 +197,14 @@ def test_rerank_with_documents(client: Client, path: str) -> None:
     told = client.post(path, {**body, "return_documents": True})
     assert told["results"][0]["document"] == {"text": "bcd"}
     assert answer["usage"]["total_tokens"] == len("qa") + len("qbcd")
+
+
+def test_documents_are_ranked_by_their_text_alone(client: Client) -> None:
+    body = {"query": "q", "documents": [{"text": "a", "title": "b"}]}
+    client.post("/v1/rerank", body | {"rank_fields": ["text"]})
+    for wrong in (body | {"rank_fields": ["title"]}, {"query": "q", "documents": [{"title": "b"}]}):
+        status, error = client.refuse("/v1/rerank", wrong)
+        assert (status, error["error"]["param"]) == (400, [*wrong][-1])
 
 
 def test_voyage_reads_data(client: Client) -> None:
