@@ -82,8 +82,8 @@ def _invalid(message: str, kind: Any) -> HTTPError:
         name = message.split("`")[1]
         place = f"{place}.{name}".lstrip(".")
         return HTTPError(422, f"{place} is missing; the body must have it", param=place)
-    if "unknown field" in message:
-        name = message.split("`")[1]
+    if "unknown field" in message or message.startswith("Expected `null`,"):
+        name = place or message.split("`")[1]
         here = getattr(kind, "foreign", {}).get(name)
         remedy = "GET /openapi.json has them" if here is None else f"send {here}"
         return HTTPError(422, f"{name:.80} is no field of this route; {remedy}", param=name[:80])

@@ -542,6 +542,7 @@ def test_models_are_described(client: Client) -> None:
     assert client.send("GET", "/health").json()["unix"] > 0
 
 
+    assert [entry["max_model_len"] for entry in listed] == [32, 64, 32]  # vLLM's
 def test_baseten_reads_the_id_of_a_request(client: Client) -> None:
     headers = {"x-request-id": "of-a-proxy", "x-baseten-customer-request-id": "perfclient-1"}
     answer = client.send("POST", "/v1/embeddings", {"input": "a"}, headers=headers)

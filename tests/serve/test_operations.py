@@ -278,6 +278,20 @@ def test_a_model_tells_seconds_when_it_has_computed_for_one(
     model.admission.tokens_inside[Lane.BULK] = 0
 
 
+def test_the_load_is_what_waits_for_an_answer(client: Client, engine: FakeEngine) -> None:
+    async def work() -> None:
+        async with client.http() as http:
+            engine.hold()
+            waiting = asyncio.ensure_future(http.post("/embed", json={"inputs": "a"}))
+            await until(lambda: engine.batches)
+            assert (await http.get("/load")).json() == {"server_load": 1}
+            engine.release()
+            await waiting
+            assert (await http.get("/load")).json() == {"server_load": 0}
+
+    client.run(work())
+
+
 def test_token_ids_are_counted_as_they_are() -> None:
     estimate = TokenEstimate()
     assert estimate.load_of([[1, 2, 3], [4]], 4) == Load(2, 4)

@@ -47,7 +47,7 @@ def _handle_for(exchange: Exchange, fields: dict[str, msgspec.Raw]) -> Handle:
     name = decode(bytes(fields.get("model", b"null")), Any)
     named = name if isinstance(name, str) else None
     model = exchange.choose(named, "embed", "embed_sparse", "classify", "rerank")
-    if "input" in fields:
+    if fields.keys() & {"input", "messages"}:
         return classify if model.task == "classify" else embeddings
     match model.task:
         case "embed" | None:
