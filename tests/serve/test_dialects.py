@@ -515,6 +515,16 @@ def test_vertex_counts_each_instance_for_itself(client: Client) -> None:
     assert 'embedlib_texts_total{model="embed",lane="query"} 3' in metrics
 
 
+def test_the_texts_of_all_instances_are_bounded(make_client: MakeClient) -> None:
+    """Else one body could ask for a hundred times the vectors of any other."""
+    client = make_client({"embed": fake_embedder()}, max_texts=3)
+    first, second = {"input": ["a", "b"]}, {"input": ["c", "d"]}
+    assert len(client.post("/vertex", {"instances": [first, second]})["predictions"]) == 2
+    status, error = client.refuse("/vertex", {"instances": [first, second, first]})
+    assert status == 413
+    assert error["error"].startswith("instances has 5 texts, the limit is 3; send them in several")
+
+
 def test_predictions_are_json_whatever_is_accepted(client: Client) -> None:
     instance = {"input": "a", "model": "embed"}
     for kind in ("application/msgpack", "application/octet-stream"):
@@ -532,6 +542,7 @@ def test_models_are_described(client: Client) -> None:
     assert [entry["id"] for entry in listed] == ["embed", "rank", "label"]
     assert [entry["task"] for entry in listed] == ["embed", "rerank", "classify"]
     assert [entry["tasks"] for entry in listed] == [["embed"], ["rerank"], ["classify"]]
+    assert [entry["max_model_len"] for entry in listed] == [32, 64, 32]  # vLLM's
     assert client.send("GET", "/v1/models/embed").json()["dimensions"] == FAKE_DIM
     assert client.send("GET", "/v1/models/none").status_code == 404
     assert {entry["owned_by"] for entry in listed} == {"embedlib"}
@@ -542,7 +553,6 @@ def test_models_are_described(client: Client) -> None:
     assert client.send("GET", "/health").json()["unix"] > 0
 
 
-    assert [entry["max_model_len"] for entry in listed] == [32, 64, 32]  # vLLM's
 def test_baseten_reads_the_id_of_a_request(client: Client) -> None:
     headers = {"x-request-id": "of-a-proxy", "x-baseten-customer-request-id": "perfclient-1"}
     answer = client.send("POST", "/v1/embeddings", {"input": "a"}, headers=headers)

@@ -67,6 +67,7 @@ async def vertex(exchange: Exchange) -> Response:
     headers = {**exchange.request.headers, "accept": JSON}
     exchange.request = msgspec.structs.replace(exchange.request, headers=headers)
     for instance in body.instances:
+        check_count(range(usage.num_texts + 1), "instances", exchange.shared.options.max_texts)
         exchange.body = bytes(instance)
         exchange.work = Work(is_always_bulk=exchange.work.is_always_bulk)
         response = check_json(await exchange.run(by_task), "a prediction")
