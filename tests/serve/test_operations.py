@@ -979,6 +979,27 @@ def test_lines_that_a_full_disk_has_refused_are_told_when_it_has_room() -> None:
     assert stream.getvalue().splitlines() == ['{"n":2}', '{"dropped_lines":2}']
 
 
+def test_the_end_of_a_log_is_seen_at_whatever_moment_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here right behind the time in which lines are gathered."""
+    stream = io.StringIO()
+    log = AccessLog(stream)
+
+    def wait(seconds: float) -> bool:
+        log._closed.set()
+        log._has_lines.set()
+        return False
+
+    turns = Mock(side_effect=[True])  # a second one would wait for ever
+    monkeypatch.setattr(log._closed, "wait", wait)
+    monkeypatch.setattr(log._has_lines, "wait", turns)
+    log.write({"n": 0})
+    log.close(WAIT_SECONDS)
+    assert stream.getvalue() == '{"n":0}\n'
+    assert turns.call_count == 1
+
+
 def test_a_line_whose_thread_cannot_be_started_is_written_with_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1041,6 +1062,10 @@ def test_options_are_checked() -> None:
         ServeOptions(api_keys=("",))
     with pytest.raises(ConfigError, match="there is no model to serve"):
         create_app([])
+    with pytest.raises(ConfigError, match=r"a model is called './\\udcff'; give it a name"):
+        create_app(["./\udcff"])  # a folder whose name is not UTF-8; no answer could tell it
+    [served] = create_app({"m": "./\udcff"}).catalog
+    assert served.source == "./?"
 
 
 def test_a_model_that_does_not_answer_is_not_ready(
