@@ -349,9 +349,10 @@ def test_cohere_embed(client: Client) -> None:
     assert struct.unpack(f"<{FAKE_DIM}f", packed) == tuple(rows_of(TEXTS)[0])
     bits = [int(value > 0) for value in rows_of(TEXTS)[0]] + [0, 0]
     assert answer["embeddings"]["ubinary"][0] == [int("".join(map(str, bits)), 2)]
-    status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": ["int8"]})
-    assert status == 400
-    assert "quantization_ranges" in error["message"]
+    for kind, words in (("int8", "quantization_ranges"), ("int4", "it must be base64 or binary")):
+        status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": [kind]})
+        assert status == 400
+        assert words in error["message"]
 
 
 def test_cohere_embed_of_the_older_client(client: Client) -> None:

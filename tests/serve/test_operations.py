@@ -414,14 +414,16 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
         assert client.send("GET", path).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank"])
-def test_an_error_is_told_where_voyages_client_reads_it(make_client: MakeClient, path: str) -> None:
+@pytest.mark.parametrize(("path", "field"), [("/v1/embeddings", "input"), ("/v1/rerank", "query")])
+def test_an_error_is_told_where_voyages_client_reads_it(
+    make_client: MakeClient, path: str, field: str
+) -> None:
     """Else it takes a wrong key and 429 for a bug of the server, and does not come again."""
     client = make_client(api_keys=("right",))
-    for key, status in (("right", 400), ("wrong", 401)):
+    for key, status, param in (("right", 400, field), ("wrong", 401, None)):
         answer = client.send("POST", path, {}, headers={"authorization": f"Bearer {key}"})
         error = answer.json()
-        assert answer.status_code == status
+        assert (answer.status_code, error["error"]["param"]) == (status, param)
         assert error["detail"] == error["error"]["message"]
 
 
@@ -637,6 +639,16 @@ def test_a_model_whose_files_cannot_be_read_may_be_the_one_that_is_meant(tmp_pat
         assert status == 503
         assert "lost could not be loaded: no model folder" in str(error)
     client.close()
+
+
+def test_a_lone_model_that_cannot_be_loaded_is_logged_where_its_server_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(create_app({"lost": str(tmp_path / "nowhere")}))
+    client.start()
+    client.close()
+    [message] = caplog.messages
+    assert message.startswith("lost: no model folder")
 
 
 def test_a_model_whose_load_has_a_bug_is_told() -> None:
@@ -979,20 +991,23 @@ def test_lines_that_a_full_disk_has_refused_are_told_when_it_has_room() -> None:
     assert stream.getvalue().splitlines() == ['{"n":2}', '{"dropped_lines":2}']
 
 
+@pytest.mark.parametrize("step", ["wait", "clear"])
 def test_the_end_of_a_log_is_seen_at_whatever_moment_it_comes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Here right behind the time in which lines are gathered."""
+    """Here right behind the time in which lines are gathered, or a step later."""
     stream = io.StringIO()
     log = AccessLog(stream)
+    event = log._closed if step == "wait" else log._has_lines
+    take_step = getattr(event, step)
 
-    def wait(seconds: float) -> bool:
+    def close_first(*seconds: float) -> bool:
         log._closed.set()
         log._has_lines.set()
-        return False
+        return step == "clear" and take_step()
 
     turns = Mock(side_effect=[True])  # a second one would wait for ever
-    monkeypatch.setattr(log._closed, "wait", wait)
+    monkeypatch.setattr(event, step, close_first)
     monkeypatch.setattr(log._has_lines, "wait", turns)
     log.write({"n": 0})
     log.close(WAIT_SECONDS)
