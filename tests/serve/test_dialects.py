@@ -406,6 +406,7 @@ def test_cohere_cuts_texts_to_the_tokens_that_are_asked_for(client: Client) -> N
         return client.post("/v2/embed", body | more)["embeddings"]["float"]
 
     assert rows(max_tokens=3) == rows_of(["abc", "ab"]).tolist()
+    assert client.post("/v2/embed", body | {"max_tokens": 3})["texts"] == body["texts"]
     assert rows(max_tokens=3, truncate="START") == rows_of(["def", "ab"]).tolist()
     assert rows(max_tokens=6, truncate="NONE") == rows_of(body["texts"]).tolist()
     assert rows(max_tokens=32) == rows_of(body["texts"]).tolist()
@@ -464,6 +465,9 @@ def test_ollama_embed(client: Client) -> None:
     answer = client.post("/api/embed", {"model": "any:latest", "input": TEXTS})
     assert np.allclose(answer["embeddings"], unit(rows_of(TEXTS)), atol=1e-6)
     assert answer["prompt_eval_count"] == 6
+    cut = client.post("/api/embed", {"input": "abc", "dimensions": 2})["embeddings"]
+    assert np.allclose(cut, unit(rows_of(["abc"])[:, :2]), atol=1e-6)
+    assert client.refuse("/api/embed", {"input": "b" * 40, "truncate": False})[0] == 400
     old = client.post("/api/embeddings", {"model": "embed", "prompt": "a"})
     assert old["embedding"] == rows_of(["a"])[0].tolist()
 

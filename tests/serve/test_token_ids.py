@@ -103,6 +103,12 @@ def test_ids_of_the_route_that_tokenizes(make_client: MakeClient, tmp_path: Path
     start, word = rows[0][:2]
     assert (start["special"], start["start"], start["stop"]) == (True, None, None)
     assert (word["special"], word["start"], word["stop"]) == (False, 0, len(word["text"]))
+    bare = client.post("/tokenize", {"inputs": texts[0], "add_special_tokens": False})
+    assert [token["id"] for token in bare[0]] == ids[0][1:-1]
+    [plain] = client.post("/decode", {"ids": ids[0]})
+    [whole] = client.post("/decode", {"ids": ids[0], "skip_special_tokens": False})
+    assert (start["text"] in plain, start["text"] in whole) == (False, True)
+    assert client.post("/detokenize", {"tokens": ids[0]}) == {"prompt": whole}
     answer = client.post("/v1/embeddings", {"input": ids})
     with Embedder(folder) as own:
         assert np.allclose([e["embedding"] for e in answer["data"]], own.encode(texts), atol=1e-6)
