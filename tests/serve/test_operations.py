@@ -1037,7 +1037,8 @@ def test_the_end_of_a_log_is_seen_at_whatever_moment_it_comes(
     monkeypatch.setattr(event, step, close_first)
     monkeypatch.setattr(log._has_lines, "wait", turns)
     log.write({"n": 0})
-    log.close(WAIT_SECONDS)
+    assert log._thread is not None
+    log._thread.join(WAIT_SECONDS)
     assert stream.getvalue() == '{"n":0}\n'
     assert turns.call_count == 1
 
