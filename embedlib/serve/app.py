@@ -78,7 +78,11 @@ class Application:
         if options.data_dir is not None:
             answer = Background(COMPUTING, self._shared).answer
             write_span = write_nowhere if tracing is None else tracing.write_job
-            jobs = Jobs(options.data_dir, options, answer, write_span=write_span)
+            try:
+                jobs = Jobs(options.data_dir, options, answer, write_span=write_span)
+            except BaseException:
+                self.destinations.close()
+                raise
             self._shared.jobs = jobs
             self.metrics.sections.append(jobs.metrics.render)
         self._loading: asyncio.Task[None] | None = None

@@ -131,6 +131,8 @@ class PartsResponse(Response, kw_only=True):
     parts: AsyncIterator[bytes]
     size: int
     """Bytes of all parts together."""
+    direct: Direct | None = None
+    """The connection, if it tells when the client has left."""
 
     @property
     def num_bytes(self) -> int:
@@ -138,7 +140,8 @@ class PartsResponse(Response, kw_only=True):
         return self.size
 
     def send_directly(self, direct: Direct, more_headers: Headers) -> bool:
-        """Do nothing: parts are sent as they come."""
+        """Remember the connection: parts are sent as they come, while the client is there."""
+        self.direct = direct
         return False
 
     async def send(self, send: Send, more_headers: Headers = ()) -> None:
@@ -146,6 +149,8 @@ class PartsResponse(Response, kw_only=True):
         headers = self._all_headers(more_headers)
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         async for part in self.parts:
+            if self.direct is not None and self.direct.gone.done():
+                return  # `send` would drop it, and all that are read yet
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 

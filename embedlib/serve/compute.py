@@ -49,6 +49,9 @@ MAX_TEXTS_IN_LOOP = 32
 """Queries that it tokenizes itself: empty ones have no characters to count."""
 MAX_TOKEN_NUMBERS = 1 << 26
 """Numbers of the tokens' vectors in one answer: 256 MiB, and more than twice that as JSON."""
+MAX_QUERY_CHARACTERS = 1 << 27
+"""Of the first texts of all pairs, with an instruction: a body has a query once, and pairs have it
+as often as it has documents, for which it is tokenized again."""
 SLICE_TOKENS = 1 << 16
 """Tokens that are computed before they are counted, at most, or those of one text."""
 
@@ -220,10 +223,18 @@ async def score_pairs(
     """Return the scores of pairs: float32[N, labels].
 
     Raises:
-        HTTPError: the model has no place for it.
+        HTTPError: the model has no place for it, or the queries are too long for so many pairs.
         what `Reranker.predict` raises.
     """
     session = model.open_as(Reranker)
+    num_chars = sum([len(first) for first, _ in pairs]) + len(instruction or "") * len(pairs)
+    if num_chars > MAX_QUERY_CHARACTERS:
+        raise HTTPError(
+            413,
+            f"the queries of {len(pairs):,} documents have {num_chars:,} characters, each counted "
+            f"for every document; the limit is {MAX_QUERY_CHARACTERS:,}, send fewer at a time",
+            "too_large",
+        )
     asked, make_scores = pair_call(
         session,
         pairs,

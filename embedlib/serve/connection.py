@@ -125,7 +125,6 @@ class Connection(ReadLimitedProtocol):
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return
-        self.server_state.total_requests += 1
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:

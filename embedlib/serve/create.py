@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from embedlib.checks import is_unicode
 from embedlib.config import Config
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.sinks.protocol import Sink
@@ -81,8 +82,9 @@ def create_app(
 
 
 def _served(name: str, model: str | AnyModel, config: Config, options: ServeOptions) -> ServedModel:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"a model is called {shown(name)}; give it a name")
+    if not is_unicode(name) or not name:
+        raise ConfigError(f"a model is called {shown(name)}; give it a name (--name NAME=MODEL)")
     if isinstance(model, str):
-        return ServedModel(name, partial(load_by_kind, model, config), options, source=model)
+        source = model.encode(errors="replace").decode()  # as answers can tell it
+        return ServedModel(name, partial(load_by_kind, model, config), options, source=source)
     return ServedModel(name, lambda tell: model, options, source=model.model_name)

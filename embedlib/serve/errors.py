@@ -110,7 +110,7 @@ class HTTPError(Exception):
         if self.retry_seconds is None:
             return self._headers
         return [
-            ("retry-after", str(max(1, math.ceil(self.retry_seconds)))),
+            ("retry-after", str(math.ceil(self.retry_seconds))),
             ("retry-after-ms", str(round(self.retry_seconds * 1000))),
         ]
 

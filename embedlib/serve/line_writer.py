@@ -75,8 +75,9 @@ class LineWriter(ABC):
         num_told = 0
         while True:
             self._has_lines.wait()
-            is_closed = self._closed.wait(GATHER_SECONDS)
+            self._closed.wait(GATHER_SECONDS)
             self._has_lines.clear()
+            is_closed = self._closed.is_set()  # last: a `close` that comes later wakes this again
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             dropped = self._num_dropped - num_told
             told = [self._of_dropped(dropped)] if dropped else []

@@ -104,6 +104,11 @@ async def metrics(exchange: Exchange) -> Response:
     return Response(body, content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+async def load(exchange: Exchange) -> Response:
+    """Answer vLLM's `GET /load`: how many requests wait for an answer, without this one."""
+    return await exchange.answer({"server_load": max(0, exchange.shared.metrics.num_inflight - 1)})
+
+
 async def version(exchange: Exchange) -> Response:
     """Answer `GET /version`."""
     return await exchange.answer({"version": __version__})
@@ -117,5 +122,6 @@ ROUTES = (
     _open("GET", "/ping", health, OPENAI, "Whether the process lives and no GPU is lost."),
     _open("GET", "/ready", ready, OPENAI, "Whether requests are answered."),
     _open("GET", "/metrics", metrics, OPENAI, "Metrics for Prometheus."),
+    _open("GET", "/load", load, OPENAI, "How many requests wait for an answer, as vLLM tells it."),
     _open("GET", "/version", version, OPENAI, "The version."),
 )

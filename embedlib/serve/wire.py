@@ -21,7 +21,15 @@ _MARK = b"\xef\xbb\xbf"
 """Begins a body that a .NET program has written as UTF-8 by its defaults."""
 _HALF_OF_A_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 
-Input = str | list[str | int | list[int]]
+
+class TextObject(msgspec.Struct):
+    """A text as clients spell it that also send images: Jina's, Cohere's."""
+
+    text: str | None = None
+
+
+Texts = str | TextObject | list[str | TextObject]
+Input = str | TextObject | list[str | TextObject | int | list[int]]
 """A text, texts, the token ids of a text, or those of several; see `inputs_of`."""
 
 
@@ -74,8 +82,8 @@ def _invalid(message: str, kind: Any) -> HTTPError:
         name = message.split("`")[1]
         place = f"{place}.{name}".lstrip(".")
         return HTTPError(422, f"{place} is missing; the body must have it", param=place)
-    if "unknown field" in message:
-        name = message.split("`")[1]
+    if "unknown field" in message or message.startswith("Expected `null`,"):
+        name = place or message.split("`")[1]
         here = getattr(kind, "foreign", {}).get(name)
         remedy = "GET /openapi.json has them" if here is None else f"send {here}"
         return HTTPError(422, f"{name:.80} is no field of this route; {remedy}", param=name[:80])
@@ -116,14 +124,20 @@ def inputs_of(value: Input, name: str, options: ServeOptions) -> list[str] | lis
     Raises:
         HTTPError: what `texts_of` raises, but of token ids only where the server takes none.
     """
-    if not options.token_ids or not value or str in map(type, value):
+    if not options.token_ids or not isinstance(value, list) or not value:
+        return texts_of(value, name, options)
+    if not {str, TextObject}.isdisjoint(map(type, value)):
         return texts_of(value, name, options)
     groups = ids_of(value, name)
     check_count(groups, name, options.max_texts)
     return groups
 
 
-def texts_of(value: Input | list[str], name: str, options: ServeOptions) -> list[str]:
+def texts_of(
+    value: str | TextObject | Sequence[str | TextObject | int | list[int]],
+    name: str,
+    options: ServeOptions,
+) -> list[str]:
     """Return the texts of an input.
 
     Args:
@@ -135,17 +149,21 @@ def texts_of(value: Input | list[str], name: str, options: ServeOptions) -> list
         HTTPError: it has no text, or too many, or token ids, which nobody can check: clients that
             count with another tokenizer send ids that mean other words here.
     """
-    texts = [value] if isinstance(value, str) else value
-    check_count(texts, name, options.max_texts)
-    if set(map(type, texts)) != {str}:
-        place = next(place for place, text in enumerate(texts) if not isinstance(text, str))
-        raise HTTPError(
-            400,
-            f"{name}[{place}] is token ids; send texts (for langchain-openai: "
-            "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with "
-            "--token-ids if they are of the model's own tokenizer",
-            param=name,
-        )
+    given = [value] if isinstance(value, (str, TextObject)) else value
+    check_count(given, name, options.max_texts)
+    if set(map(type, given)) == {str}:
+        return given  # type: ignore[return-value]
+    texts = [each.text if isinstance(each, TextObject) else each for each in given]
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            what = (
+                "has no text; send a string or an object with text, there are no images here"
+                if text is None
+                else "is token ids; send texts (for langchain-openai: "
+                "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with "
+                "--token-ids if they are of the model's own tokenizer"
+            )
+            raise HTTPError(400, f"{name}[{place}] {what}", param=name)
     return texts  # type: ignore[return-value]
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from embedlib.serve import estimate
+from embedlib.models.spec import Head, PairTemplate
+from embedlib.serve import compute, estimate
 from embedlib.serve.dialects import tokens
 from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.routes import ROUTES
@@ -31,6 +32,7 @@ def message_of(error: Any) -> str:
     ("body", "status", "words"),
     [
         (b"", 400, "the body is empty"),
+        (b" \n", 400, "the body is empty"),
         (b"{", 400, "not JSON"),
         (b"[]", 400, "the body: expected `object`"),
         (b"null", 400, "the body: expected `object`"),
@@ -77,6 +79,7 @@ def test_a_wrong_field_is_named(client: Client, body: bytes, status: int, words:
     assert "\n" not in error["message"]
     assert answer.status_code in (status, 400)
     assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] != ""
 
 
 @pytest.mark.parametrize(
@@ -93,8 +96,9 @@ def test_a_compressed_body_is_refused_as_that(client: Client, path: str, texts: 
     answer = client.send("POST", path, body, headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
     assert "Content-Encoding = 'gzip'; send the body uncompressed" in message_of(answer.json())
-    plain = client.send("POST", path, b"{" + texts + b"}", headers={"content-encoding": "identity"})
-    assert plain.status_code == 200
+    for none in ("Identity", ""):
+        plain = client.send("POST", path, b"{" + texts + b"}", headers={"content-encoding": none})
+        assert plain.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,26 @@ def test_what_a_tokenizer_holds_is_bounded(
     assert "inputs has 201 characters" in message_of(error)
     status, error = client.refuse("/v1/rerank", {"query": "b" * 201, "documents": ["a"]})
     assert (status, error["error"]["param"]) == (413, "query")
+
+
+def test_a_query_counts_for_each_of_its_documents(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short body could keep the tokenizer busy for hours."""
+    monkeypatch.setattr(compute, "MAX_QUERY_CHARACTERS", 12)
+    template = PairTemplate(
+        prefix="", body="{instruction}{query}{document}", suffix="", instruction="of the model"
+    )
+    head = Head(
+        labels=("yes",), activation="sigmoid", reranker_activation="identity", template=template
+    )
+    client = make_client({"rank": fake_reranker(head=head)})
+    for query, more in (("abc", {}), ("ab", {"instruction": "c"})):
+        body = {"query": query, **more}
+        client.post("/v1/rerank", body | {"documents": ["d" * 20] * 4})
+        status, error = client.refuse("/v1/rerank", body | {"documents": ["d"] * 5})
+        assert status == 413
+        assert "the queries of 5 documents have 15 characters" in error["error"]["message"]
 
 
 LONG = "b" * 99

@@ -15,7 +15,7 @@ from embedlib import Embedder
 from embedlib.closing import WorkerThread
 from embedlib.serve.loading import Loader
 from embedlib.testing import write_tiny_model
-from tests.serve.conftest import Client, MakeClient, fake_classifier, fake_reranker
+from tests.serve.conftest import LABELS, Client, MakeClient, fake_classifier, fake_reranker
 from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
 from tests.tiny_models.static import write_static_model
 from tests.waiting import WAIT_SECONDS
@@ -121,7 +121,15 @@ def test_a_sparse_model_alone(serve: Callable[..., Client]) -> None:
         ("table", {"embedding": {"pooling": "splade"}}),
         ("router", {"embedding": {"pooling": "splade"}}),
         ("rank", {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}),
-        ("label", None),
+        (
+            "label",
+            {
+                "classifier": {
+                    "id2label": {str(place): label for place, label in enumerate(LABELS)},
+                    "label2id": {label: place for place, label in enumerate(LABELS)},
+                }
+            },
+        ),
     ],
 )
 def test_every_kind_of_model_becomes_ready_and_is_described(
@@ -131,7 +139,7 @@ def test_every_kind_of_model_becomes_ready_and_is_described(
     answer = client.send("GET", "/ready")
     assert (answer.status_code, answer.json()["models"]) == (200, {name: "ready"})
     info = client.send("GET", "/info").json()
-    assert kind in (None, info["model_type"])
+    assert info["model_type"] == kind
     assert info["served_model_name"] == name
 
 

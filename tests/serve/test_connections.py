@@ -161,6 +161,14 @@ def test_a_long_body_is_no_head(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_a_body_that_is_too_long_is_refused_before_it_comes(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + b"Content-Length: 99999999\r\n\r\n"
+        assert b" 413 " in await connection.send(head)
+
+    converse(conversation)
+
+
 def test_a_length_of_any_number_of_digits_is_one(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD

@@ -52,6 +52,24 @@ def test_openai_embeddings_are_the_rows_of_encode(client: Client, path: str) -> 
     assert answer["object"] == "list"
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        *(("/v1/embeddings", "input"), ("/pooling", "input"), ("/classify", "input")),
+        ("/embed", "inputs"),
+    ],
+)
+def test_a_text_may_be_an_object_as_jina_has_it(client: Client, path: str, field: str) -> None:
+    def vectors(given: Any) -> Any:
+        answer = client.post(path, {field: given})
+        return answer if isinstance(answer, list) else answer["data"]
+
+    assert vectors([{"text": "a", "id": "x"}, "bc"]) == vectors(["a", "bc"])
+    assert vectors({"text": "a"}) == vectors("a")
+    _, error = client.refuse(path, {field: ["a", {"image": "data:,"}]})
+    assert f"{field}[1] has no text; send a string or an object with text" in str(error)
+
+
 def test_base64_is_little_endian_float32(client: Client) -> None:
     answer = client.post("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
     rows = [np.frombuffer(base64.b64decode(e["embedding"]), "<f4") for e in answer["data"]]
@@ -179,6 +197,14 @@ def test_rerank_with_documents(client: Client, path: str) -> None:
     told = client.post(path, {**body, "return_documents": True})
     assert told["results"][0]["document"] == {"text": "bcd"}
     assert answer["usage"]["total_tokens"] == len("qa") + len("qbcd")
+
+
+def test_documents_are_ranked_by_their_text_alone(client: Client) -> None:
+    body = {"query": "q", "documents": [{"text": "a", "title": "b"}]}
+    client.post("/v1/rerank", body | {"rank_fields": ["text"]})
+    for wrong in (body | {"rank_fields": ["title"]}, {"query": "q", "documents": [{"title": "b"}]}):
+        status, error = client.refuse("/v1/rerank", wrong)
+        assert (status, error["error"]["param"]) == (400, [*wrong][-1])
 
 
 def test_voyage_reads_data(client: Client) -> None:
@@ -323,9 +349,10 @@ def test_cohere_embed(client: Client) -> None:
     assert struct.unpack(f"<{FAKE_DIM}f", packed) == tuple(rows_of(TEXTS)[0])
     bits = [int(value > 0) for value in rows_of(TEXTS)[0]] + [0, 0]
     assert answer["embeddings"]["ubinary"][0] == [int("".join(map(str, bits)), 2)]
-    status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": ["int8"]})
-    assert status == 400
-    assert "quantization_ranges" in error["message"]
+    for kind, words in (("int8", "quantization_ranges"), ("int4", "it must be base64 or binary")):
+        status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": [kind]})
+        assert status == 400
+        assert words in error["message"]
 
 
 def test_cohere_embed_of_the_older_client(client: Client) -> None:
@@ -379,6 +406,7 @@ def test_cohere_cuts_texts_to_the_tokens_that_are_asked_for(client: Client) -> N
         return client.post("/v2/embed", body | more)["embeddings"]["float"]
 
     assert rows(max_tokens=3) == rows_of(["abc", "ab"]).tolist()
+    assert client.post("/v2/embed", body | {"max_tokens": 3})["texts"] == body["texts"]
     assert rows(max_tokens=3, truncate="START") == rows_of(["def", "ab"]).tolist()
     assert rows(max_tokens=6, truncate="NONE") == rows_of(body["texts"]).tolist()
     assert rows(max_tokens=32) == rows_of(body["texts"]).tolist()
@@ -437,6 +465,9 @@ def test_ollama_embed(client: Client) -> None:
     answer = client.post("/api/embed", {"model": "any:latest", "input": TEXTS})
     assert np.allclose(answer["embeddings"], unit(rows_of(TEXTS)), atol=1e-6)
     assert answer["prompt_eval_count"] == 6
+    cut = client.post("/api/embed", {"input": "abc", "dimensions": 2})["embeddings"]
+    assert np.allclose(cut, unit(rows_of(["abc"])[:, :2]), atol=1e-6)
+    assert client.refuse("/api/embed", {"input": "b" * 40, "truncate": False})[0] == 400
     old = client.post("/api/embeddings", {"model": "embed", "prompt": "a"})
     assert old["embedding"] == rows_of(["a"])[0].tolist()
 
@@ -489,6 +520,16 @@ def test_vertex_counts_each_instance_for_itself(client: Client) -> None:
     assert 'embedlib_texts_total{model="embed",lane="query"} 3' in metrics
 
 
+def test_the_texts_of_all_instances_are_bounded(make_client: MakeClient) -> None:
+    """Else one body could ask for a hundred times the vectors of any other."""
+    client = make_client({"embed": fake_embedder()}, max_texts=3)
+    first, second = {"input": ["a", "b"]}, {"input": ["c", "d"]}
+    assert len(client.post("/vertex", {"instances": [first, second]})["predictions"]) == 2
+    status, error = client.refuse("/vertex", {"instances": [first, second, first]})
+    assert status == 413
+    assert error["error"].startswith("instances has 5 texts, the limit is 3; send them in several")
+
+
 def test_predictions_are_json_whatever_is_accepted(client: Client) -> None:
     instance = {"input": "a", "model": "embed"}
     for kind in ("application/msgpack", "application/octet-stream"):
@@ -506,6 +547,7 @@ def test_models_are_described(client: Client) -> None:
     assert [entry["id"] for entry in listed] == ["embed", "rank", "label"]
     assert [entry["task"] for entry in listed] == ["embed", "rerank", "classify"]
     assert [entry["tasks"] for entry in listed] == [["embed"], ["rerank"], ["classify"]]
+    assert [entry["max_model_len"] for entry in listed] == [32, 64, 32]  # vLLM's
     assert client.send("GET", "/v1/models/embed").json()["dimensions"] == FAKE_DIM
     assert client.send("GET", "/v1/models/none").status_code == 404
     assert {entry["owned_by"] for entry in listed} == {"embedlib"}

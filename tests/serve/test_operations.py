@@ -131,8 +131,8 @@ def test_bulk_waits_at_the_door_and_then_is_told_to_come_again(
             await until(lambda: door.waiting_texts == 2)
             refused = await send(2)
             assert refused.status_code == 429
-            assert int(refused.headers["retry-after"]) >= 1
-            assert int(refused.headers["retry-after-ms"]) > 0
+            assert refused.headers["retry-after"] == "1"  # the rate is not known yet
+            assert refused.headers["retry-after-ms"] == "1000"
             assert refused.json()["error"]["code"] == "overloaded"
             engine.release()
             assert (await inside).status_code == (await waiting).status_code == 200
@@ -271,11 +271,25 @@ def test_a_model_tells_seconds_when_it_has_computed_for_one(
 ) -> None:
     model = client.application.catalog.find("embed", "embed")
     client.post("/v1/embeddings", {"input": "a"})
-    model.admission.tokens_inside[Lane.BULK] = 1000
+    model.admission.tokens_inside.update({Lane.QUERY: 200, Lane.BULK: 800})
     assert model.admission.seconds_of_work == 0.0
     monkeypatch.setattr(catalog, "computed", lambda session: (500, 2.0))
     assert model.admission.seconds_of_work == pytest.approx(4.0)
-    model.admission.tokens_inside[Lane.BULK] = 0
+    model.admission.tokens_inside.update(dict.fromkeys(Lane, 0))
+
+
+def test_the_load_is_what_waits_for_an_answer(client: Client, engine: FakeEngine) -> None:
+    async def work() -> None:
+        async with client.http() as http:
+            engine.hold()
+            waiting = asyncio.ensure_future(http.post("/embed", json={"inputs": "a"}))
+            await until(lambda: engine.batches)
+            assert (await http.get("/load")).json() == {"server_load": 1}
+            engine.release()
+            await waiting
+            assert (await http.get("/load")).json() == {"server_load": 0}
+
+    client.run(work())
 
 
 def test_token_ids_are_counted_as_they_are() -> None:
@@ -384,7 +398,7 @@ def test_a_client_that_leaves_costs_nothing_more(
     ],
 )
 def test_keys_in_every_spelling(make_client: MakeClient, header: dict[str, str]) -> None:
-    client = make_client(api_keys=("k1", "k2"))
+    client = make_client(api_keys=("k1", " k2\t"))
     assert client.send("POST", "/embed", {"inputs": "a"}, headers=header).status_code == 200
 
 
@@ -400,14 +414,16 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
         assert client.send("GET", path).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank"])
-def test_an_error_is_told_where_voyages_client_reads_it(make_client: MakeClient, path: str) -> None:
+@pytest.mark.parametrize(("path", "field"), [("/v1/embeddings", "input"), ("/v1/rerank", "query")])
+def test_an_error_is_told_where_voyages_client_reads_it(
+    make_client: MakeClient, path: str, field: str
+) -> None:
     """Else it takes a wrong key and 429 for a bug of the server, and does not come again."""
     client = make_client(api_keys=("right",))
-    for key, status in (("right", 400), ("wrong", 401)):
+    for key, status, param in (("right", 400, field), ("wrong", 401, None)):
         answer = client.send("POST", path, {}, headers={"authorization": f"Bearer {key}"})
         error = answer.json()
-        assert answer.status_code == status
+        assert (answer.status_code, error["error"]["param"]) == (status, param)
         assert error["detail"] == error["error"]["message"]
 
 
@@ -467,7 +483,11 @@ def test_pages_of_other_origins_are_not_let_in(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["text/plain;charset=UTF-8", "multipart/form-data; boundary=x", ""]
+    "kind",
+    [
+        *("text/plain;charset=UTF-8", "multipart/form-data; boundary=x", ""),
+        "Application/X-WWW-Form-Urlencoded",
+    ],
 )
 def test_what_a_page_of_another_site_sends_unasked_is_refused(
     kind: str, client: Client, engine: FakeEngine
@@ -512,7 +532,8 @@ def test_the_header_host() -> None:
     check_host("POST", "evil.example", None)
     check_host("POST", "api.example", ("API.example",))
     for address in ("10.1.2.3:8080", "127.0.0.1", "[fd00::1]:8080"):  # probes of Kubernetes, Docker
-        check_host("GET", address, ("api.example",))
+        for method in ("GET", "HEAD"):
+            check_host(method, address, ("api.example",))
         with pytest.raises(HTTPError, match="is not served here"):  # a page may send it
             check_host("POST", address, ("api.example",))
     with pytest.raises(HTTPError, match="is not served here"):
@@ -625,19 +646,36 @@ def test_a_model_whose_files_cannot_be_read_may_be_the_one_that_is_meant(tmp_pat
     client.close()
 
 
-def test_a_model_whose_load_has_a_bug_is_told() -> None:
+def test_a_lone_model_that_cannot_be_loaded_is_logged_where_its_server_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(create_app({"lost": str(tmp_path / "nowhere")}))
+    client.start()
+    client.close()
+    [message] = caplog.messages
+    assert message.startswith("lost: no model folder")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (IndexError("list index out of range"), "IndexError: list index out of range"),
+        (MemoryError(), "broken could not be loaded: MemoryError"),
+    ],
+)
+def test_a_model_whose_load_has_a_bug_is_told(error: Exception, reason: str) -> None:
     def load(tell: Any) -> Any:
-        raise IndexError("list index out of range")
+        raise error
 
     application = Application([ServedModel("broken", load, ServeOptions())], ServeOptions())
     client = Client(application)
     client.start()
     status, answer = client.refuse("/v1/embeddings", {"input": "a"})
     assert status == 503
-    assert "IndexError: list index out of range" in answer["error"]["message"]
+    assert reason in answer["error"]["message"]
     told = client.send("GET", "/v1/models/broken").json()
     assert told["state"] == "failed"
-    assert "IndexError: list index out of range" in told["error"]
+    assert told["error"] in reason
     assert "task" not in told
     assert application.failure is not None
     client.close()
@@ -848,7 +886,8 @@ def test_metrics_are_there_from_the_start(client: Client) -> None:
     assert 'embedlib_truncated_total{model="embed",lane="bulk"} 1' in after
     assert 'embedlib_failures_total{reason="invalid"} 1' in after
     assert 'embedlib_duration_seconds_count{model="embed",lane="bulk"} 1' in after
-    assert "te_request_success 1" in after
+    for line in ("te_request_success 1", "te_request_count 2", "te_embed_count 2"):
+        assert f"\n{line}\n" in after
     [seconds] = re.findall(r"embedlib_duration_seconds_sum{model=.embed.,lane=.bulk.} (.*)", after)
     assert f"te_request_duration_sum {seconds}" in after
     names = {line.rpartition(" ")[0] for line in before.splitlines()}
@@ -859,6 +898,11 @@ def test_metrics_are_there_from_the_start(client: Client) -> None:
         assert names == {line.rpartition(" ")[0] for line in text.splitlines()}
 
 
+def test_the_name_of_a_model_is_quoted_in_metrics(make_client: MakeClient) -> None:
+    page = make_client({'a"\\\n': fake_embedder()}).send("GET", "/metrics").text
+    assert 'embedlib_requests_total{model="a\\"\\\\\\n",lane="query"} 0\n' in page
+
+
 def test_an_engine_that_fails_is_no_bug_of_the_server(client: Client, engine: FakeEngine) -> None:
     engine.fail_next(EngineRunError("the engine has failed"))
     status, error = client.refuse("/v1/embeddings", {"input": "a"})
@@ -867,6 +911,12 @@ def test_an_engine_that_fails_is_no_bug_of_the_server(client: Client, engine: Fa
     engine.fail_next(EngineRunError("the engine has failed"))
     status, error = client.refuse("/embed", {"inputs": "a"})
     assert (status, error["error_type"]) == (424, "Backend")
+
+
+def test_an_id_of_a_request_that_is_none_is_replaced(client: Client) -> None:
+    for given, is_kept in (("r" * 128, True), ("r" * 129, False), ("a\tb", False)):
+        answer = client.send("GET", "/health", headers={"x-request-id": given})
+        assert (answer.headers["x-request-id"] == given) is is_kept
 
 
 def test_a_bug_is_logged_and_its_text_not_told(
@@ -895,9 +945,12 @@ def test_a_line_for_each_request_without_its_texts(engine: FakeEngine, tmp_path:
         client.send("POST", "/v1/embeddings?key=abc", body, headers={"x-api-key": "k"})
         form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"hidden" * 1000)}}
         assert client.send("POST", "/v1/files", **form).status_code == 200
+        client.send("GET", "/" + "p" * 300, headers={"user-agent": "u" * 300})
         client.close()
         stream.seek(0)
-        [line, upload] = stream.read().splitlines()
+        [line, upload, long] = stream.read().splitlines()
+    told = json.loads(long)
+    assert (len(told["route"]), len(told["user_agent"]), "error" in told) == (200, 200, False)
     assert json.loads(line)["bytes_in"] == len(body)
     assert json.loads(upload)["bytes_in"] > 6000
     assert "hidden" not in upload
@@ -965,6 +1018,31 @@ def test_lines_that_a_full_disk_has_refused_are_told_when_it_has_room() -> None:
     assert stream.getvalue().splitlines() == ['{"n":2}', '{"dropped_lines":2}']
 
 
+@pytest.mark.parametrize("step", ["wait", "clear"])
+def test_the_end_of_a_log_is_seen_at_whatever_moment_it_comes(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Here right behind the time in which lines are gathered, or a step later."""
+    stream = io.StringIO()
+    log = AccessLog(stream)
+    event = log._closed if step == "wait" else log._has_lines
+    take_step = getattr(event, step)
+
+    def close_first(*seconds: float) -> bool:
+        log._closed.set()
+        log._has_lines.set()
+        return step == "clear" and take_step()
+
+    turns = Mock(side_effect=[True])  # a second one would wait for ever
+    monkeypatch.setattr(event, step, close_first)
+    monkeypatch.setattr(log._has_lines, "wait", turns)
+    log.write({"n": 0})
+    assert log._thread is not None
+    log._thread.join(WAIT_SECONDS)
+    assert stream.getvalue() == '{"n":0}\n'
+    assert turns.call_count == 1
+
+
 def test_a_line_whose_thread_cannot_be_started_is_written_with_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1027,6 +1105,10 @@ def test_options_are_checked() -> None:
         ServeOptions(api_keys=("",))
     with pytest.raises(ConfigError, match="there is no model to serve"):
         create_app([])
+    with pytest.raises(ConfigError, match=r"a model is called './\\udcff'; give it a name"):
+        create_app(["./\udcff"])  # a folder whose name is not UTF-8; no answer could tell it
+    [served] = create_app({"m": "./\udcff"}).catalog
+    assert served.source == "./?"
 
 
 def test_a_model_that_does_not_answer_is_not_ready(
@@ -1067,6 +1149,11 @@ def test_what_passes_says_when_to_come_again(error: Exception, status: int, word
     answer = describe(error, "input")
     assert (answer.status, answer.message) == (status, words)
     assert "retry-after" in dict(answer.headers())
+
+
+def test_nobody_is_told_to_come_again_at_once() -> None:
+    headers = dict(HTTPError.overloaded("a moment", 0.001).headers())
+    assert headers == {"retry-after": "1", "retry-after-ms": "50"}
 
 
 def test_ready_tells_why_a_model_does_not_answer(client: Client, engine: FakeEngine) -> None:

@@ -50,8 +50,8 @@ def test_they_are_embedded_as_they_are(taking: Client, num_texts: int) -> None:
 def test_a_list_of_ids_is_one_text(taking: Client) -> None:
     [entry] = taking.post("/v1/embeddings", {"input": [98, 99]})["data"]
     assert entry["embedding"] == rows_of(["bc"])[0].tolist()
-    texts = taking.post("/v1/embeddings", {"input": ["bc"]})  # texts are as they were
-    assert texts["data"] == [entry]
+    for text in ("bc", {"text": "bc"}):  # texts are as they were
+        assert taking.post("/v1/embeddings", {"input": [text]})["data"] == [entry]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_a_list_of_ids_is_one_text(taking: Client) -> None:
         ([97] * 33, 400, "row 0: 33 tokens), the limit is 32; token ids are not truncated"),
         ([97, [98]], 400, "input: give a list of token ids, or of lists of them"),
         (["a", [98]], 400, "input[1] is token ids"),
+        ([{"text": "a"}, 98], 400, "input[1] is token ids"),
         ([], 400, "input is empty"),
         ([[97]] * 4, 413, "input has 4 texts, the limit is 3"),
     ],
@@ -102,6 +103,12 @@ def test_ids_of_the_route_that_tokenizes(make_client: MakeClient, tmp_path: Path
     start, word = rows[0][:2]
     assert (start["special"], start["start"], start["stop"]) == (True, None, None)
     assert (word["special"], word["start"], word["stop"]) == (False, 0, len(word["text"]))
+    bare = client.post("/tokenize", {"inputs": texts[0], "add_special_tokens": False})
+    assert [token["id"] for token in bare[0]] == ids[0][1:-1]
+    [plain] = client.post("/decode", {"ids": ids[0]})
+    [whole] = client.post("/decode", {"ids": ids[0], "skip_special_tokens": False})
+    assert (start["text"] in plain, start["text"] in whole) == (False, True)
+    assert client.post("/detokenize", {"tokens": ids[0]}) == {"prompt": whole}
     answer = client.post("/v1/embeddings", {"input": ids})
     with Embedder(folder) as own:
         assert np.allclose([e["embedding"] for e in answer["data"]], own.encode(texts), atol=1e-6)

@@ -67,6 +67,13 @@ def test_what_would_be_ignored_is_refused(
     assert (status, error["error"]["param"]) == (400, field)
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify", "/invocations"])
+def test_a_chat_is_refused_with_what_to_send(client: Client, path: str) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "model": "embed"}
+    _, error = client.refuse(path, body)
+    assert "messages is no field of this route; send the chat as a text in input" in str(error)
+
+
 @pytest.mark.parametrize("model", ["rank", "embed"])
 @pytest.mark.parametrize(
     ("path", "body"),

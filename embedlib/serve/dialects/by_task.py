@@ -47,7 +47,7 @@ def _handle_for(exchange: Exchange, fields: dict[str, msgspec.Raw]) -> Handle:
     name = decode(bytes(fields.get("model", b"null")), Any)
     named = name if isinstance(name, str) else None
     model = exchange.choose(named, "embed", "embed_sparse", "classify", "rerank")
-    if "input" in fields:
+    if fields.keys() & {"input", "messages"}:
         return classify if model.task == "classify" else embeddings
     match model.task:
         case "embed" | None:
@@ -67,6 +67,7 @@ async def vertex(exchange: Exchange) -> Response:
     headers = {**exchange.request.headers, "accept": JSON}
     exchange.request = msgspec.structs.replace(exchange.request, headers=headers)
     for instance in body.instances:
+        check_count(range(usage.num_texts + 1), "instances", exchange.shared.options.max_texts)
         exchange.body = bytes(instance)
         exchange.work = Work(is_always_bulk=exchange.work.is_always_bulk)
         response = check_json(await exchange.run(by_task), "a prediction")

@@ -19,13 +19,13 @@ from embedlib.serve.compute import score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.exchange import Exchange, labelled, usage_of
-from embedlib.serve.wire import texts_of
+from embedlib.serve.wire import Texts, texts_of
 
 
 class ClassifyBody(PoolingFields, kw_only=True):
     """The body of `POST /classify`."""
 
-    input: str | list[str]
+    input: Texts
     raw_scores: bool | msgspec.UnsetType | None = msgspec.UNSET
     """Infinity's; where it is there, so is its answer."""
 

@@ -59,6 +59,7 @@ def _describe(model: ServedModel, owner: str) -> Mapping[str, object]:
         "task": model.task,
         "tasks": model.tasks,
         "max_input_length": session.max_seq_length,
+        "max_model_len": session.max_seq_length,  # as vLLM's clients read it
         "precision": session.precision,
         "engine": type(engine_of(session)).__name__,
     }

@@ -22,14 +22,14 @@ from embedlib.serve.dialects.vllm import (
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, usage_of
 from embedlib.serve.vectors import as_base64, as_decimals
-from embedlib.serve.wire import texts_of
+from embedlib.serve.wire import Texts, texts_of
 from embedlib.vectors.arrays import Vectors
 
 
 class MultiVectorBody(PoolingFields, kw_only=True):
     """The body of `POST /v1/multi-vector`."""
 
-    input: str | list[str]
+    input: Texts
     input_type: str | None = None
     """"query" or, by default, "document"."""
     dimensions: int | None = None

@@ -25,7 +25,7 @@ from embedlib.serve.dialects.vllm import (
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, usage_of
 from embedlib.serve.vectors import as_base64, as_decimals
-from embedlib.serve.wire import texts_of
+from embedlib.serve.wire import Texts, texts_of
 from embedlib.vectors.arrays import Vectors
 
 _TASKS: Final[Mapping[str | None, Tasks]] = {
@@ -40,7 +40,7 @@ _TASKS: Final[Mapping[str | None, Tasks]] = {
 class PoolingBody(PoolingFields, kw_only=True):
     """The body of `POST /pooling`."""
 
-    input: str | list[str]
+    input: Texts
     task: Literal["embed", "token_embed", "classify"] | None = None
     """By default what the model is for."""
     input_type: str | None = None

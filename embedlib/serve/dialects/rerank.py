@@ -22,17 +22,15 @@ from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import check_lengths
 from embedlib.serve.exchange import Exchange, check_number, ranked, usage_of
-from embedlib.serve.wire import check_count
+from embedlib.serve.wire import TextObject, check_count, texts_of
 from embedlib.vectors.similarity import similarity_pairwise
-
-Document = str | dict[str, Any]
 
 
 class RerankBody(PoolingFields, kw_only=True):
     """The body of `POST /rerank` with `documents`, or with `texts`."""
 
     query: str | None = None
-    documents: list[Document] | None = None
+    documents: list[str | TextObject] | None = None
     texts: list[str] | None = None
     top_n: int | None = None
     top_k: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -42,6 +40,8 @@ class RerankBody(PoolingFields, kw_only=True):
     instruction: str | None = None
     max_tokens_per_doc: int | None = None
     """Cohere's and vLLM's: longer documents are cut; 0: the model's limit alone."""
+    rank_fields: list[str] | None = None
+    """Cohere's, of documents that are objects: only text."""
 
 
 class ScoreBody(PoolingFields, kw_only=True):
@@ -70,14 +70,17 @@ async def rerank(exchange: Exchange) -> Response:
     if body.query is None or body.documents is None:
         missing = "query" if body.query is None else "documents"
         raise HTTPError(422, f"{missing} is missing; the body must have it", param=missing)
-    check_count(body.documents, "documents", exchange.shared.options.max_texts)
-    documents = [_text(document, place) for place, document in enumerate(body.documents)]
+    documents = texts_of(body.documents, "documents", exchange.shared.options)
     is_voyage = body.top_k is not msgspec.UNSET
     is_v1 = exchange.request.path.endswith("/v1/rerank")
     top_k = body.top_k if isinstance(body.top_k, int) else None
     check_number(body.top_n, "top_n", least=0)
     check_number(top_k, "top_k", least=0)
     take_pooling_fields(exchange, body)
+    if body.rank_fields not in (None, ["text"]):
+        raise HTTPError.wrong_value(
+            "rank_fields", body.rank_fields, "documents are read by their text, put all into it"
+        )
     if body.instruction is not None:
         check_lengths([body.instruction], len(body.instruction), "instruction")
         _check_takes_instruction(exchange.find(body.model, *RANKING), body.instruction)
@@ -133,19 +136,6 @@ def _check_takes_instruction(model: ServedModel, instruction: str) -> None:
         raise HTTPError.wrong_value(
             "instruction", instruction, f"model {model.name!r} has no place for one, leave it out"
         )
-
-
-def _text(document: Document, place: int) -> str:
-    if isinstance(document, str):
-        return document
-    text = document.get("text")
-    if not isinstance(text, str):
-        raise HTTPError(
-            422,
-            f"documents[{place}] has no text; give a string or an object with text",
-            param="documents",
-        )
-    return text
 
 
 async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> list[str]:

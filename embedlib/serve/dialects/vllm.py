@@ -5,7 +5,8 @@ Source: vLLM 0.33, `entrypoints/pooling/base/protocol.py`.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from embedlib.batching.tokenizer import Side
 from embedlib.serve.errors import HTTPError
@@ -15,6 +16,12 @@ from embedlib.serve.exchange import Common, Exchange
 class PoolingFields(Common, kw_only=True):
     """What every body of vLLM's routes that compute vectors or scores may have."""
 
+    foreign: ClassVar[Mapping[str, str]] = {
+        "messages": "the chat as a text in input, as the model's template writes it: none is "
+        "applied here"
+    }
+    messages: None = None
+    """vLLM's chat, which is refused: only null."""
     truncate_prompt_tokens: int | None = None
     """Only -1, the model's limit."""
     truncation_side: Side | None = None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import ExitStack
 
+from embedlib.errors import ConfigError
 from embedlib.serve.jobs.answers import Answerer
 from embedlib.serve.jobs.batches import BatchStore
 from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.files import FileStore
-from embedlib.serve.jobs.folder import DataFolder
+from embedlib.serve.jobs.folder import DataFolder, told
 from embedlib.serve.jobs.metrics import JobMetrics
 from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.jobs.requests import RequestStore
@@ -48,16 +51,19 @@ class Jobs(OwnJobs):
         """
         policy = Policy(options.webhook_hosts)
         folder = DataFolder(data_dir)
-        try:
-            folder.check_whole()
-            connection = open_database(folder.database)
-        except BaseException:
-            folder.close()
-            raise
-        files = FileStore(connection)
-        requests = RequestStore(connection)
-        requests.recover()
-        folder.remove_others(files.ids())
+        with ExitStack() as opened:
+            opened.callback(folder.close)
+            try:
+                folder.check_whole()
+                connection = open_database(folder.database)
+                opened.callback(connection.close)
+                files = FileStore(connection)
+                requests = RequestStore(connection)
+                requests.recover()
+                folder.remove_others(files.ids())
+            except (OSError, sqlite3.Error) as error:
+                raise ConfigError(str(told(error))) from error
+            opened.pop_all()
         tools = Tools(
             folder=folder,
             files=files,

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.serve.access_log import AccessLog
+from embedlib.serve.asgi import DIRECT
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.own_jobs import READ_BYTES
 from embedlib.serve.multipart import MultipartReader, Part
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import input_of
@@ -142,6 +144,26 @@ def test_a_content_that_cannot_be_read_to_its_end_is_told(
     assert (line.status, line.error) == (500, f"the content of {file_id} was cut in --data-dir")
     assert application.metrics.failures["failed"] == 1
     assert application.metrics.statuses["5xx"] == 1
+
+
+def test_no_more_is_read_for_a_client_that_has_left(keeper: Client, upload: Upload) -> None:
+    path = f"/v1/files/{upload(bytes(3 * READ_BYTES))}/content"
+    sent: list[int] = []
+
+    async def work() -> None:
+        gone = asyncio.get_running_loop().create_future()
+
+        async def send(message: Any) -> None:
+            sent.append(len(message.get("body", b"")))
+            if sent[-1]:
+                gone.set_result(None)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "client": None}
+        scope["extensions"] = {DIRECT: {"connection": Mock(gone=gone)}}
+        await keeper.application(scope, AsyncMock(), send)
+
+    keeper.run(work())
+    assert sent == [0, READ_BYTES]
 
 
 def test_files_are_listed(keeper: Client, upload: Upload) -> None:

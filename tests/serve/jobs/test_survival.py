@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedlib import Document, index
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.errors import HTTPError
@@ -26,8 +27,9 @@ from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchStore
 from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.thread import StoreThread
-from embedlib.testing import fake_embedder
+from embedlib.testing import FakeSink, FakeStore, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import (
     FakeClock,
@@ -384,6 +386,24 @@ def test_sqlite_without_room_is_a_full_disk(tmp_path: Path) -> None:
         await jobs.close()
 
     run(work())
+
+
+def test_a_start_that_the_disk_refuses_is_one_line_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    options, store = ServeOptions(data_dir=str(tmp_path / "jobs")), FakeStore()
+    with fake_embedder() as embedder:
+        index([Document(id="a", text="a")], FakeSink(store), embedder=embedder)
+    with monkeypatch.context() as patched:
+        patched.setattr(RequestStore, "recover", fail)
+        with pytest.raises(ConfigError, match="the disk of --data-dir is full"):
+            create_app(["m"], options=options, search={"docs": FakeSink(store)})
+    names = [thread.name for thread in threading.enumerate()]
+    assert [name for name in names if name.startswith("embedlib-serve-search")] == []
+    run(open_jobs(tmp_path / "jobs").close())
 
 
 def test_jobs_wait_for_a_full_disk_and_lose_nothing(

@@ -8,17 +8,18 @@ import hmac
 import ipaddress
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs import deliveries
+from embedlib.serve.jobs import deliveries, webhook
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.jobs import Jobs
@@ -289,6 +290,16 @@ def test_urls_that_are_refused(allowed: tuple[str, ...], url: str, words: str) -
     assert "\n" not in caught.value.message
     assert caught.value.param == "webhook_endpoint"
     assert "secret" not in caught.value.message
+
+
+def test_a_long_url_is_not_kept_by_who_parses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps the last 128 that it has parsed, and a body may be one of 32 MiB."""
+    parsed: list[str] = []
+    monkeypatch.setattr(webhook, "urlsplit", lambda url: parsed.append(url) or urlsplit(url))
+    for url in ("https://a.example/" + "a" * 3000, "https://a.example/b"):
+        with suppress(HTTPError):
+            policy("a.example").endpoint(url)
+    assert parsed == ["", "https://a.example/b"]
 
 
 @pytest.mark.parametrize(
