@@ -50,11 +50,12 @@ def loaded_core() -> ov.Core:
 def _load_plugin(core: ov.Core) -> None:
     """Load the CPU plugin, and let the oneDNN within it read `CAPACITY` unless the user set it.
 
-    The variable is removed again, since the oneDNN of torch would read it too.
+    The variable is removed again, since the oneDNN of torch would read it too. `os.environ` never
+    has it: another thread that copies that meanwhile would miss a name.
     """
     is_ours = CAPACITY_VARIABLE not in os.environ
     if is_ours:
-        os.environ[CAPACITY_VARIABLE] = str(CAPACITY)
+        os.putenv(CAPACITY_VARIABLE, str(CAPACITY))
     try:
         row = op.parameter([-1, 1], np.float32)
         product = op.matmul(row, op.constant(np.ones((1, 1), np.float32)), False, False)
@@ -63,4 +64,4 @@ def _load_plugin(core: ov.Core) -> None:
         core.compile_model(ov.Model([product], [row]), "CPU", settings)
     finally:
         if is_ours:
-            os.environ.pop(CAPACITY_VARIABLE, None)
+            os.unsetenv(CAPACITY_VARIABLE)
