@@ -59,6 +59,11 @@ class OwnContestant(Contestant):
         }
         self._model = self._make(folder, Config(**{**own, **options}))
 
+    def fill_cache(self, cache_dir: Path) -> None:
+        """End the model, and wait for what it would have measured beside the work."""
+        self._model.close()
+        finish_preparing(self._model, cache_dir)
+
     def precision(self) -> str:
         """Return the precision that the model has chosen."""
         precision: str = self._model.precision
@@ -74,11 +79,6 @@ class EmbedlibContestant(OwnContestant):
         from embedlib.embedder import Embedder
 
         return Embedder(folder, config=config)
-
-    def fill_cache(self, cache_dir: Path) -> None:
-        """End the model, and wait for what it would have measured beside the work."""
-        self._model.close()
-        finish_preparing(self._model, cache_dir)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
         """Encode on the bulk lane; batches are made by token budget."""
@@ -101,7 +101,7 @@ class EmbedlibContestant(OwnContestant):
         }
 
 
-def finish_preparing(model: Embedder, cache_dir: Path) -> None:
+def finish_preparing(model: Embedder | Reranker, cache_dir: Path) -> None:
     """Wait for what a model measures beside the work, and for a search for layers to keep.
 
     The program of a user lives on until then; that of a contestant has only a first query. What the

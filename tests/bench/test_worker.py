@@ -72,6 +72,20 @@ def test_ours_computes_in_what_its_name_says(
     assert search.called == (precision == "int8")
 
 
+@pytest.mark.parametrize("name", [EMBEDLIB, RERANKER])
+def test_ours_measures_nothing_beside_the_turns_of_its_peers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, finish = Mock(), Mock()
+    monkeypatch.setattr(own_contestants, "finish_preparing", finish)
+    contestant = make_contestant(name)
+    monkeypatch.setattr(contestant, "_make", lambda *_: model)
+    contestant.load(tmp_path / "model", tmp_path, 1, {})
+    contestant.fill_cache(tmp_path)
+    assert [call[0] for call in model.mock_calls] == ["close"]
+    finish.assert_called_once_with(model, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("kind", "asked"),
     [
