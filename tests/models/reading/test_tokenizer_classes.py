@@ -243,6 +243,18 @@ def test_special_tokens_of_tokenizer_config_are_added(
     assert num_tokens in _load(folder).encode("hello<new>world").ids
 
 
+def _with_tokens(
+    tmp_path: Path, config: dict[str, Any], tokens: dict[str, Any]
+) -> tuple[Path, int]:
+    """Write a folder with tokens in two files; return it, and how many tokens it has without."""
+    number = _load(write_base(tmp_path / "plain", "bert")).get_vocab_size()
+    folder = write_base(tmp_path / "new", "bert")
+    path = folder / "tokenizer_config.json"
+    write(path, read(path) | config)
+    write(folder / "special_tokens_map.json", tokens)
+    return folder, number
+
+
 @pytest.mark.parametrize(
     ("config", "tokens", "added"),
     [
@@ -263,11 +275,7 @@ def test_which_tokens_of_two_files_are_added(
     tmp_path: Path, config: dict[str, Any], tokens: dict[str, Any], added: list[str]
 ) -> None:
     # As transformers 5.5.4, which calls the lists "extra", and 4 "additional".
-    number = _load(write_base(tmp_path / "plain", "bert")).get_vocab_size()
-    folder = write_base(tmp_path / "new", "bert")
-    path = folder / "tokenizer_config.json"
-    write(path, read(path) | config)
-    write(folder / "special_tokens_map.json", tokens)
+    folder, number = _with_tokens(tmp_path, config, tokens)
     found = _load(folder).get_added_tokens_decoder()
     assert [found[place].content for place in sorted(found) if place >= number] == added
 
@@ -288,11 +296,7 @@ def test_a_token_that_a_list_names_is_special(
     listed: list[str],
     is_special: bool,
 ) -> None:
-    number = _load(write_base(tmp_path / "plain", "bert")).get_vocab_size()
-    folder = write_base(tmp_path / "new", "bert")
-    path = folder / "tokenizer_config.json"
-    write(path, read(path) | config)
-    write(folder / "special_tokens_map.json", tokens)
+    folder, number = _with_tokens(tmp_path, config, tokens)
     write(folder / "added_tokens.json", dict.fromkeys(listed, number))
     assert _load(folder).get_added_tokens_decoder()[number].special == is_special
 
