@@ -62,6 +62,8 @@ class TuneOptions:
         if self.config.max_batch_tokens is not None:
             raise ConfigError("max_batch_tokens is what tune looks for; leave it out")
 
+        if len(self.config.devices) > 1:
+            raise ConfigError(f"device = {self.config.device!r}: tune measures one; leave it out")
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:

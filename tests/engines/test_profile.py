@@ -17,7 +17,13 @@ from embedlib.config import Config
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.profile import Profile, ProfileKey, read_profile, write_profile
 from embedlib.engines.select import plan_engine
-from embedlib.models.encoder_parts import Convolutions, Experts, WideHeads
+from embedlib.models.encoder_parts import (
+    Convolutions,
+    Experts,
+    LinearBias,
+    RelativePositions,
+    WideHeads,
+)
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.session.loading import load_model
 from tests.comparing import relative_errors
@@ -126,6 +132,10 @@ def key_of(files: ModelFiles, config: Config) -> ProfileKey:
         {"experts": Experts(count=4, num_chosen=2, layers=(1,))},
         {"convolutions": Convolutions(layers=(0,), width=3, has_bias=False)},
         {"wide_heads": WideHeads(head_dim=16, num_kv_heads=1)},
+        {"layer_input_size": 8},
+        {"position_bias": LinearBias()},
+        {"relative_positions": RelativePositions(num_buckets=8, max_distance=16)},
+        {"attention_cap": 50.0},
     ],
 )
 def test_layers_that_compute_otherwise_have_a_profile_of_their_own(
@@ -156,9 +166,10 @@ def test_a_load_uses_the_profile_and_options_win_over_it(files: ModelFiles, conf
     assert load() == ((300, 1), "tuned: 300 tokens, 1 stream, one model for both lanes, onednn")
     assert load(max_batch_tokens=77)[0] == (77, 1)
     assert load(max_seq_tokens=8)[0] == (300, 1)
-    limits, told = load(threads=1)  # another number of threads is another profile
-    assert limits == (512, 1)
-    assert told.startswith("default: ")
+    assert load(device="cpu,cpu", threads=4)[0] == (300, 2), "each device has two"
+    for limits, told in (load(threads=1), load(device="cpu,cpu")):  # of one thread
+        assert limits[0] == 512, "another number of threads is another profile"
+        assert told.startswith("default: ")
 
 
 def test_a_profile_that_needs_too_much_memory_is_not_used(

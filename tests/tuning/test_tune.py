@@ -381,6 +381,7 @@ def test_options_out_of_range(options: dict[str, object], message: str) -> None:
 
 def test_texts_too_long_for_a_pass_are_refused(
     tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        ({"config": Config(device="cpu,cpu")}, "device = 'cpu,cpu': tune measures one;"),
 ) -> None:
     monkeypatch.setattr("embedlib.measuring.texts._blocks", lambda: iter(["a b c d"] * 9))
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")

@@ -69,9 +69,10 @@ def profile_key(
     encoder = files.spec.encoder
     names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
     more = ("intermediate_size", "is_gated", "is_causal")
-    parts = ("windows", "wide_heads", "experts", "convolutions")
+    parts = ("windows", "wide_heads", "experts", "convolutions", "layer_input_size")
+    scores = ("position_bias", "relative_positions", "attention_cap")
     facts = asdict(encoder)
-    shape = {name: facts[name] for name in (*names, *more, *parts)}
+    shape = {name: facts[name] for name in (*names, *more, *parts, *scores)}
     is_narrow = stores_16_bits(files, plan.precision.folder)
     is_narrow = is_narrow and not needs_of(plan, files, config).is_widened
     return ProfileKey(
@@ -80,7 +81,11 @@ def profile_key(
         # Without the length limit: with another one the same layers are computed, and `_fits` sees
         # to the memory of a higher one.
         shape={**shape, "stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
-        machine={"cpu": list(machine.cpu_identity()), "threads": config.num_threads},
+        # Several devices share the threads.
+        machine={
+            "cpu": list(machine.cpu_identity()),
+            "threads": max(1, config.num_threads // len(plan.devices)),
+        },
         versions={"embedlib": __version__, "openvino": machine.version("openvino")},
     )
 
