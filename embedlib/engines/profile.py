@@ -110,7 +110,7 @@ def write_profile(
         "measured": dict(measured),
     }
     content["digest"] = _digest(content)
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(content, indent=2) + "\n"
     with _explaining(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as part:
@@ -178,5 +178,4 @@ def _checked(content: Mapping[str, Any], key: ProfileKey) -> Profile:
 
 
 def _digest(content: object) -> str:
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

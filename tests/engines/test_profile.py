@@ -51,7 +51,7 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 
 def test_a_profile_is_found_again(config: Config, caplog: pytest.LogCaptureFixture) -> None:
     assert read_profile(KEY, config) is None
-    path = write_profile(KEY, PROFILE, {"rows": []}, config)
+    path = write_profile(KEY, PROFILE, {"rows": ["no room for /\udcff"]}, config)
     assert path.parent == config.engine_cache_path / "profiles"
     found = read_profile(KEY, config)
     assert found == replace(PROFILE, is_tuned=True)

@@ -128,8 +128,9 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write an indented JSON file."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write an indented JSON file; names of files that are no Unicode become escapes."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _check_excluded(excluded: Collection[str], layers: Collection[str], *, is_fused: bool) -> None:

@@ -160,11 +160,13 @@ def test_what_is_copied_of_a_compiled_model(tmp_path: Path, config: Config) -> N
     folder = write_tiny_model(tmp_path / "model", "mistral")
     (folder / "LICENSE").write_text("free")
     (folder / "LICENSES").mkdir()
+    odd = os.fsdecode(b"LICENSE \xff")  # no Unicode
+    (folder / odd).touch()
     bf16 = compile_model(read_model_files(folder), "bf16", (), config)
     made = compile_model(read_model_files(bf16), "int8", (), config)
     names = verify_engine_folder(made).outputs.keys()
     assert names.isdisjoint(compile_module.WRITTEN_NAMES)
-    assert "LICENSE" in names
+    assert {"LICENSE", odd} <= names
 
 
 @pytest.mark.parametrize("precision", ["fp8", "bf16", "int8"])
