@@ -220,6 +220,15 @@ def test_another_version_reads_everything(table: Table, monkeypatch: pytest.Monk
     assert table.load().num_documents == 20
 
 
+def test_what_a_function_puts_in_front_is_read_anew(table: Table) -> None:
+    """Another function may lie where this one did, or this one may return something else."""
+    words = ["a"]
+    options: dict[str, Any] = {"chunk": True, "prefix": lambda document, chunk: words[0]}
+    table.load(**options)
+    words[0] = "b"
+    assert table.load(**options).num_embedded == 20
+
+
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
     table.load()
     assert table.load(batch_rows=7, on_error="stop", since_overlap=0).num_documents == 1
