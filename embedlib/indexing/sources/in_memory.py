@@ -89,13 +89,16 @@ class MemorySource:
             problem = f"has the metadata {shown(metadata)}, which must be a mapping"
             return RawRow(number=number, place=_place(number), problem=problem)
         copies = {key: _copied(value) for key, value in metadata.items()}
+        own_id = _own_id(item)
+        if own_id is None and self._options.id_field == _OWN_ID:
+            own_id = copies.get(_OWN_ID)
         # As everywhere, id and text are not metadata unless they are asked for.
         is_asked = self._options.metadata_fields is not None
         used = () if is_asked else (self._options.id_field, *(self._options.text_fields or ()))
         return RawRow(
             number=number,
             place=_place(number),
-            fields={**copies, _OWN_ID: _own_id(item), text: getattr(item, text, None)},
+            fields={**copies, _OWN_ID: own_id, text: getattr(item, text, None)},
             metadata={key: value for key, value in copies.items() if key not in used},
             problem=_bad_key(metadata),
         )

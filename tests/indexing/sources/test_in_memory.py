@@ -359,6 +359,9 @@ def test_the_id_of_a_document_may_be_in_its_metadata() -> None:
     source = [LangChainLike("text", None, {"path": "a.txt", "page": 1})]
     assert "have no 'id' that lasts until the next run; set it, or name" in refusal(source)
     assert contents(read(source, id_field="path")) == [("a.txt", "text", {"page": 1})]
+    unnamed = [LangChainLike("text", None, {"id": 7}), LangChainLike("other", "own", {"id": 8})]
+    assert contents(read(unnamed, id_field="id")) == [("7", "text", {}), ("own", "other", {})]
+    assert "have no 'id' that lasts" in refusal(unnamed[:1])
     stored = read(source, id_field="path", metadata_fields=("path",))
     assert contents(stored) == [("a.txt", "text", {"path": "a.txt"})]
 
