@@ -83,9 +83,20 @@ class DataFolder:
         """Write the names of files to disk: a new file is there only after this."""
         sync(self.path / "files")
 
-    def append(self, file_id: str, size: int, data: bytes) -> None:
-        """Write data behind the first `size` bytes of a file, which are all that count, to disk."""
+    def has(self, file_id: str, size: int) -> bool:
+        """Return whether the first `size` bytes of a file are there."""
         path = self.file(file_id)
+        return size == 0 or (path.exists() and path.stat().st_size >= size)
+
+    def append(self, file_id: str, size: int, data: bytes) -> None:
+        """Write data behind the first `size` bytes of a file, which are all that count, to disk.
+
+        Raises:
+            FileNotFoundError: they are not there any more.
+        """
+        path = self.file(file_id)
+        if not self.has(file_id, size):
+            raise FileNotFoundError(errno.ENOENT, "what was written is gone", str(path))
         is_new = not path.exists()
         with open(path, "ab" if is_new else "r+b") as stream:
             stream.truncate(size)

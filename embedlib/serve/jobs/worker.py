@@ -119,7 +119,7 @@ class Worker:
             error = {
                 "code": "server_error",
                 "line": None,
-                "message": "the server has a bug, or the input is gone; its log has the traceback",
+                "message": "the server has a bug, or the input or output is gone; see its log",
                 "param": None,
             }
             now = int(tools.clock.now())

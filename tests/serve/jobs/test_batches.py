@@ -462,7 +462,7 @@ def test_a_batch_whose_input_is_gone_fails_and_the_others_run(
         jobs.start()
         row = await ended_batch(jobs)
         assert row.status == "failed"
-        assert "the input is gone" in (row.errors or "")
+        assert "the input or output is gone" in (row.errors or "")
         await jobs.close()
 
     run(work())

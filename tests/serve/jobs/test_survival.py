@@ -164,6 +164,33 @@ def test_whatever_a_killed_server_left_behind_an_output_is_right(data: Any) -> N
         run(work(Path(folder)))
 
 
+@pytest.mark.parametrize("left", [b"", None], ids=["cut", "removed"])
+def test_a_batch_whose_output_is_gone_fails(
+    left: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of what was lost would be filled with zeros."""
+    monkeypatch.setattr("embedlib.serve.jobs.batch_run.MAX_LINES", 1)
+    output = tmp_path / "jobs" / "files" / "file-out"
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if b"r1" in body:
+            output.unlink()
+            if left is not None:
+                output.write_bytes(left)
+        return ok(body)
+
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs", answer)
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(2))))
+        jobs.start()
+        row = await ended_batch(jobs)
+        assert (row.status, row.num_completed, row.output_bytes) == ("failed", 1, 0)
+        assert not output.exists()
+        await jobs.close()
+
+    run(work())
+
+
 def test_nothing_is_acknowledged_that_is_not_on_disk(tmp_path: Path) -> None:
     """A copy of the folder, taken when the answer is there, has what was accepted."""
 
