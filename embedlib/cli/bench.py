@@ -18,11 +18,10 @@ from embedlib.cli.options import (
     MODEL_OPTIONS,
     GroupedCommand,
     config_options,
-    missing_model,
-    model_setting,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
+from embedlib.cli.settings import missing_model, model_setting
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import without_passwords

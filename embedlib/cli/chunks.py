@@ -10,9 +10,10 @@ import click
 
 from embedlib.cli.document_options import check_glob, chunk_options, file_options
 from embedlib.cli.json_output import print_json
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
+from embedlib.cli.settings import model_setting
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
 from embedlib.errors import count_of, visible_line

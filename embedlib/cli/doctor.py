@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from embedlib.cli.options import MODEL_OPTIONS, setting
+from embedlib.cli.options import MODEL_OPTIONS
+from embedlib.cli.settings import setting
 from embedlib.cli.table import print_table
 from embedlib.config import Config, PrecisionName
 

@@ -29,10 +29,10 @@ from embedlib.cli.options import (
     PATIENT_SECONDS,
     GroupedCommand,
     config_options,
-    model_setting,
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
+from embedlib.cli.settings import model_setting
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions

@@ -16,10 +16,9 @@ from embedlib.cli.options import (
     PATIENT_SECONDS,
     GroupedCommand,
     config_options,
-    missing_model,
-    model_setting,
 )
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
+from embedlib.cli.settings import missing_model, model_setting
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
