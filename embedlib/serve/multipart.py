@@ -102,7 +102,7 @@ class MultipartReader:
         if self._buffer.startswith(b"--"):
             self._is_whole = True
             return None
-        end = self._buffer.find(b"\r\n\r\n")
+        end = self._buffer.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
         if not self._buffer.startswith(b"\r\n") or end < 0 <= len(self._buffer) - MAX_HEAD_BYTES:
             raise HTTPError(
                 400, f"a part of the body has no head of at most {MAX_HEAD_BYTES:,} bytes"

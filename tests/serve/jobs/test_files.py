@@ -76,6 +76,7 @@ def test_nothing_need_follow_the_last_boundary() -> None:
         (form(("file", "a", b"x"), end=b""), "before its last boundary"),
         (b"--XXjunk\r\n\r\n", "has no head"),
         (b"--XX\r\n" + b"a" * 20_000, "has no head"),
+        (form(("a" * 20_000, None, b"x")), "has no head of at most 16,384 bytes"),
         (b"--XX\r\nContent-Disposition: form-data; filename*=idna''a\r\n\r\n", "send it in UTF-8"),
         (form(*[("", None, b"")] * 65), "more than 64 parts"),
         (form((";" * 65, "a", b"x")), "a head with more than 64 semicolons"),
