@@ -100,7 +100,8 @@ async def metrics(exchange: Exchange) -> Response:
     if exchange.shared.jobs is not None:
         with suppress(HTTPError, sqlite3.Error):  # of the disk: all else is told all the same
             await exchange.shared.jobs.count()
-    body = await exchange.in_thread(exchange.shared.metrics.render)  # a millisecond or two
+    # A millisecond or two; the thread that writes large answers may be at one for seconds.
+    body = await asyncio.to_thread(exchange.shared.metrics.render)
     return Response(body, content_type="text/plain; version=0.0.4; charset=utf-8")
 
 

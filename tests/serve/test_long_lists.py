@@ -13,7 +13,6 @@ import pytest
 from embedlib.batching.token_ids import encode_one
 from embedlib.serve import exchange, routes
 from embedlib.serve.dialects import classify, cohere, cutting, openai, rerank, tei, tokens
-from embedlib.serve.metrics import Metrics
 from tests.serve.conftest import Client
 
 MANY = ["a", "bc", "def"] * 10
@@ -42,7 +41,6 @@ MANY = ["a", "bc", "def"] * 10
         ("/classify", {"input": MANY}, classify, "_described"),
         ("/classify", {"input": MANY, "raw_scores": True}, classify, "labelled"),
         ("/openapi.json", None, routes, "describe_routes"),
-        ("/metrics", None, Metrics, "render"),
     ],
 )
 def test_a_thread_makes_them(
@@ -65,6 +63,20 @@ def test_a_thread_makes_them(
     answer = client.send("GET" if body is None else "POST", path, body)
     assert answer.status_code == 200, answer.text
     assert {thread.rpartition("_")[0] for thread in threads} == {"embedlib-serve-encode"}
+
+
+@pytest.mark.parametrize("accept", ["application/json", openai.MSGPACK, openai.OCTETS])
+def test_metrics_and_queries_wait_for_no_answer_that_is_written(
+    client: Client, accept: str
+) -> None:
+    may_go_on = threading.Event()
+    client.application._shared.encoder.submit(may_go_on.wait)
+    try:
+        assert client.send("GET", "/metrics").status_code == 200
+        answer = client.send("POST", "/v1/embeddings", {"input": "a"}, headers={"accept": accept})
+        assert answer.headers["content-type"] == accept
+    finally:
+        may_go_on.set()
 
 
 def test_the_description_is_made_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

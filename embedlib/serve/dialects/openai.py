@@ -188,7 +188,7 @@ async def _respond(
         return await exchange.make(lambda: _respond_bytes(exchange, rows, body), len(rows))
     encoded: Iterable[bytes]
     if encoding == "msgpack":
-        encoded = await exchange.in_thread(lambda: as_msgpack(rows))
+        encoded = await exchange.make(lambda: as_msgpack(rows), len(rows))
     else:
         encode_row = as_base64 if encoding == "base64" else as_decimals
         stored: NDArray[Any] = rows
