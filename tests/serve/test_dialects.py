@@ -199,6 +199,21 @@ def test_rerank_with_documents(client: Client, path: str) -> None:
     assert answer["usage"]["total_tokens"] == len("qa") + len("qbcd")
 
 
+def test_rankings_as_nvidia_has_them(client: Client) -> None:
+    body = {"model": "rank", "query": {"text": "q"}, "passages": [{"text": text} for text in TEXTS]}
+    answer = client.post("/v1/ranking", body)
+    assert answer["rankings"] == [
+        {"index": index, "logit": pytest.approx(score("q", TEXTS[index]))} for index in (2, 1, 0)
+    ]
+    assert answer["usage"]["prompt_tokens"] == len("qa" + "qbc" + "qdef")
+    long = {**body, "passages": [{"text": "b" * 99}]}
+    assert client.send("POST", "/v1/ranking", long).headers["x-embedlib-truncated"] == "1"
+    status, error = client.refuse("/v1/ranking", {**long, "truncate": "NONE"})
+    assert (status, error["error"]["param"]) == (400, "passages")
+    status, error = client.refuse("/v1/ranking", {**body, "query": {}})
+    assert (status, error["error"]["param"]) == (400, "query")
+
+
 def test_documents_are_ranked_by_their_text_alone(client: Client) -> None:
     body = {"query": "q", "documents": [{"text": "a", "title": "b"}]}
     client.post("/v1/rerank", body | {"rank_fields": ["text"]})
@@ -329,6 +344,8 @@ def test_classify_as_vllm_and_as_infinity(client: Client) -> None:
     [entry] = answer["data"]
     assert entry["num_classes"] == 3
     assert entry["label"] == LABELS[int(np.argmax(entry["probs"]))]
+    status, error = client.refuse("/v1/classify", {"input": ["abc"], "labels": ["x", "y"]})
+    assert (status, error["error"]["param"]) == (400, "labels")  # Jina's, which are not heeded
     infinity = client.post("/classify", {"input": ["abc"], "raw_scores": False})
     assert infinity["object"] == "classify"
     assert infinity["data"][0][0]["score"] == pytest.approx(max(entry["probs"]))
@@ -477,6 +494,8 @@ def test_tokenize_and_decode(client: Client) -> None:
     assert [token["id"] for token in tokens] == list("hé".encode())
     vllm = client.post("/tokenize", {"prompt": "ab", "model": "embed"})
     assert vllm == {"tokens": [97, 98], "count": 2, "max_model_len": 32}
+    more = client.post("/tokenize", {"prompt": "ab", "model": "embed", "return_token_strs": True})
+    assert more == {**vllm, "token_strs": ["a", "b"]}
     document = {"inputs": "a", "model": "embed", "prompt_name": "document"}
     assert len(client.post("/tokenize", document)[0]) == 1  # as /embed takes it
     status, error = client.refuse("/tokenize", {**document, "prompt_name": "nobody"})

@@ -5,9 +5,9 @@ Source: vLLM, `entrypoints/pooling/classify`; Infinity, `infinity_server.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import time
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -25,7 +25,13 @@ from embedlib.serve.wire import Texts, texts_of
 class ClassifyBody(PoolingFields, kw_only=True):
     """The body of `POST /classify`."""
 
+    foreign: ClassVar[Mapping[str, str]] = {
+        **PoolingFields.foreign,
+        "labels": "the texts without labels: those of the model are told",
+    }
     input: Texts
+    labels: None = None
+    """Jina's, of the request's own, which are refused: only null."""
     raw_scores: bool | msgspec.UnsetType | None = msgspec.UNSET
     """Infinity's; where it is there, so is its answer."""
 

@@ -1,12 +1,13 @@
 """Reranking and scoring as Cohere, Jina, Voyage, vLLM, Infinity and LiteLLM spell them.
 
 `POST /rerank` with `texts` is text-embeddings-inference's. Source: cohere-python 7.3; voyageai 0.5;
-vLLM, `entrypoints/pooling/scoring`; Infinity, `infinity_server.py`.
+vLLM, `entrypoints/pooling/scoring`; Infinity, `infinity_server.py`; NVIDIA's
+https://docs.nvidia.com/nim/nemo-retriever/text-reranking/latest/using-reranking.html.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.estimate import check_lengths
-from embedlib.serve.exchange import Exchange, check_number, ranked, usage_of
+from embedlib.serve.exchange import Common, Exchange, check_number, ranked, usage_of
 from embedlib.serve.wire import TextObject, check_count, texts_of
 from embedlib.vectors.similarity import similarity_pairwise
 
@@ -54,6 +55,15 @@ class ScoreBody(PoolingFields, kw_only=True):
     items: str | list[str] | None = None
     data_1: str | list[str] | None = None
     data_2: str | list[str] | None = None
+
+
+class RankingBody(Common, kw_only=True):
+    """The body of NVIDIA's `POST /v1/ranking`."""
+
+    query: TextObject
+    passages: list[TextObject]
+    truncate: Literal["NONE", "END"] | None = None
+    """"NONE" refuses pairs that are too long."""
 
 
 async def rerank(exchange: Exchange) -> Response:
@@ -119,6 +129,26 @@ async def rerank(exchange: Exchange) -> Response:
                 "tokens": {"input_tokens": exchange.work.usage.num_tokens},
             },
         }
+
+    return await exchange.answer(content, len(scores))
+
+
+async def rank_passages(exchange: Exchange) -> Response:
+    """Answer NVIDIA's `POST /v1/ranking`: the model's own scores."""
+    body = await exchange.read(RankingBody)
+    options = exchange.shared.options
+    [query] = texts_of(body.query, "query", options)
+    passages = texts_of(body.passages, "passages", options)
+    exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
+    scores = await rank_scores(
+        exchange, body.model, query, passages, raw_scores=True, field="passages"
+    )
+
+    def content() -> dict[str, Any]:
+        rankings = [
+            {"index": index, "logit": float(scores[index])} for index in ranked(scores, None)
+        ]
+        return {"rankings": rankings, "usage": usage_of(exchange)}
 
     return await exchange.answer(content, len(scores))
 
@@ -223,6 +253,7 @@ ROUTES = (
     Route("POST", "/rerank", rerank, OPENAI, _RANKED, RerankBody),
     Route("POST", "/v1/rerank", rerank, OPENAI_AND_VOYAGE, _RANKED, RerankBody),
     Route("POST", "/v2/rerank", rerank, COHERE, _RANKED, RerankBody),
+    Route("POST", "/v1/ranking", rank_passages, OPENAI, _RANKED, RankingBody),
     Route("POST", "/score", score, OPENAI, "The scores of pairs of texts.", ScoreBody),
     Route("POST", "/v1/score", score, OPENAI, "The scores of pairs of texts.", ScoreBody),
 )

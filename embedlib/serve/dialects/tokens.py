@@ -25,6 +25,8 @@ class TokenizeBody(Common, kw_only=True):
     inputs: str | list[str] | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    """vLLM's: with `prompt`, the tokens as the vocabulary has them, too."""
     prompt_name: str | None = None
 
 
@@ -64,7 +66,11 @@ async def tokenize(exchange: Exchange) -> Response:
     if body.inputs is None:
         ids = [token["id"] for token in tokens[0]]
         limit = session.max_seq_length
-        return await exchange.answer({"tokens": ids, "count": len(ids), "max_model_len": limit})
+        content: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": limit}
+        if body.return_token_strs:
+            name_of = session.tokenizer.id_to_token
+            content["token_strs"] = await exchange.make_each(name_of, ids)
+        return await exchange.answer(content, len(ids))
     return await exchange.answer(tokens, len(tokens))
 
 

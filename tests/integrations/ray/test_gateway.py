@@ -125,6 +125,7 @@ POSTS: tuple[tuple[str, Any], ...] = (
     ("/v1/embeddings", {"input": TEXTS}),
     ("/v1/rerank", RERANK),
     ("/rerank", {"query": "a", "texts": TEXTS}),
+    ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": text} for text in TEXTS]}),
     ("/v1/score", {"text_1": "a", "text_2": TEXTS}),
     ("/classify", {"input": TEXTS}),
     ("/predict", {"inputs": [["a"], ["b"]]}),
