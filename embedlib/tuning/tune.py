@@ -65,6 +65,7 @@ class TuneOptions:
         if len(self.config.devices) > 1:
             raise ConfigError(f"device = {self.config.device!r}: tune measures one; leave it out")
 
+
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
     """What was found."""
