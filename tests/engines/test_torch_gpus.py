@@ -117,6 +117,8 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
         "get_device_properties": lambda index: SimpleNamespace(total_memory=80 * GIB),
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    # An engine of another test may live on with its share.
+    monkeypatch.setattr("embedlib.engines.torch_gpus._TAKEN", {})
     return found
 
 
