@@ -61,7 +61,6 @@ class TuneOptions:
             raise ConfigError("text_tokens is for the texts of embedlib; leave out texts_path")
         if self.config.max_batch_tokens is not None:
             raise ConfigError("max_batch_tokens is what tune looks for; leave it out")
-
         if len(self.config.devices) > 1:
             raise ConfigError(f"device = {self.config.device!r}: tune measures one; leave it out")
 

@@ -81,7 +81,7 @@ def profile_key(
         # Without the length limit: with another one the same layers are computed, and `_fits` sees
         # to the memory of a higher one.
         shape={**shape, "stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
-        # Several devices share the threads.
+        # Several devices share the threads, as `make_engine` divides them.
         machine={
             "cpu": list(machine.cpu_identity()),
             "threads": max(1, config.num_threads // len(plan.devices)),

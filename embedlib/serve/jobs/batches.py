@@ -142,9 +142,10 @@ class BatchStore(Store[BatchRow]):
     def fail(self, batch_id: str, errors: Sequence[dict[str, Any]], now: int) -> None:
         """Record that the input is wrong, or that the server cannot go on with it."""
         row = self.get(batch_id)
-        for file_id, name in ((row.output_file_id, "output"), (row.error_file_id, "error")):
-            if not self._folder.has(file_id, getattr(row, f"{name}_bytes")):
-                self.update(batch_id, **{f"{name}_bytes": 0})
+        if not self._folder.has(row.output_file_id, row.output_bytes):
+            self.update(batch_id, output_bytes=0)
+        if not self._folder.has(row.error_file_id, row.error_bytes):
+            self.update(batch_id, error_bytes=0)
         self._keep_outputs(self.get(batch_id), now)
         self.update(
             batch_id,
