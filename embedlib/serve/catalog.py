@@ -16,7 +16,7 @@ from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import CallerEngine, why_lost
-from embedlib.errors import EmbedlibError, first_line
+from embedlib.errors import EmbedlibError, typed_line
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.token_heads import has_token_head
 from embedlib.reranker import Reranker
@@ -273,7 +273,7 @@ class Catalog:
                 if self._has_several or not tells_failure:
                     logging.getLogger(__name__).error("%s: %s", model.name, model.error)
             except Exception as error:
-                model.error = f"{type(error).__name__}: {first_line(error)}"
+                model.error = typed_line(error)
                 logging.getLogger(__name__).exception("%s", model.name)
 
     @property

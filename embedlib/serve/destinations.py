@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Literal
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.errors import ConfigError, EmbedlibError, SinkError, shown
+from embedlib.errors import ConfigError, EmbedlibError, SinkError, shown, typed_line
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.hybrid import Asked, Hybrid
 from embedlib.indexing.searching import find_fused, held_state
@@ -255,6 +256,9 @@ class Destinations:
                 await self._loader.run(partial(destination.find_model, models))
             except EmbedlibError as error:
                 destination.error = str(error)
+            except Exception as error:  # of a sink: the next ones get their model all the same
+                destination.error = typed_line(error)
+                logging.getLogger(__name__).exception("%s", destination.name)
 
     @property
     def is_loading(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from embedlib.closing import WorkerThread
+from embedlib.errors import typed_line
 
 
 class Loader:
@@ -26,7 +27,7 @@ class Loader:
 
         Raises:
             EngineBuildError: no thread can be started.
-            what `load` raises.
+            what `load` raises; RuntimeError: it raised what is no `Exception`.
         """
         over: Future[None] = Future()
 
@@ -34,8 +35,12 @@ class Loader:
             if over.set_running_or_notify_cancel():
                 try:
                     load()
-                except BaseException as error:
+                except Exception as error:
                     over.set_exception(error)
+                except BaseException as error:  # of a library, as a panic: it is not the loop's end
+                    failed = RuntimeError(typed_line(error))
+                    failed.__cause__ = error
+                    over.set_exception(failed)
                 else:
                     over.set_result(None)
 

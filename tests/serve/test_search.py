@@ -301,6 +301,26 @@ def test_a_server_that_loads_is_asked_again(store: FakeStore) -> None:
     client.close()
 
 
+@pytest.mark.parametrize("error", [ValueError("a bug"), GeneratorExit("a bug")])
+def test_a_bug_of_one_destination_leaves_the_others_searchable(
+    make: MakeSearch, store: FakeStore, error: BaseException
+) -> None:
+    class Broken(FakeSink):
+        num_calls = 0
+
+        def inspect(self) -> Any:
+            self.num_calls += 1
+            if self.num_calls == 2:
+                raise error
+            return super().inspect()
+
+    client = make({"first": Broken(store), "second": FakeSink(store)})
+    status, answer = client.refuse("/v1/search", {"query": "a", "collection": "first"})
+    assert status == 503
+    assert f"{type(error).__name__}: a bug" in str(answer)
+    assert client.post("/v1/search", {"query": "3 text", "collection": "second"})["results"]
+
+
 def test_a_server_without_destinations(make: MakeSearch) -> None:
     status, error = make({}).refuse("/v1/search", {"query": "a"})
     assert status == 404
