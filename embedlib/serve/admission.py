@@ -22,6 +22,13 @@ class Load(NamedTuple):
 
 
 @dataclass(slots=True)
+class Unread:
+    """The answers of a server that their clients have not read, as its own connections count."""
+
+    num_bytes: int = 0
+
+
+@dataclass(slots=True)
 class _Waiting:
     load: Load
     turn: asyncio.Future[None]
@@ -31,8 +38,8 @@ class Admission:
     """The door of one model.
 
     Queries enter at once or are told to come again. Bulk requests enter in their order while the
-    texts and tokens inside stay below bounds; the others wait, and when too many wait, they are
-    told to come again. A request larger than a bound enters alone.
+    texts and tokens inside stay below bounds; the others wait, and when too many wait, or clients
+    leave too much unread, they are told to come again. A request larger than a bound enters alone.
     """
 
     def __init__(self, options: ServeOptions, tokens_per_second: Callable[[], float]) -> None:
@@ -50,6 +57,8 @@ class Admission:
         self.tokens_inside = {Lane.QUERY: 0, Lane.BULK: 0}
         self.waiting_texts = 0
         self.waiting_tokens = 0
+        self.unread = Unread()
+        """Of all models of the server, which gives its own."""
 
     def queued(self, lane: Lane) -> Load:
         """Return what the model works on, and what waits at the door."""
@@ -73,6 +82,12 @@ class Admission:
         if lane is Lane.QUERY:
             if not self._enters(lane, load, self._options.max_query_texts):
                 raise self._rejected("queries")
+        elif self.unread.num_bytes > self._options.max_unread_bytes:
+            raise HTTPError.overloaded(
+                f"clients have not read {self.unread.num_bytes:,} bytes of answers, the limit is "
+                f"{self._options.max_unread_bytes:,}; read them, then come again",
+                seconds=1,
+            )
         elif self._waiting or not self._enters(lane, load, self._options.max_bulk_texts):
             await self._wait(load)
 

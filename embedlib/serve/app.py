@@ -14,6 +14,7 @@ from typing import Final
 from embedlib.errors import EmbedlibError
 from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve.access_log import AccessLog, line_of
+from embedlib.serve.admission import Unread
 from embedlib.serve.asgi import Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.background import Background
 from embedlib.serve.bodies import BodyReader
@@ -64,7 +65,12 @@ class Application:
         self.catalog = Catalog(models)
         self.options = options
         self.destinations = Destinations(searched, options.max_query_texts)
-        self.metrics = Metrics(self.catalog, [each.name for each in self.destinations])
+        self.unread = Unread()
+        """Counted by connections; those of another server count nothing."""
+        for model in self.catalog:
+            model.admission.unread = self.unread
+        searched_names = [each.name for each in self.destinations]
+        self.metrics = Metrics(self.catalog, self.unread, searched_names)
         self.end_server: Callable[[], None] | None = None
         """Ends the server; None: it is not the application's own."""
         self.failure: EmbedlibError | None = None

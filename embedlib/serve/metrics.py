@@ -15,6 +15,7 @@ from typing import Final
 
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
+from embedlib.serve.admission import Unread
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.sessions import engine_of
 from embedlib.version import __version__
@@ -75,9 +76,10 @@ REASONS: Final = (
 class Metrics:
     """The counters of a server."""
 
-    def __init__(self, catalog: Catalog, searched: Iterable[str] = ()) -> None:
+    def __init__(self, catalog: Catalog, unread: Unread, searched: Iterable[str] = ()) -> None:
         """Start at zero, for every model and lane, and every destination that is searched."""
         self._catalog = catalog
+        self._unread = unread
         self.sections: list[Callable[[], Iterator[str]]] = []
         """Yield the lines of other parts of the server."""
         self.searches = {(name, stage): Histogram() for name in searched for stage in SEARCH_STAGES}
@@ -118,6 +120,8 @@ class Metrics:
         yield line("embedlib_build_info", {"version": __version__}, 1)
         yield from head("embedlib_inflight_requests", "gauge", "Requests that wait for an answer.")
         yield line("embedlib_inflight_requests", {}, self.num_inflight)
+        yield from head("embedlib_unread_bytes", "gauge", "Bytes of answers not read by clients.")
+        yield line("embedlib_unread_bytes", {}, self._unread.num_bytes)
         yield from head("embedlib_responses_total", "counter", "Answers by status.")
         for status, count in self.statuses.items():
             yield line("embedlib_responses_total", {"status": status}, count)

@@ -50,12 +50,12 @@ async def ready(exchange: Exchange) -> Response:
     states = {model.name: model.error or model.lost or model.state for model in shared.catalog}
     is_ready = shared.catalog.is_ready and not shared.is_draining
     if is_ready:
-        for model in shared.catalog:
-            if model.lost:
-                is_ready = False
-            elif silence := await _why_silent(model):
-                is_ready = False
-                states[model.name] = silence
+        asked = [model for model in shared.catalog if not model.lost]
+        silences = await asyncio.gather(*map(_why_silent, asked))  # probes give up after seconds
+        found = zip(asked, silences, strict=True)
+        silent = {model.name: silence for model, silence in found if silence}
+        is_ready = len(asked) == len(states) and not silent
+        states |= silent
     for destination in shared.destinations:
         states[f"search {destination.name}"] = destination.error or (
             "loading" if destination.model is None else "ready"

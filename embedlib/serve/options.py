@@ -24,6 +24,8 @@ class ServeOptions:
     """Of one request."""
     max_held_bytes: int = 512 * MIB
     """Of all requests that are not answered yet."""
+    max_unread_bytes: int = 1 << 30
+    """Of answers that their clients have not read; then 429 for bulk requests."""
     max_texts: int = 65_536
     """Of one request."""
     token_ids: bool = False

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from embedlib.errors import first_line
+from embedlib.serve.admission import Unread
 from embedlib.serve.app import request_id_of
 from embedlib.serve.asgi import Request, Response
 from embedlib.serve.catalog import Catalog, ServedModel, Task, Tasks, still_loading
@@ -138,7 +139,7 @@ class RemoteModels:
             catalog,
             options,
             ThreadPoolExecutor(1, "embedlib-serve-encode"),
-            Metrics(catalog),
+            Metrics(catalog, Unread()),
             Destinations({}, options.max_query_texts),
         )
         self._ask = ask

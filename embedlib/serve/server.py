@@ -276,6 +276,7 @@ def _protocol(served: Application) -> type[Connection]:
         application = served
         head_seconds = served.options.head_seconds
         answer_seconds = served.options.answer_seconds
+        unread = served.unread
 
     return Protocol
 

@@ -11,6 +11,8 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from embedlib.serve.admission import Unread
+
 
 class ReadLimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which closes connections whose client reads nothing for some time.
@@ -20,6 +22,8 @@ class ReadLimitedProtocol(HttpToolsProtocol):
 
     answer_seconds: ClassVar[float]
     """The time."""
+    unread: ClassVar[Unread]
+    """Counts what is kept for such clients."""
     _limit: asyncio.TimerHandle | None = None
     _num_unread = 0
 
@@ -45,7 +49,7 @@ class ReadLimitedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
 
     def _wait_for_reader(self) -> None:
-        self._num_unread = self.transport.get_write_buffer_size()
+        self._count(self.transport.get_write_buffer_size())
         self._limit = self.loop.call_later(self.answer_seconds, self._check_reader)
 
     def _check_reader(self) -> None:
@@ -58,3 +62,8 @@ class ReadLimitedProtocol(HttpToolsProtocol):
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
+            self._count(0)
+
+    def _count(self, num_bytes: int) -> None:
+        self.unread.num_bytes += num_bytes - self._num_unread
+        self._num_unread = num_bytes

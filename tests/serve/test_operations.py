@@ -225,6 +225,30 @@ def test_bulk_waits_only_so_long() -> None:
     asyncio.run(work())
 
 
+def test_bulk_comes_again_while_too_much_is_unread() -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_unread_bytes=10), lambda: 0.0)
+        door.unread.num_bytes = 10
+        async with inside(door, 1):
+            door.unread.num_bytes = 11
+            with pytest.raises(HTTPError, match="have not read 11 bytes") as caught:
+                await door.take(Lane.BULK, Load(1, 3))
+            await door.take(Lane.QUERY, Load(1, 3))
+        assert (caught.value.status, caught.value.retry_seconds) == (429, 1)
+        assert door.inside == {Lane.BULK: 0, Lane.QUERY: 1}
+
+    asyncio.run(work())
+
+
+def test_what_is_unread_is_counted_for_all_models(make_client: MakeClient) -> None:
+    client = make_client({name: fake_embedder() for name in "ab"})
+    client.application.unread.num_bytes = (1 << 30) + 1
+    for model in "ab":
+        texts = {"model": model, "input": ["c"] * 100}
+        assert client.refuse("/v1/embeddings", texts)[0] == 429
+        client.post("/v1/embeddings", {"model": model, "input": "c"})
+
+
 def test_tokens_are_counted_at_the_door(make_client: MakeClient, engine: FakeEngine) -> None:
     client = make_client({"embed": fake_embedder(engine)}, max_queued_tokens=40)
     model = client.application.catalog.find("embed", "embed")
@@ -661,9 +685,11 @@ def test_a_lone_model_that_cannot_be_loaded_is_logged_where_its_server_goes_on(
     [
         (IndexError("list index out of range"), "IndexError: list index out of range"),
         (MemoryError(), "broken could not be loaded: MemoryError"),
+        (AssertionError(), "broken could not be loaded: AssertionError"),
+        (GeneratorExit("a panic"), "RuntimeError: GeneratorExit: a panic"),
     ],
 )
-def test_a_model_whose_load_has_a_bug_is_told(error: Exception, reason: str) -> None:
+def test_a_model_whose_load_has_a_bug_is_told(error: BaseException, reason: str) -> None:
     def load(tell: Any) -> Any:
         raise error
 
@@ -1122,6 +1148,25 @@ def test_a_model_that_does_not_answer_is_not_ready(
     monkeypatch.undo()
     engine.release()
     assert client.send("GET", "/ready").status_code == 200
+
+
+def test_silent_models_are_asked_at_once(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    all_asked = asyncio.Event()
+
+    async def why_silent(model: ServedModel) -> str:
+        asked.append(model.name)
+        if len(asked) == 2:
+            all_asked.set()
+        await asyncio.wait_for(all_asked.wait(), WAIT_SECONDS)
+        return "it is silent" if model.name == "b" else ""
+
+    monkeypatch.setattr("embedlib.serve.operations._why_silent", why_silent)
+    answer = make_client({name: fake_embedder() for name in "ab"}).send("GET", "/ready")
+    assert answer.status_code == 503
+    assert answer.json()["models"] == {"a": "ready", "b": "it is silent"}
 
 
 def test_a_model_that_answered_lately_is_asked_nothing(

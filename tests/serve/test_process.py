@@ -26,6 +26,7 @@ import pytest
 
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.serve import create_app
+from embedlib.serve.admission import Unread
 from embedlib.serve.server import Listen, serve
 from embedlib.serve.slow_readers import ReadLimitedProtocol
 from embedlib.serve.tls import Renewable, new_context
@@ -292,13 +293,17 @@ def test_who_does_not_read_is_cut_off(start: Callable[..., Server], tmp_path: Pa
         client.connect(("127.0.0.1", server.port))
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert client.recv(12) == b"HTTP/1.1 200"
-        while b"embedlib_inflight_requests 1\n" not in server.get("/metrics"):
+        is_counted = False
+        while b"embedlib_inflight_requests 1\n" not in (page := server.get("/metrics")):
+            is_counted |= b"embedlib_unread_bytes 0\n" not in page
             time.sleep(0.05)  # it is answered, or given up
         received = 0
         with suppress(ConnectionResetError):
             while chunk := client.recv(1 << 20):
                 received += len(chunk)
     assert received < len(content)
+    assert is_counted
+    assert b"embedlib_unread_bytes 0\n" in server.get("/metrics")
     assert server.get(path) == content
 
 
@@ -306,11 +311,13 @@ def test_who_reads_slowly_gets_the_whole_answer() -> None:
     """The time is over again and again; something was read each time, and then nothing."""
     timers: list[Any] = []
     unread = 90_000
+    counted = Unread(7)
     transport = Mock()
     transport.get_write_buffer_size.side_effect = lambda: unread
 
     class Slow(ReadLimitedProtocol):
         answer_seconds = 30.0
+        unread = counted
 
         def __init__(self) -> None:
             self.loop = Mock()
@@ -319,13 +326,17 @@ def test_who_reads_slowly_gets_the_whole_answer() -> None:
 
     protocol = Slow()
     protocol.pause_writing()
+    assert counted.num_bytes == 90_007
     for left in (80_000, 70_000):
         unread = left
         timers.pop()()
         assert not transport.abort.called
+        assert counted.num_bytes == left + 7
     timers.pop()()
     assert transport.abort.called
     assert not timers
+    protocol.resume_writing()
+    assert counted.num_bytes == 7
 
 
 def await_gone(server: Server, num_clients: int) -> None:

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from embedlib.serve.admission import Unread
 from embedlib.serve.app import Application
 from embedlib.serve.asgi import Receive, Request, Response, Send
 from embedlib.serve.catalog import Catalog
@@ -111,7 +112,7 @@ class Echo(Application):
 
     def __init__(self) -> None:  # of an application only what a connection needs
         self.requests: list[Request] = []
-        self.metrics = Metrics(Catalog([]))
+        self.metrics = Metrics(Catalog([]), Unread())
 
     async def answer(self, request: Request, receive: Receive, send: Send) -> None:
         assert request.direct is not None
