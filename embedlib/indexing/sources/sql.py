@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import date
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -183,8 +182,7 @@ class _GrowingSqlSource(_SqlSource):
         self._highest.begin(self._database.open_seconds())  # before the first row is read
         query, values = self._query, list[object]()
         if self._begin is not None:
-            is_time = isinstance(self._begin, date)
-            query = changed_since(query, self._field, self._database.mark, is_time=is_time)
+            query = changed_since(query, self._field, self._database.mark, self._begin)
             values.append(self._begin)
         with closing(self._database.read(query, values)) as rows:
             for row in rows:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 from embedlib.errors import SourceError, shown
@@ -34,6 +34,8 @@ _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:([ T])(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
 )
 """Date, separator, time and zone of a text. Source: ISO 8601; SQLite, date and time functions."""
+_LAST_COMMENT: Final = re.compile(r"\s*--[^\n'\"$]*\Z")
+"""A comment at the end of a query; what has a quote may be a text that only looks like one."""
 _FUTURE: Final = timedelta(days=1)
 """Zones differ by less. A value after that, such as 9999-12-31, is no time of a change: with it as
 position, no row would ever be read again."""
@@ -123,14 +125,12 @@ class Highest:
 
 def lower_bound(value: Value, overlap: float) -> Value:
     """Return the value from which on rows are read, this far before a position."""
-    if overlap == 0:
-        return value
     if isinstance(value, int):
         return value - math.ceil(overlap)
     if isinstance(value, float):
         return value - overlap
     if isinstance(value, Decimal):
-        return value - Decimal(str(overlap))
+        return Context(rounding=ROUND_FLOOR).subtract(value, Decimal(str(overlap)))
     try:
         if isinstance(value, str):
             return _text_before(value, overlap)
@@ -141,24 +141,28 @@ def lower_bound(value: Value, overlap: float) -> Value:
         return "" if isinstance(value, str) else value.min
 
 
-def changed_since(query: str, field: str, mark: str, *, is_time: bool) -> str:
-    """Return the query for those rows whose field is at least a parameter, or has no real value.
+def changed_since(query: str, field: str, mark: str, begin: Value) -> str:
+    """Return the query for those rows whose field is at least a parameter, or cannot be compared.
 
     Args:
         query: one SELECT.
         field: a column of its result.
         mark: how the database writes a parameter, "?" or "%s".
-        is_time: whether the column may hold PostgreSQL's `-infinity`, which some write for never.
+        begin: the parameter.
     """
-    query = query.rstrip().rstrip(";")
+    query = _LAST_COMMENT.sub("", query.rstrip()).rstrip(";")
     # With its table: SQLite takes a quoted name that is no column for a text.
     column = 'embedlib_rows."' + field.replace('"', '""') + '"'
     if mark == "%s":
         query, column = query.replace("%", "%%"), column.replace("%", "%%")
-    never = f" OR {column} = '-infinity'" if is_time else ""
+    more = ""
+    if mark == "?" and isinstance(begin, str):  # SQLite has numbers before all texts
+        more = f" OR typeof({column}) <> 'text'"
+    elif mark == "%s" and isinstance(begin, date):  # PostgreSQL's, which some write for never
+        more = f" OR {column} = '-infinity'"
     return (
         f"SELECT * FROM (\n{query}\n) AS embedlib_rows"
-        f" WHERE {column} >= {mark} OR {column} IS NULL{never}"
+        f" WHERE {column} >= {mark} OR {column} IS NULL{more}"
     )
 
 
@@ -205,8 +209,11 @@ def _text_before(text: str, overlap: float) -> str:
     moment, separator, _ = parsed
     if not separator:
         return (moment - timedelta(days=math.ceil(overlap / _DAY_SECONDS))).date().isoformat()
-    # Without fraction and zone: the beginning of a text is before the whole.
-    return (moment - timedelta(seconds=math.ceil(overlap))).isoformat(separator, "seconds")
+    # The beginning of a text is before the whole: no fraction and no zone, of which "." is before
+    # "Z", and, where rows may have times to the minute, no seconds.
+    has_seconds = text[len("2026-01-31T12:00") :].startswith(":")
+    unit = "seconds" if has_seconds and not overlap else "minutes"
+    return (moment - timedelta(seconds=math.ceil(overlap))).isoformat(separator, unit)
 
 
 def _has_zone(value: Value) -> bool:
