@@ -241,6 +241,10 @@ def _with_profile(
         return plan
     found = read_profile(kind.profile_key(plan, files, config, machine), config)
     profile = kind.choose_profile(plan, files, config, found)
+    if found is not None and not profile.is_tuned:
+        logging.getLogger(__name__).warning(
+            "the tuned profile is not used: its batches or lanes need more memory"
+        )
     logging.getLogger(__name__).info("engine %s, profile %s", kind.name, profile)
     return replace(plan, profile=profile)
 

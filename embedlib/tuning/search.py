@@ -107,9 +107,13 @@ BETTER: Final = "better"
 def race(profile: Profile, best: Profile, runners: Runners, rounds: int = ROUNDS) -> Row:
     """Let a profile take turns with the best so far."""
     try:
-        theirs, ours = runners.open(best), runners.open(profile)
-    except EngineError as error:
-        return Row(profile=profile, verdict=f"not tried: {error}")
+        return _race(profile, best, runners, rounds)
+    except EngineError as error:  # another one may have the memory
+        return Row(profile=profile, verdict=f"failed: {error}")
+
+
+def _race(profile: Profile, best: Profile, runners: Runners, rounds: int) -> Row:
+    theirs, ours = runners.open(best), runners.open(profile)
     before, times = [theirs.bulk()], list[float]()
     ratios = list[float]()
     for _ in range(rounds):

@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, Final
+from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
@@ -21,7 +22,7 @@ from embedlib.models.opening import OpenedModel, check_has_precisions
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.session.loading import prepared_plan
 from embedlib.tuning.runners import EmbeddingRunners, Planned
-from embedlib.tuning.search import BETTER, Row, race, search
+from embedlib.tuning.search import BETTER, Row, Step, race, search
 from embedlib.tuning.steps import other_libraries, steps
 
 PASSES: Final = 40
@@ -191,14 +192,26 @@ class _Tuning:
             path=path,
         )
 
-    def _steps(self, num_tokens: int) -> list[Callable[[Profile], Any]]:
+    def _steps(self, num_tokens: int) -> list[Step]:
         needs = self.planned.plan.needs
-        return steps(
+        varied = steps(
             threads=self.options.config.num_threads,
             pass_tokens=num_tokens,
             is_large=bool(getattr(needs, "is_large", False)),
             others=other_libraries(self.machine, self.planned.plan.precision.name),
         )
+        return [partial(self._usable, step) for step in varied]
+
+    def _usable(self, step: Step, best: Profile) -> list[Profile]:
+        """Return those variations of a profile that a load would take as they are."""
+        plan, choose = self.planned.plan, self.planned.plan.kind.choose_profile
+        assert choose is not None, "tune has looked"
+        tuned = [replace(profile, is_tuned=True) for profile in step(best)]
+        return [
+            replace(profile, is_tuned=False)
+            for profile in tuned
+            if choose(plan, self.planned.files, self.planned.config, profile) == profile
+        ]
 
     def _choose_texts(self, seconds: float) -> float:
         """Set the texts of a bulk pass; return the tokens per second of a first one."""

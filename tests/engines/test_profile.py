@@ -14,6 +14,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Config
+from embedlib.engines import select
 from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.profile import Profile, ProfileKey, read_profile, write_profile
 from embedlib.engines.select import plan_engine
@@ -173,7 +174,10 @@ def test_a_load_uses_the_profile_and_options_win_over_it(files: ModelFiles, conf
 
 
 def test_a_profile_that_needs_too_much_memory_is_not_used(
-    files: ModelFiles, config: Config, caplog: pytest.LogCaptureFixture
+    files: ModelFiles,
+    config: Config,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert KIND.choose_profile is not None
     greedy = replace(PROFILE, max_batch_tokens=1 << 30, shares_lanes=False, is_tuned=True)
@@ -181,7 +185,9 @@ def test_a_profile_that_needs_too_much_memory_is_not_used(
     machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {kib} kB\n"})
     plan = plan_engine(files, config, machine=machine)
     long = replace(files, spec=replace(files.spec, max_seq_tokens=1 << 22))
-    chosen = KIND.choose_profile(plan, long, config, greedy)
+    monkeypatch.setattr(select, "read_profile", lambda *_: greedy)
+    chosen = select._with_profile(plan, long, config, machine).profile
+    assert chosen is not None
     assert not chosen.is_tuned
     assert chosen.max_batch_tokens == 512
     assert "is not used" in caplog.text

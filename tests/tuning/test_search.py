@@ -10,7 +10,7 @@ import pytest
 
 from embedlib.engines.machine import Machine
 from embedlib.engines.profile import Profile
-from embedlib.errors import EngineUnavailableError
+from embedlib.errors import EngineOutOfMemoryError, EngineUnavailableError
 from embedlib.tuning.search import BETTER, Runner, _share, race, search
 from embedlib.tuning.steps import other_libraries, steps
 
@@ -211,7 +211,27 @@ def test_queries_do_not_pay_for_bulk() -> None:
 
 def test_what_cannot_be_loaded_is_a_row_with_its_reason() -> None:
     row = race(replace(RULE, num_streams=99), RULE, FakeRunners(lambda _: 1.0))
-    assert (row.bulk, row.verdict) == (None, "not tried: no memory")
+    assert (row.bulk, row.verdict) == (None, "failed: no memory")
+
+
+@pytest.mark.parametrize("where", ["bulk", "query", "beside"])
+def test_what_fails_in_its_turn_is_a_row_and_the_search_goes_on(where: str) -> None:
+    class Failing(FakeRunners):
+        def open(self, profile: Profile) -> Runner:
+            runner = super().open(profile)
+            if profile.num_streams == 3:
+                setattr(runner, where, fail)
+            return runner
+
+    def fail() -> float:
+        raise EngineOutOfMemoryError("no memory")
+
+    shared = [replace(RULE, num_streams=num, shares_lanes=True) for num in (3, 4)]
+    runners = Failing(lambda profile: 2.0 if profile.shares_lanes else 1.0)
+    best, rows = search(RULE, [lambda _: shared], runners, always, ignore)
+    assert [row.verdict for row in rows] == ["failed: no memory", BETTER]
+    assert best == shared[1]
+    assert runners.kept == [RULE, best]
 
 
 def test_the_search_ends_in_time() -> None:

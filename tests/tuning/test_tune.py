@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, cycle
@@ -45,7 +45,7 @@ from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 from embedlib.tuning import Tuned, TuneOptions, tune
 from embedlib.tuning import runners as running
 from embedlib.tuning.runners import EmbeddingRunner, EmbeddingRunners, Planned
-from embedlib.tuning.search import BETTER, Row
+from embedlib.tuning.search import BETTER, Row, Step
 from tests.fidelity_reports import make_report
 from tests.waiting import WAIT_SECONDS
 
@@ -320,11 +320,43 @@ def test_what_was_found_races_the_default_at_last(
 def test_a_large_model_keeps_its_library(is_large: bool) -> None:
     profile = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
     precision = ChosenPrecision(name="int8")
-    plan = SimpleNamespace(needs=SimpleNamespace(is_large=is_large), precision=precision)
+    kind = SimpleNamespace(choose_profile=lambda _plan, _files, _config, found: found)
+    needs = SimpleNamespace(is_large=is_large)
+    plan = SimpleNamespace(needs=needs, precision=precision, kind=kind)
     machine = replace(Machine(), read=lambda _: "vendor_id: AuthenticAMD\nflags: avx2\n")
-    planned, options = SimpleNamespace(plan=plan), TuneOptions(config=Config(threads=2))
+    planned = SimpleNamespace(plan=plan, files=None, config=None)
+    options = TuneOptions(config=Config(threads=2))
     _, libraries, _ = tuning._Tuning(None, planned, options, profile, machine)._steps(8192)
     assert bool(libraries(profile)) is not is_large
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
+def test_what_a_load_would_not_take_is_not_tried(
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+) -> None:
+    """Batches that need more memory; of a DeBERTa also those with too many distances."""
+    seen: list[list[int]] = []
+
+    def search(first: Profile, steps: Sequence[Step], *_: object) -> tuple[Profile, list[Row]]:
+        seen.append([profile.max_batch_tokens for profile in steps[-1](first)])
+        return first, []
+
+    def fits(plan: object, files: object, config: object, profile: Profile) -> bool:
+        return profile.max_batch_tokens <= 1024
+
+    monkeypatch.setattr(tuning, "search", search)
+    monkeypatch.setattr("embedlib.engines.openvino.planning._fits", fits)
+    monkeypatch.setattr("embedlib.engines.openvino.distances.most_batch_tokens", lambda _: 300)
+    monkeypatch.setattr(EmbeddingRunner, "bulk", lambda _: 1e-6)
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32", engine="openvino")
+    tune(tiny_folder(name), TuneOptions(minutes=60, config=config))
+    [budgets] = seen
+    assert max(budgets) == (1024 if name == "bert" else 256)
+    assert "not used" not in caplog.text
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_measuring(

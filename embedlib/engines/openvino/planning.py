@@ -5,7 +5,6 @@ Imports no openvino.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -116,10 +115,12 @@ def choose_profile(
     )
     chosen = rule if found is None else found
     if found is not None and not _fits(plan, files, config, found):
-        log = logging.getLogger(__name__)
-        log.warning("the tuned profile is not used: its batches or lanes need more memory")
         chosen = rule
     budget = config.max_batch_tokens or chosen.max_batch_tokens
+    if files.spec.encoder.relative_positions is not None:
+        from embedlib.engines.openvino.distances import most_batch_tokens
+
+        budget = min(budget, most_batch_tokens(files.spec.encoder))
     return replace(chosen, max_batch_tokens=budget)
 
 
