@@ -167,6 +167,7 @@ def _index(options: Mapping[str, str]) -> HnswOptions | None:
 
 def _int(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     given = options.get(name, str(default))
-    if not given.isascii() or not given.isdigit() or not low <= int(given) <= high:
-        raise SinkError(f"{name}={given!r}; must be a whole number from {low} to {high}")
+    is_number = given.isascii() and given.isdigit() and len(given) <= 9
+    if not is_number or not low <= int(given) <= high:
+        raise SinkError(f"{name}={given!r:.60}; must be a whole number from {low} to {high}")
     return int(given)
