@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -29,6 +28,7 @@ from embedlib.cores import usable_cores
 from embedlib.errors import ConfigError, nearest, shown
 from embedlib.foreign_options import FOREIGN_OPTIONS, asks_nothing
 from embedlib.imported import imported_torch
+from embedlib.user_folders import absolute, entered, expanded, user_cache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +140,7 @@ class Config:
         # The program may change its current folder while a model is loaded.
         for name in ("cache_folder", "engine_cache_dir"):
             if (folder := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _absolute(folder))
+                object.__setattr__(self, name, absolute(folder))
         for name, prompt in (self.prompts or {}).items():
             if not isinstance(name, str):
                 raise ConfigError(f"prompts has the name {shown(name)}; a name must be a str")
@@ -194,41 +194,12 @@ class Config:
     def engine_cache_path(self) -> Path:
         """`engine_cache_dir`, or embedlib's folder in the user's cache.
 
-        Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
-
         Raises:
-            ConfigError: neither the option nor a variable names it, and the user has no home; or it
-                is in a folder that this user may not enter.
+            what `user_cache` and `entered` raise.
         """
         if self.engine_cache_dir is not None:
-            return _entered(Path(self.engine_cache_dir))
-        try:
-            named = os.environ.get("XDG_CACHE_HOME", "")
-            cache = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
-        except RuntimeError:
-            raise ConfigError(
-                "no folder for the cache: this user has no home folder; pass engine_cache_dir, or "
-                "set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
-            ) from None
-        return _entered(cache / "embedlib")
-
-
-def _entered(cache: Path) -> Path:
-    """Return the folder of a cache, after a check that this user may look into it.
-
-    Raises:
-        ConfigError: it, or a folder above it, may not be entered: another user's home, mostly.
-    """
-    try:
-        os.stat(os.path.join(cache, "."))  # a Path would drop the dot, which asks to enter it
-    except PermissionError:
-        raise ConfigError(
-            f"the cache {str(cache)!r} is in a folder that this user may not enter; pass "
-            "engine_cache_dir, or set EMBEDLIB_ENGINE_CACHE_DIR or HOME"
-        ) from None
-    except OSError:
-        pass  # there is none yet, or it is no folder: who writes into it tells why that fails
-    return cache
+            return entered(Path(self.engine_cache_dir))
+        return entered(user_cache() / "embedlib")
 
 
 def device_name(device: object) -> object:
@@ -305,32 +276,8 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
-def _expand(value: Any) -> str | Path:
-    """Return a folder with the home folder in the place of `~`, as the type that it has."""
-    try:
-        folder = Path(value).expanduser()
-    except RuntimeError:
-        raise ConfigError(
-            f"the folder {shown(os.fspath(value))}: there is no such home folder; write ./~ for a "
-            "name that begins with ~"
-        ) from None
-    return os.path.expanduser(value) if isinstance(value, str) else folder
-
-
-def _absolute(folder: str | Path) -> str | Path:
-    """Return a folder, as the type that it has, by its absolute path."""
-    try:
-        path = Path(folder).absolute()
-    except FileNotFoundError:
-        raise ConfigError(
-            f"the folder {shown(os.fspath(folder))}: the current folder was deleted; give an "
-            "absolute path"
-        ) from None
-    return str(path) if isinstance(folder, str) else path
-
-
 _SIMILARITY = choice(*get_args(Similarity))
-_FOLDER = Kind(PATH.what, PATH.accepts, _expand)
+_FOLDER = Kind(PATH.what, PATH.accepts, expanded)
 _KINDS: Final[Mapping[str, Kind]] = {
     "revision": optional(TEXT),
     "token": Kind(

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "embedlib"
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
 LOW = {
-    *("version", "errors", "installing", "checks", "config", "starting", "closing"),
+    *("version", "errors", "installing", "checks", "user_folders", "config", "starting", "closing"),
     *("interrupts", "imported", "lazy"),
     *("cgroups", "cores", "memory", "progress", "screens"),
     "settings",
@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "errors": set(),
     "installing": {"errors"},
     "checks": {"errors"},
-    "config": {"errors", "checks", "cores", "foreign_options", "imported"},
+    "config": {"errors", "checks", "cores", "foreign_options", "imported", "user_folders"},
+    "user_folders": {"errors"},
     "foreign_options": set(),
     "imported": set(),
     "starting": {"errors"},

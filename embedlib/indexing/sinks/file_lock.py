@@ -6,7 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from embedlib.errors import SinkError
+from embedlib.errors import ConfigError, SinkError
+from embedlib.user_folders import user_cache
 
 
 class FileLock:
@@ -55,15 +56,12 @@ def lock_folder() -> Path:
     Two writers exclude each other only if both compute the same path, so this folder does not
     depend on any option and must not move.
 
-    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
-
     Raises:
         SinkError: no variable names it, and the user has no home.
     """
     try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:
+        return user_cache() / "embedlib" / "locks"
+    except ConfigError:
         raise SinkError(
             "no folder for locks: this user has no home folder; set XDG_CACHE_HOME or HOME"
         ) from None
-    return Path(cache) / "embedlib" / "locks"

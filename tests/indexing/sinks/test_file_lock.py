@@ -18,6 +18,9 @@ def test_the_folder_of_locks_is_that_of_earlier_versions(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert lock_folder() == tmp_path / ".cache" / "embedlib" / "locks"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored: it would be one of several
+    assert lock_folder() == tmp_path / ".cache" / "embedlib" / "locks"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as for a user without an entry
     with pytest.raises(SinkError, match="no home folder; set XDG_CACHE_HOME or HOME"):
