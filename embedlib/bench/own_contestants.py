@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +58,15 @@ class OwnContestant(Contestant):
             # Later starts measure nothing: a search would go on beside the peers' turns.
             "prepare": not any(cache_dir.iterdir()),
         }
-        self._model = self._make(folder, Config(**{**own, **options}))
+        self._folder, self._config = folder, Config(**{**own, **options})
+        self._model = self._make(folder, self._config)
 
     def fill_cache(self, cache_dir: Path) -> None:
         """End the model, and wait for what it would have measured beside the work."""
         self._model.close()
         finish_preparing(self._model, cache_dir)
+        # What the user's cache knew is measured, but not compiled: a start with it keeps that.
+        self._make(self._folder, replace(self._config, prepare=False)).close()
 
     def precision(self) -> str:
         """Return the precision that the model has chosen."""

@@ -79,11 +79,16 @@ def test_ours_measures_nothing_beside_the_turns_of_its_peers(
     model, finish = Mock(), Mock()
     monkeypatch.setattr(own_contestants, "finish_preparing", finish)
     contestant = make_contestant(name)
-    monkeypatch.setattr(contestant, "_make", lambda *_: model)
-    contestant.load(tmp_path / "model", tmp_path, 1, {})
-    contestant.fill_cache(tmp_path)
-    assert [call[0] for call in model.mock_calls] == ["close"]
-    finish.assert_called_once_with(model, tmp_path)
+    configs: list[Config] = []
+    monkeypatch.setattr(contestant, "_make", lambda _, config: configs.append(config) or model)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    contestant.load(tmp_path / "model", cache, 1, {})
+    contestant.fill_cache(cache)
+    assert [call[0] for call in model.mock_calls] == ["close", "close"]
+    finish.assert_called_once_with(model, cache)
+    # The second start keeps what is compiled in a precision that the user's cache knew.
+    assert [config.prepare for config in configs] == [True, False]
 
 
 @pytest.mark.parametrize(
