@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--ray-replicas",
-    default="1:4",
+    default="1:8",
     metavar="MIN:MAX",
     help="Replicas of each model, for queries and for bulk each; 0:MAX ends the last one when "
     "nobody asks.",
