@@ -240,9 +240,16 @@ def test_too_many_deletions_are_refused_and_nothing_is_deleted(
     expect(store, numbered(6), embedder)
 
 
-def test_exactly_the_share_may_be_deleted(store: FakeStore, embedder: Embedder) -> None:
-    run(numbered(10), store, embedder)
-    assert run(numbered(5), store, embedder, delete_missing=True, max_delete=0.5).num_deleted == 5
+@pytest.mark.parametrize(("num", "share"), [(50, 0.5), (29, 0.29), (57, 0.57)])
+def test_exactly_the_share_may_be_deleted(
+    num: int, share: float, store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(100), store, embedder)
+    kept = numbered(100 - num)
+    with pytest.raises(SinkError, match=f"{num} of 100 rows are missing in the source, more"):
+        run(kept, store, embedder, delete_missing=True, max_delete=share - 1e-9)
+    report = run(kept, store, embedder, delete_missing=True, max_delete=share)
+    assert report.num_deleted == num
 
 
 def test_bad_rows_that_are_all_there_is_are_no_empty_source(
