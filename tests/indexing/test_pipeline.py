@@ -830,6 +830,25 @@ def test_a_number_names_a_document_as_in_json_lines(
     assert again.num_unchanged == 1
 
 
+@pytest.mark.parametrize(("id_", "named", "num_deleted"), [(7, "7", 1), ("\ud800", None, 0)])
+def test_a_bad_row_of_the_callers_source_is_read_as_a_document_is(
+    id_: Any,
+    named: str | None,
+    num_deleted: int,
+    store: FakeStore,
+    embedder: Embedder,
+    tmp_path: Path,
+) -> None:
+    run({"7": "seven", "8": "eight", "9": "nine"}, store, embedder)
+    bad = BadRow(place=Path("row"), reason=ValueError("broken"), id=id_)  # type: ignore[arg-type]
+    path = tmp_path / "errors.jsonl"
+    source = [*documents({"8": "eight"}), bad]
+    report = run(source, store, embedder, errors_file=path, delete_missing=True, max_delete=1)
+    assert (report.num_bad, report.num_deleted) == (1, num_deleted)
+    assert ("7", 0) in contents(store)
+    assert json.loads(path.read_text()) == {"place": "row", "id": named, "reason": "broken"}
+
+
 def test_no_metadata_may_be_none(store: FakeStore, embedder: Embedder) -> None:
     document = Document(id="a", text="a", metadata=None)  # type: ignore[arg-type]
     assert run([document], store, embedder).num_bad == 0
