@@ -50,3 +50,22 @@ def test_a_release_that_is_interrupted_closes_no_file_twice(
     lock.release()
     assert len(closed) == 1
     os.close(closed[0])
+
+
+def test_a_forked_child_neither_keeps_a_lock_nor_gives_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    lock = FileLock(path, "docs:")
+    assert lock._file is not None
+    of_child = os.dup(lock._file)  # as a fork does
+    lock.release()
+    lock = FileLock(path, "docs:")
+    os.close(of_child)
+    of_parent = os.dup(lock._file)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: -1)
+        lock.release()
+    with pytest.raises(SinkError, match="being written"):
+        FileLock(path, "docs:")
+    os.close(of_parent)
