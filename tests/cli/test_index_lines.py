@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -86,6 +88,17 @@ def test_what_an_interrupted_load_leaves(num_rows: int, total: int | None, kept:
         assert watch.kept() == "run the same command again to go on"
         watch.told(told)
         assert watch.kept() == f"{kept}run the same command again to go on"
+
+
+def test_every_load_is_shown() -> None:
+    shown: list[str] = []
+    progress: Any = SimpleNamespace(watch=lambda activity, *_: shown.append(activity))
+    watch = Watch(progress)
+    told = IndexProgress(num_documents=0, total_documents=None, num_embedded=0, num_unchanged=0)
+    ending = replace(told, is_finishing=True)
+    for each in (told, told, ending, ending, told, told, ending):
+        watch.told(each)
+    assert shown == ["Indexing", "Making the rows ready for search"] * 2
 
 
 def test_a_load_that_took_no_time() -> None:
