@@ -1229,6 +1229,8 @@ def test_a_dry_run_writes_nothing_and_counts_everything(
     assert report.num_tokens == sum(len(texts[f"d{n}"]) for n in [0, *range(10, 15)])
     assert report.estimated_seconds is not None
     assert report.estimated_seconds > 0
+    report = run(numbered(10), store, embedder, dry_run=True)
+    assert (report.num_unchanged, report.estimated_seconds, report.num_sampled) == (10, None, 0)
 
 
 def test_a_dry_run_needs_no_destination_yet(store: FakeStore, embedder: Embedder) -> None:

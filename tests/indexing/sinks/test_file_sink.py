@@ -25,6 +25,7 @@ from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 SCHEMES = ("jsonl", "npy", "parquet")
+(ROW,) = make_rows(1)
 
 
 def load(sink: Any, rows: list[Any]) -> None:
@@ -344,17 +345,30 @@ def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_a_broken_database_is_one_line(tmp_path: Path) -> None:
-    load(make(tmp_path / "a.jsonl"), make_rows(1))
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(FileSink.inspect, FileSink.finish, FileSink.load_position, FileSink.drop_old),
+        lambda sink: sink.begin(TARGET, print),
+        lambda sink: sink.digests([ROW.id]),
+        lambda sink: sink.write([ROW], make_vectors([ROW])),
+        lambda sink: sink.write_metadata([ROW]),
+        lambda sink: [*sink.scan()],
+        lambda sink: sink.delete([ROW.id]),
+        lambda sink: sink.search(np.ones(TARGET.dim, np.float32), 1),
+        lambda sink: sink.stored_rows([ROW.id]),
+        lambda sink: sink.save_position("7"),
+    ],
+)
+def test_a_broken_database_is_one_line(call: Callable[[FileSink], object], tmp_path: Path) -> None:
+    load(make(tmp_path / "a.jsonl"), [ROW])
     database = tmp_path / "a.jsonl.embedlib" / "rows.sqlite"
     database.write_bytes(b"not a database, but long enough to look at" * 100)
-    with pytest.raises(SinkError, match="file is not a database"):
-        make_and_inspect(tmp_path / "a.jsonl")
     with (
         closing(make(tmp_path / "a.jsonl")) as sink,
-        pytest.raises(SinkError, match="file is not a database"),
+        pytest.raises(SinkError, match=r"^cannot use jsonl:.*: file is not a database \("),
     ):
-        sink.finish()
+        call(sink)
 
 
 def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
