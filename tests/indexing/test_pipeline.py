@@ -959,7 +959,7 @@ def test_an_errors_file_of_the_destination_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["out", "out.rows.jsonl"] if scheme == "npy" else ["out"]
-    for _ in range(2):  # before there is the file, and then
+    for other in ("a.errors", "b.errors"):  # before there is the file, and then
         for name in names:
             with pytest.raises(ConfigError, match=f"'.*{name}' is also a file of {scheme}:out"):
                 index(
@@ -968,7 +968,7 @@ def test_an_errors_file_of_the_destination_is_refused(
                     embedder=embedder,
                     errors_file=str(tmp_path / name),
                 )
-        index(documents({"a": "b"}), f"{scheme}:out", embedder=embedder, errors_file="out.errors")
+        index(documents({"a": "b"}), f"{scheme}:out", embedder=embedder, errors_file=other)
     (tmp_path / "link").symlink_to("out")
     with pytest.raises(ConfigError, match="errors_file 'link' is also a file of"):
         index(documents({"a": ""}), f"{scheme}:out", embedder=embedder, errors_file="link")
@@ -1229,6 +1229,7 @@ def test_a_dry_run_writes_nothing_and_counts_everything(
     assert report.num_tokens == sum(len(texts[f"d{n}"]) for n in [0, *range(10, 15)])
     assert report.estimated_seconds is not None
     assert report.estimated_seconds > 0
+    assert (report.num_deleted, report.num_other) == (0, None)
     report = run(numbered(10), store, embedder, dry_run=True)
     assert (report.num_unchanged, report.estimated_seconds, report.num_sampled) == (10, None, 0)
 
