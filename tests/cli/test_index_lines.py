@@ -113,3 +113,6 @@ def test_a_load_that_took_no_time() -> None:
     first, embedded, _ = summary(replace(report, num_embedded=2, num_tokens=9), "to", is_dry=True)
     assert first == "Would index 0 documents as 0 rows into to"
     assert embedded == "  embedded             2  9 tokens"
+    report = replace(report, num_embedded=2, num_tokens=3000, seconds=2.0)
+    _, embedded, _ = summary(report, "to", is_dry=False)
+    assert embedded == "  embedded             2  3,000 tokens, 1,500 tokens/s"

@@ -1394,6 +1394,9 @@ def test_the_whole_is_what_will_be_read(
     seen: list[IndexProgress] = []
     run(numbered(100), store, embedder, on_progress=seen.append, **options)
     assert {progress.total_documents for progress in seen} == {total}
+    seen.clear()
+    run((each for each in documents(numbered(9))), store, embedder, on_progress=seen.append)
+    assert {progress.total_documents for progress in seen} == {None}
 
 
 def test_numbers_of_numpy_are_those_of_python() -> None:
