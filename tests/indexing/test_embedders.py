@@ -116,7 +116,8 @@ def test_a_dry_run_counts_and_estimates() -> None:
 def test_a_dry_run_of_an_embedder_that_counts_no_tokens_estimates_nothing() -> None:
     embedder = HashEmbedder()
     embedder.stats = lambda: SimpleNamespace(num_tokens=0, num_truncated=0)  # type: ignore[method-assign]
-    assert load(FakeStore(), embedder, documents(10), dry_run=True).estimated_seconds is None
+    report = load(FakeStore(), embedder, documents(10), dry_run=True)
+    assert (report.estimated_seconds, report.num_sampled) == (None, 0)
 
 
 @pytest.mark.parametrize(("seconds_per_text", "num_rows"), [(0.001, 128), (0.1, 8), (9.0, 1)])

@@ -959,6 +959,7 @@ def test_an_errors_file_of_the_destination_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["out", "out.rows.jsonl"] if scheme == "npy" else ["out"]
+    Path("a.errors").touch()
     for other in ("a.errors", "b.errors"):  # before there is the file, and then
         for name in names:
             with pytest.raises(ConfigError, match=f"'.*{name}' is also a file of {scheme}:out"):
@@ -1339,7 +1340,7 @@ def test_a_dry_run_leaves_the_estimate_out_where_the_sample_cannot_be_embedded(
 ) -> None:
     with fake_embedder(on_truncate="error") as embedder:
         report = run({"a": "short", "b": "x" * 50}, store, embedder, dry_run=True)
-    assert (report.num_rows, report.estimated_seconds) == (2, None)
+    assert (report.num_rows, report.estimated_seconds, report.num_sampled) == (2, None, 0)
 
 
 def test_a_limit_reads_no_further(store: FakeStore, embedder: Embedder) -> None:

@@ -236,6 +236,15 @@ def test_a_file_of_another_format_is_left_alone(
     assert {item: item.read_bytes() for item in tmp_path.iterdir() if item.is_file()} == before
 
 
+@pytest.mark.parametrize("scheme", ["jsonl", "npy"])
+def test_an_empty_file_may_be_of_any_format(scheme: str, tmp_path: Path) -> None:
+    load_nothing(make(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b""
+    load(make(tmp_path / "a", scheme), [ROW])
+    with closing(make(tmp_path / "a", scheme)) as sink:
+        assert sink.inspect().num_rows == 1
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["-", "./-"])
 def test_standard_output_is_no_destination(scheme: str, name: str) -> None:
