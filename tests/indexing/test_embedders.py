@@ -13,7 +13,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Similarity
-from embedlib.errors import ConfigError, InputError, SinkError, SourceError
+from embedlib.errors import ConfigError, EngineRunError, InputError, SinkError, SourceError
 from embedlib.indexing import Document, QueryEmbedder, Row, TextEmbedder, Vectors, index, search
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.reader import Group
@@ -105,6 +105,20 @@ def test_long_texts_are_divided_and_bad_ones_skipped() -> None:
     assert (report.num_rows, report.num_embedded, report.num_bad) == (4, 4, 1)
     assert max(len(row.text) for row in store.rows.values()) <= 100
     assert lines == ["skipped: 'bad', chunk 0: the text is bad"]
+
+
+def test_what_an_engine_says_of_the_only_row_is_told_though_it_takes_no_short_text() -> None:
+    class Refusing(HashEmbedder):
+        def submit_batch(self, texts: Any, *, role: str) -> Future[Vectors]:
+            future: Future[Vectors] = Future()
+            is_row = [*texts] == ["a document"]
+            future.set_exception(
+                EngineRunError("the engine is broken") if is_row else InputError("too short")
+            )
+            return future
+
+    with pytest.raises(EngineRunError, match="the engine is broken"):
+        load(FakeStore(), Refusing(), [Document(id="a", text="a document")])
 
 
 def test_a_dry_run_counts_and_estimates() -> None:

@@ -1405,6 +1405,7 @@ def test_numbers_of_numpy_are_those_of_python() -> None:
     options = IndexOptions(**given, batch_rows=np.int32(4))
     assert (options.chunk_tokens, options.max_delete, options.batch_rows) == (8, 0.5, 4)
     assert {type(options.chunk_tokens), type(options.batch_rows)} == {int}
+    assert IndexOptions(max_delete=0).max_delete == 0
 
 
 @pytest.mark.parametrize(
