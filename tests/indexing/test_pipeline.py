@@ -1415,6 +1415,7 @@ def test_numbers_of_numpy_are_those_of_python() -> None:
         ({"chunk_size": 100}, "unknown option 'chunk_size'; pass chunk_tokens=$"),
         ({"batch_rows": 0}, "batch_rows = 0"),
         ({"max_delete": 30}, "max_delete = 30"),
+        ({"max_delete": 1.01}, "max_delete = 1.01"),
         ({"on_error": "ignore"}, "on_error = 'ignore'"),
         ({"delete_missing": True, "limit": 1}, "whole source"),
         ({"recreate": True, "shard": "1/2"}, "other shards"),
