@@ -298,10 +298,8 @@ def _open_embedder(
         state = state_to_fit(sink, replace=settings["replace"])
     name = model or (state.model if state else model_setting())
     if name is None:
-        raise click.UsageError(
-            f"name a model with --model; {sink.name} holds no rows of one, and "
-            "EMBEDLIB_MODEL is not set"
-        )
+        why = "--replace changes it" if settings["replace"] else f"{sink.name} holds no rows of one"
+        raise click.UsageError(f"name a model with --model; {why}, and EMBEDLIB_MODEL is not set")
     wanted = None if settings["recreate"] else state
     config = config_beside_sparse(config, name, sparse)
     if cluster is None:

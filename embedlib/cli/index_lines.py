@@ -17,15 +17,15 @@ class Watch:
     """What a load has told of itself last."""
 
     def __init__(self, progress: Progress) -> None:
-        """Watch a load; `told` is for its `on_progress`."""
+        """Watch one load after another; `told` is for their `on_progress`."""
         self._progress = progress
         self._told: IndexProgress | None = None
 
     def told(self, told: IndexProgress) -> None:
         """Take how far the load is."""
-        is_first, was_finishing = self._told is None, bool(self._told and self._told.is_finishing)
-        self._told = told
-        if is_first:
+        before, self._told = self._told, told
+        was_finishing = before is not None and before.is_finishing
+        if before is None or (was_finishing and not told.is_finishing):  # the next pass of --watch
             self._progress.watch("Indexing", "rows", self._read)
         if told.is_finishing and not was_finishing:
             self._progress.watch("Making the rows ready for search")

@@ -12,8 +12,9 @@ from embedlib.closing import wait_left_behind
 from embedlib.errors import SourceError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.pipeline import index
+from embedlib.indexing.preparing import check_arguments
 from embedlib.indexing.report import IndexProgress, IndexReport
-from embedlib.indexing.sinks.protocol import Sink, Tell
+from embedlib.indexing.sinks.protocol import Sink, Tell, tell_nobody
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.protocol import SourceOptions
@@ -67,7 +68,8 @@ async def aindex(
     Raises:
         what `index` raises.
     """
-    stop = _Stop(on_progress)
+    stop = _Stop(tell_nobody if on_progress is None else on_progress)
+    check_arguments(source_options, tell, stop.on_progress)  # `index` gets another function
     items = _Items(aiter(source)) if isinstance(source, AsyncIterable) else None
     try:
         thread = SinkThread("embedlib-index")
@@ -112,16 +114,15 @@ class _Stopped(BaseException):
 class _Stop:
     """Tells a load, on its own thread, that nobody waits for it any more."""
 
-    def __init__(self, on_progress: Callable[[IndexProgress], None] | None) -> None:
+    def __init__(self, on_progress: Callable[[IndexProgress], None]) -> None:
         self.is_set = False
-        self._on_progress = on_progress
+        self.on_progress = on_progress
 
     def check(self, progress: IndexProgress) -> None:
         """Pass the progress on; called by the load."""
         if self.is_set:
             raise _Stopped
-        if self._on_progress is not None:
-            self._on_progress(progress)
+        self.on_progress(progress)
 
 
 class _Items:

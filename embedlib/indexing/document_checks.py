@@ -23,20 +23,12 @@ def checked(item: Document | BadRow) -> Document | BadRow:
     embedlib's own sources check their documents; a source of the caller may not.
     """
     if isinstance(item, BadRow):
-        return item
+        return _checked_bad_row(item)
     if not isinstance(item, Document):
         raise no_document(item)
     id_: str | None = None
     try:
-        # Files may have numbers as ids too, and are read in the same way.
-        if isinstance(item.id, (int, np.integer)) and not isinstance(item.id, bool):
-            item = replace(item, id=_number_as_text(item.id))
-        if not isinstance(item.id, str) or not item.id:
-            raise BadValueError(f"has the id {shown(item.id)}, which must be a str and not empty")
-        if len(item.id) > MAX_ID_CHARACTERS:
-            raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters")
-        check_text(item.id)
-        id_ = item.id
+        id_ = _checked_id(item.id)
         if not isinstance(item.text, str) or not item.text or item.text.isspace():
             raise BadValueError(f"has the text {shown(item.text)}, which must be a str with words")
         check_text(item.text)
@@ -50,11 +42,32 @@ def checked(item: Document | BadRow) -> Document | BadRow:
         if not isinstance(item.place, str):
             raise BadValueError(f"has the place {shown(item.place)}, which must be a str")
         # Always replaced: a Decimal compares equal to the number it becomes, but JSON rejects it.
-        return replace(item, metadata=json_value(metadata))
+        return replace(item, id=id_, metadata=json_value(metadata))
     except BadValueError as error:
         return BadRow(place=place_of(item), reason=str(error), id=id_)
     except RecursionError:
         return BadRow(place=place_of(item), reason="has metadata nested too deeply", id=id_)
+
+
+def _checked_bad_row(row: BadRow) -> BadRow:
+    """Convert the fields to text; what cannot be an id is none."""
+    try:
+        id_ = _checked_id(row.id)
+    except BadValueError:
+        id_ = None
+    return replace(row, id=id_, place=str(row.place), reason=str(row.reason))
+
+
+def _checked_id(id_: object) -> str:
+    # Files may have numbers as ids too, and are read in the same way.
+    if isinstance(id_, (int, np.integer)) and not isinstance(id_, bool):
+        id_ = _number_as_text(id_)
+    if not isinstance(id_, str) or not id_:
+        raise BadValueError(f"has the id {shown(id_)}, which must be a str and not empty")
+    if len(id_) > MAX_ID_CHARACTERS:
+        raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters")
+    check_text(id_)
+    return id_
 
 
 def _number_as_text(number: int | np.integer[Any]) -> str:

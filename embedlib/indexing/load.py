@@ -199,7 +199,7 @@ class Load:
         """Whether the engine embeds another text, so that it is this row that it cannot embed."""
         try:
             self._embed([replace(row, text="a", embedded=None, span=None)]).result()
-        except EngineRunError:
+        except (InputError, EngineRunError):
             return False
         return True
 

@@ -83,7 +83,7 @@ def _check_may_delete(
             f"{sink.name}: the source has no documents, so that {num_missing} of {num_stored} rows "
             "would be deleted; nothing was deleted; check the source"
         )
-    if num_missing > max_delete * num_stored:
+    if num_missing / num_stored > max_delete:  # a product may be below: 0.29 * 100
         raise TooManyMissingError(
             f"{sink.name}: {num_missing} of {num_stored} rows are missing in the source, more "
             f"than the share max_delete = {max_delete:g}; nothing was deleted; check the source, "

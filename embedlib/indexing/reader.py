@@ -80,14 +80,12 @@ class Reader:
             self._thread.start()
 
     def has_rows(self) -> bool:
-        """Wait for the first group, which `groups` yields later; False: the source has no rows.
+        """Wait for the first group, which `groups` yields later; False: there will be none.
 
         Raises:
             Exception: the one that was raised while reading.
         """
         self._first = next(self.groups(while_waiting=lambda: False), None)
-        if self._first is None:
-            self._queue.put(None)  # `groups` finds the end again
         return self._first is not None
 
     def groups(self, while_waiting: Callable[[], bool]) -> Iterator[Group]:

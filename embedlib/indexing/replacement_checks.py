@@ -126,7 +126,7 @@ def _find_missing(old: Sink, documents: Seen, max_missing: float) -> str | None:
         if not documents.find(key.source_id)[0]:
             num_missing += 1
             first = first or key.source_id
-    if num_missing <= max_missing * num_rows:
+    if num_missing / max(1, num_rows) <= max_missing:
         return None
     return (
         f"{num_missing:,} of the {num_rows:,} rows that searches find are of documents that the "

@@ -393,6 +393,8 @@ def test_a_destination_knows_its_model(
     nameless = run("index", docs, "--to", out)
     assert nameless.exit_code == 2
     assert f"name a model with --model; {out} holds no rows of one" in nameless.stderr
+    nameless = run("index", docs, "--to", out, "--replace")
+    assert "name a model with --model; --replace changes it, and" in nameless.stderr
     monkeypatch.setenv("EMBEDLIB_MODEL", model)
     assert run("index", docs, "--to", out).exit_code == 0
     monkeypatch.setenv("EMBEDLIB_MODEL", "no/such/model")

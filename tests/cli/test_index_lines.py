@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -88,6 +90,17 @@ def test_what_an_interrupted_load_leaves(num_rows: int, total: int | None, kept:
         assert watch.kept() == f"{kept}run the same command again to go on"
 
 
+def test_every_load_is_shown() -> None:
+    shown: list[str] = []
+    progress: Any = SimpleNamespace(watch=lambda activity, *_: shown.append(activity))
+    watch = Watch(progress)
+    told = IndexProgress(num_documents=0, total_documents=None, num_embedded=0, num_unchanged=0)
+    ending = replace(told, is_finishing=True)
+    for each in (told, told, ending, ending, told, told, ending):
+        watch.told(each)
+    assert shown == ["Indexing", "Making the rows ready for search"] * 2
+
+
 def test_a_load_that_took_no_time() -> None:
     names = ("documents", "rows", "embedded", "unchanged", "metadata", "deleted", "bad")
     counts = {f"num_{name}": 0 for name in (*names, "truncated", "tokens")}
@@ -100,3 +113,6 @@ def test_a_load_that_took_no_time() -> None:
     first, embedded, _ = summary(replace(report, num_embedded=2, num_tokens=9), "to", is_dry=True)
     assert first == "Would index 0 documents as 0 rows into to"
     assert embedded == "  embedded             2  9 tokens"
+    report = replace(report, num_embedded=2, num_tokens=3000, seconds=2.0)
+    _, embedded, _ = summary(report, "to", is_dry=False)
+    assert embedded == "  embedded             2  3,000 tokens, 1,500 tokens/s"

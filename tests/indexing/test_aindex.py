@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from embedlib import Document, Embedder, aindex
-from embedlib.errors import SinkError
+from embedlib.errors import ConfigError, SinkError
+from embedlib.indexing import IndexProgress
 from embedlib.indexing.sinks.protocol import Target, Tell
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder
 from tests.waiting import WAIT_SECONDS
@@ -54,6 +55,17 @@ async def test_what_index_raises_is_raised() -> None:
     store = FakeStore(is_locked=True)
     with fake_embedder() as embedder, pytest.raises(SinkError, match="another sink"):
         await aindex(documents(1), FakeSink(store), embedder=embedder)
+
+
+async def test_the_progress_is_told() -> None:
+    told: list[IndexProgress] = []
+    store = FakeStore()
+    with fake_embedder() as embedder:
+        source = documents(9)
+        await aindex(source, FakeSink(store), embedder=embedder, on_progress=told.append)
+        assert (told[-1].num_embedded, told[-1].is_finishing) == (9, True)
+        with pytest.raises(ConfigError, match="on_progress = 5; it must be a function"):
+            await aindex(source, FakeSink(FakeStore()), embedder=embedder, on_progress=5)  # type: ignore[arg-type]
 
 
 async def test_documents_come_from_an_async_iterable_which_is_closed() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Similarity
-from embedlib.errors import ConfigError, InputError, SinkError, SourceError
+from embedlib.errors import ConfigError, EngineRunError, InputError, SinkError, SourceError
 from embedlib.indexing import Document, QueryEmbedder, Row, TextEmbedder, Vectors, index, search
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.reader import Group
@@ -107,6 +107,20 @@ def test_long_texts_are_divided_and_bad_ones_skipped() -> None:
     assert lines == ["skipped: 'bad', chunk 0: the text is bad"]
 
 
+def test_what_an_engine_says_of_the_only_row_is_told_though_it_takes_no_short_text() -> None:
+    class Refusing(HashEmbedder):
+        def submit_batch(self, texts: Any, *, role: str) -> Future[Vectors]:
+            future: Future[Vectors] = Future()
+            is_row = [*texts] == ["a document"]
+            future.set_exception(
+                EngineRunError("the engine is broken") if is_row else InputError("too short")
+            )
+            return future
+
+    with pytest.raises(EngineRunError, match="the engine is broken"):
+        load(FakeStore(), Refusing(), [Document(id="a", text="a document")])
+
+
 def test_a_dry_run_counts_and_estimates() -> None:
     report = load(FakeStore(), HashEmbedder(), documents(10), dry_run=True)
     assert (report.num_embedded, report.num_tokens) == (10, 60)
@@ -116,7 +130,8 @@ def test_a_dry_run_counts_and_estimates() -> None:
 def test_a_dry_run_of_an_embedder_that_counts_no_tokens_estimates_nothing() -> None:
     embedder = HashEmbedder()
     embedder.stats = lambda: SimpleNamespace(num_tokens=0, num_truncated=0)  # type: ignore[method-assign]
-    assert load(FakeStore(), embedder, documents(10), dry_run=True).estimated_seconds is None
+    report = load(FakeStore(), embedder, documents(10), dry_run=True)
+    assert (report.estimated_seconds, report.num_sampled) == (None, 0)
 
 
 @pytest.mark.parametrize(("seconds_per_text", "num_rows"), [(0.001, 128), (0.1, 8), (9.0, 1)])

@@ -158,7 +158,10 @@ def test_the_commands_take_the_precision_of_the_destination(
 
     assert run("index", source, "-m", str(folder), "--precision", "int8").exit_code == 0
     told = f"{to} was made in int8, which is used instead of float32"
-    for arguments in (("search", "copy"), ("index", source), ("index", source, "--dry-run")):
+    for arguments in (
+        *(("search", "copy"), ("index", source), ("index", source, "--dry-run")),
+        ("index", source, "-m", str(folder)),
+    ):
         done = run(*arguments)
         assert done.exit_code == 0, done.output
         assert done.stderr.splitlines() == [told]

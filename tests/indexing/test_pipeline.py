@@ -240,9 +240,16 @@ def test_too_many_deletions_are_refused_and_nothing_is_deleted(
     expect(store, numbered(6), embedder)
 
 
-def test_exactly_the_share_may_be_deleted(store: FakeStore, embedder: Embedder) -> None:
-    run(numbered(10), store, embedder)
-    assert run(numbered(5), store, embedder, delete_missing=True, max_delete=0.5).num_deleted == 5
+@pytest.mark.parametrize(("num", "share"), [(50, 0.5), (29, 0.29), (57, 0.57)])
+def test_exactly_the_share_may_be_deleted(
+    num: int, share: float, store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(100), store, embedder)
+    kept = numbered(100 - num)
+    with pytest.raises(SinkError, match=f"{num} of 100 rows are missing in the source, more"):
+        run(kept, store, embedder, delete_missing=True, max_delete=share - 1e-9)
+    report = run(kept, store, embedder, delete_missing=True, max_delete=share)
+    assert report.num_deleted == num
 
 
 def test_bad_rows_that_are_all_there_is_are_no_empty_source(
@@ -823,6 +830,25 @@ def test_a_number_names_a_document_as_in_json_lines(
     assert again.num_unchanged == 1
 
 
+@pytest.mark.parametrize(("id_", "named", "num_deleted"), [(7, "7", 1), ("\ud800", None, 0)])
+def test_a_bad_row_of_the_callers_source_is_read_as_a_document_is(
+    id_: Any,
+    named: str | None,
+    num_deleted: int,
+    store: FakeStore,
+    embedder: Embedder,
+    tmp_path: Path,
+) -> None:
+    run({"7": "seven", "8": "eight", "9": "nine"}, store, embedder)
+    bad = BadRow(place=Path("row"), reason=ValueError("broken"), id=id_)  # type: ignore[arg-type]
+    path = tmp_path / "errors.jsonl"
+    source = [*documents({"8": "eight"}), bad]
+    report = run(source, store, embedder, errors_file=path, delete_missing=True, max_delete=1)
+    assert (report.num_bad, report.num_deleted) == (1, num_deleted)
+    assert ("7", 0) in contents(store)
+    assert json.loads(path.read_text()) == {"place": "row", "id": named, "reason": "broken"}
+
+
 def test_no_metadata_may_be_none(store: FakeStore, embedder: Embedder) -> None:
     document = Document(id="a", text="a", metadata=None)  # type: ignore[arg-type]
     assert run([document], store, embedder).num_bad == 0
@@ -933,7 +959,8 @@ def test_an_errors_file_of_the_destination_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["out", "out.rows.jsonl"] if scheme == "npy" else ["out"]
-    for _ in range(2):  # before there is the file, and then
+    Path("a.errors").touch()
+    for other in ("a.errors", "b.errors"):  # before there is the file, and then
         for name in names:
             with pytest.raises(ConfigError, match=f"'.*{name}' is also a file of {scheme}:out"):
                 index(
@@ -942,7 +969,7 @@ def test_an_errors_file_of_the_destination_is_refused(
                     embedder=embedder,
                     errors_file=str(tmp_path / name),
                 )
-        index(documents({"a": "b"}), f"{scheme}:out", embedder=embedder, errors_file="out.errors")
+        index(documents({"a": "b"}), f"{scheme}:out", embedder=embedder, errors_file=other)
     (tmp_path / "link").symlink_to("out")
     with pytest.raises(ConfigError, match="errors_file 'link' is also a file of"):
         index(documents({"a": ""}), f"{scheme}:out", embedder=embedder, errors_file="link")
@@ -1203,6 +1230,9 @@ def test_a_dry_run_writes_nothing_and_counts_everything(
     assert report.num_tokens == sum(len(texts[f"d{n}"]) for n in [0, *range(10, 15)])
     assert report.estimated_seconds is not None
     assert report.estimated_seconds > 0
+    assert (report.num_deleted, report.num_other) == (0, None)
+    report = run(numbered(10), store, embedder, dry_run=True)
+    assert (report.num_unchanged, report.estimated_seconds, report.num_sampled) == (10, None, 0)
 
 
 def test_a_dry_run_needs_no_destination_yet(store: FakeStore, embedder: Embedder) -> None:
@@ -1310,7 +1340,7 @@ def test_a_dry_run_leaves_the_estimate_out_where_the_sample_cannot_be_embedded(
 ) -> None:
     with fake_embedder(on_truncate="error") as embedder:
         report = run({"a": "short", "b": "x" * 50}, store, embedder, dry_run=True)
-    assert (report.num_rows, report.estimated_seconds) == (2, None)
+    assert (report.num_rows, report.estimated_seconds, report.num_sampled) == (2, None, 0)
 
 
 def test_a_limit_reads_no_further(store: FakeStore, embedder: Embedder) -> None:
@@ -1365,6 +1395,9 @@ def test_the_whole_is_what_will_be_read(
     seen: list[IndexProgress] = []
     run(numbered(100), store, embedder, on_progress=seen.append, **options)
     assert {progress.total_documents for progress in seen} == {total}
+    seen.clear()
+    run((each for each in documents(numbered(9))), store, embedder, on_progress=seen.append)
+    assert {progress.total_documents for progress in seen} == {None}
 
 
 def test_numbers_of_numpy_are_those_of_python() -> None:
@@ -1372,6 +1405,7 @@ def test_numbers_of_numpy_are_those_of_python() -> None:
     options = IndexOptions(**given, batch_rows=np.int32(4))
     assert (options.chunk_tokens, options.max_delete, options.batch_rows) == (8, 0.5, 4)
     assert {type(options.chunk_tokens), type(options.batch_rows)} == {int}
+    assert IndexOptions(max_delete=0).max_delete == 0
 
 
 @pytest.mark.parametrize(
@@ -1381,6 +1415,7 @@ def test_numbers_of_numpy_are_those_of_python() -> None:
         ({"chunk_size": 100}, "unknown option 'chunk_size'; pass chunk_tokens=$"),
         ({"batch_rows": 0}, "batch_rows = 0"),
         ({"max_delete": 30}, "max_delete = 30"),
+        ({"max_delete": 1.01}, "max_delete = 1.01"),
         ({"on_error": "ignore"}, "on_error = 'ignore'"),
         ({"delete_missing": True, "limit": 1}, "whole source"),
         ({"recreate": True, "shard": "1/2"}, "other shards"),

@@ -151,6 +151,8 @@ def test_documents_may_be_missing_up_to_the_share() -> None:
     new = Stored(rows(2), vectors={"d1": (0.9999, 0.01)}, near=dict.fromkeys(("d0", "d1"), ""))
     old = Stored(old.rows, vectors={"d1": (0.9999, 0.01)}, near=dict.fromkeys(("d0", "d1"), ""))
     assert check(new, old, max_missing=0.5).problem is None
+    old, new = (Stored(rows(number), near={"d0": ""}) for number in (100, 71))
+    assert check(new, old, max_missing=0.29, sample=rows(1)).problem is None
 
 
 def test_what_is_missing_is_told_before_a_vector_that_is_another() -> None:

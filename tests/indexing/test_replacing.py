@@ -290,7 +290,8 @@ def test_the_commands(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_documents_that_the_source_does_not_have(url: str) -> None:
     fewer = documents(NUM - 10, first=10)
-    with pytest.raises(SinkError, match=r"10 of the 40 rows .* of documents .* such as 'd0'"):
+    told = r"loaded beside, and searches still find those of 'old': 10 of the 40 rows .* as 'd0'"
+    with pytest.raises(SinkError, match=told):
         load(url, Model("new"), fewer, replace=True)
     expect_rows(url, "old")
     with pytest.raises(SinkError, match="10 of the 40 rows"):

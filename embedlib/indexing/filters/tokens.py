@@ -19,7 +19,7 @@ Kind = Literal["string", "number", "name", "keyword", "mark", "end"]
 # A number takes all that sticks to it, so that an unquoted date is one token to complain about.
 _TOKEN = re.compile(
     r"""
-      (?P<blank>[ \t\r\n]+)
+      (?P<blank>\s+)
     | (?P<string>"(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*')
     | (?P<number>[+-]?\.?[0-9](?:[eE][+-][0-9]|[\w.:-])*)
     | (?P<name>[^\W\d]\w*)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from embedlib.errors import ConfigError, SinkError
@@ -24,6 +25,7 @@ class FileLock:
         Raises:
             SinkError: another process or object holds the lock, or the file cannot be created.
         """
+        self._pid = os.getpid()
         try:
             self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -31,7 +33,7 @@ class FileLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, str(os.getpid()).encode(), 0)
+            os.pwrite(self._file, str(self._pid).encode(), 0)
         except BlockingIOError as error:
             owner = os.pread(self._file, 20, 0).decode(errors="replace").strip() or "unknown"
             self.release()
@@ -47,6 +49,11 @@ class FileLock:
         # Forgotten first: Ctrl-C behind the close would let a second call close another's file.
         file, self._file = self._file, None
         if file is not None:
+            # A child that was forked meanwhile has the file too: it neither keeps the lock nor
+            # gives it away.
+            with suppress(OSError):  # where there are no locks
+                if os.getpid() == self._pid:
+                    fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
 

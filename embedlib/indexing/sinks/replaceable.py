@@ -92,7 +92,7 @@ def models_of(rows: Description) -> tuple[str, str | None]:
 
 def can_replace(sink: Sink) -> TypeGuard[ReplaceableSink]:
     """Whether the rows of a destination can be replaced while searches go on."""
-    return hasattr(sink, "beside") and hasattr(sink, "switch")
+    return hasattr(sink, "switch")
 
 
 def replaceable(sink: Sink) -> ReplaceableSink:

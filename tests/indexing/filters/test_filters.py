@@ -57,6 +57,7 @@ X, Y = ("x",), ("y",)
         (r'x = "\"\\\n\u00e4\ud83d\ude00/\/"', OneOf(X, ('"\\\nä😀//',))),
         (r"""x = 'it\'s "a"'""", OneOf(X, ('it\'s "a"',))),
         ("größe > .5", Order(("größe",), ">", 0.5)),
+        ("\u3000x\xa0=\f1\xa0", OneOf(X, (1,))),  # as web pages and word processors have them
     ],
 )
 def test_a_filter_is_read(text: str, tree: Filter) -> None:

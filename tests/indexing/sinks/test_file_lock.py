@@ -27,10 +27,21 @@ def test_the_folder_of_locks_is_that_of_earlier_versions(
         lock_folder()
 
 
-def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
-    first = FileLock(tmp_path / "lock", "docs:")
-    with pytest.raises(SinkError, match=r"^docs: is being written by process \d+; wait for it or"):
-        FileLock(tmp_path / "lock", "docs:")
+def test_a_second_lock_is_refused_until_the_first_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, opened, open_file = FileLock(tmp_path / "lock", "docs:"), list[int](), os.open
+
+    def open_noted(path: Path, flags: int, mode: int) -> int:
+        opened.append(open_file(path, flags, mode))
+        return opened[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.open", open_noted)
+        with pytest.raises(SinkError, match=rf"^docs: is being written by process {os.getpid()}; "):
+            FileLock(tmp_path / "lock", "docs:")
+    with pytest.raises(OSError, match="Bad file descriptor"):  # it is not left open
+        os.fstat(*opened)
     first.release()
     first.release()
     FileLock(tmp_path / "lock", "docs:").release()
@@ -53,3 +64,22 @@ def test_a_release_that_is_interrupted_closes_no_file_twice(
     lock.release()
     assert len(closed) == 1
     os.close(closed[0])
+
+
+def test_a_forked_child_neither_keeps_a_lock_nor_gives_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    lock = FileLock(path, "docs:")
+    assert lock._file is not None
+    of_child = os.dup(lock._file)  # as a fork does
+    lock.release()
+    lock = FileLock(path, "docs:")
+    os.close(of_child)
+    of_parent = os.dup(lock._file)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: -1)
+        lock.release()
+    with pytest.raises(SinkError, match="being written"):
+        FileLock(path, "docs:")
+    os.close(of_parent)

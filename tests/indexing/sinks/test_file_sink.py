@@ -25,6 +25,7 @@ from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 SCHEMES = ("jsonl", "npy", "parquet")
+(ROW,) = make_rows(1)
 
 
 def load(sink: Any, rows: list[Any]) -> None:
@@ -235,6 +236,15 @@ def test_a_file_of_another_format_is_left_alone(
     assert {item: item.read_bytes() for item in tmp_path.iterdir() if item.is_file()} == before
 
 
+@pytest.mark.parametrize("scheme", ["jsonl", "npy"])
+def test_an_empty_file_may_be_of_any_format(scheme: str, tmp_path: Path) -> None:
+    load_nothing(make(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b""
+    load(make(tmp_path / "a", scheme), [ROW])
+    with closing(make(tmp_path / "a", scheme)) as sink:
+        assert sink.inspect().num_rows == 1
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["-", "./-"])
 def test_standard_output_is_no_destination(scheme: str, name: str) -> None:
@@ -344,17 +354,30 @@ def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_a_broken_database_is_one_line(tmp_path: Path) -> None:
-    load(make(tmp_path / "a.jsonl"), make_rows(1))
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(FileSink.inspect, FileSink.finish, FileSink.load_position, FileSink.drop_old),
+        lambda sink: sink.begin(TARGET, print),
+        lambda sink: sink.digests([ROW.id]),
+        lambda sink: sink.write([ROW], make_vectors([ROW])),
+        lambda sink: sink.write_metadata([ROW]),
+        lambda sink: [*sink.scan()],
+        lambda sink: sink.delete([ROW.id]),
+        lambda sink: sink.search(np.ones(TARGET.dim, np.float32), 1),
+        lambda sink: sink.stored_rows([ROW.id]),
+        lambda sink: sink.save_position("7"),
+    ],
+)
+def test_a_broken_database_is_one_line(call: Callable[[FileSink], object], tmp_path: Path) -> None:
+    load(make(tmp_path / "a.jsonl"), [ROW])
     database = tmp_path / "a.jsonl.embedlib" / "rows.sqlite"
     database.write_bytes(b"not a database, but long enough to look at" * 100)
-    with pytest.raises(SinkError, match="file is not a database"):
-        make_and_inspect(tmp_path / "a.jsonl")
     with (
         closing(make(tmp_path / "a.jsonl")) as sink,
-        pytest.raises(SinkError, match="file is not a database"),
+        pytest.raises(SinkError, match=r"^cannot use jsonl:.*: file is not a database \("),
     ):
-        sink.finish()
+        call(sink)
 
 
 def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from embedlib.errors import ClosedError, PassingBuildError
-from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.errors import ClosedError, PassingBuildError, SinkError
+from embedlib.indexing.sinks.thread import SinkThread, running_thread
 from tests.waiting import WAIT_SECONDS
 
 
@@ -43,6 +45,30 @@ def test_a_call_that_comes_behind_the_end_fails() -> None:
     thread._is_ending = False
     with pytest.raises(ClosedError):
         thread.submit(print).result(0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SinkError])
+def test_an_interrupted_load_waits_no_longer_for_a_call(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a database that builds an index."""
+    monkeypatch.setattr("embedlib.indexing.sinks.thread._INTERRUPTED_SECONDS", 0.001)
+    may_end, closed = threading.Event(), threading.Event()
+    sink: Any = SimpleNamespace(close=closed.set)
+    is_interrupt = error is KeyboardInterrupt
+
+    def load() -> None:
+        with running_thread(sink) as thread:
+            thread.submit(may_end.wait, WAIT_SECONDS)
+            if not is_interrupt:
+                may_end.set()
+            raise error
+
+    with pytest.raises(error):
+        load()
+    assert closed.is_set() != is_interrupt
+    may_end.set()
+    assert closed.wait(WAIT_SECONDS)
 
 
 def test_a_forked_child_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
