@@ -112,7 +112,7 @@ class Connection(ReadLimitedProtocol):
             self._request = Request.from_scope(cast(Scope, self.scope))
             del self._request.headers["content-length"]  # it was the first one's
         request = self._request
-        request.direct = DirectRequest(cycle, self._gone)
+        request.direct = DirectRequest(cycle, self._gone, self.pipeline)
         answer: Any = self.application.answer  # uvicorn knows more types of messages
         self._start_asgi_task(cycle, lambda _, receive, send: answer(request, receive, send))
 
@@ -124,6 +124,8 @@ class Connection(ReadLimitedProtocol):
         """
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
+            if self.pipeline and not self.transport.is_closing():
+                self.flow.pause_reading()  # it has resumed: a piece may bring thousands more
             return
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
@@ -173,7 +175,7 @@ class Connection(ReadLimitedProtocol):
             # A proxy at our unix socket, which is believed as one at a loopback address.
             self.scope["client"] = ("127.0.0.1", 0)
         super().on_headers_complete()
-        direct = DirectRequest(self.cycle, self._gone)
+        direct = DirectRequest(self.cycle, self._gone, self.pipeline)
         self.scope["extensions"] = {DIRECT: {"connection": direct}}
         # Trailers are no headers: they would take the place of those that a proxy has set.
         self.headers = []
