@@ -244,6 +244,17 @@ def test_an_offer_in_the_last_request_is_ignored(
     converse(conversation)
 
 
+def test_what_follows_the_last_request_keeps_it_from_no_answer(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        last = REQUEST.replace(HEAD, HEAD + b"Connection: close\r\n")
+        answer = await connection.send(last + REQUEST)
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"200 OK" in answer
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
     """A client that sends them without an end would fill the memory."""
 
