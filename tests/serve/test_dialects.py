@@ -519,6 +519,15 @@ def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
     assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
 
 
+def test_vertex_takes_no_model_for_all_instances(client: Client) -> None:
+    """It would be another model's answer."""
+    for field in ("model", "lane"):
+        body = {"instances": [{"inputs": "a", "model": "embed"}], field: "query"}
+        status, error = client.refuse("/vertex", body)
+        assert status == 422
+        assert error["error"] == (f"{field} is no field of this route; send it in each instance")
+
+
 def test_the_root_answers_as_the_route_of_what_is_asked(client: Client) -> None:
     for path, body in (
         ("/predict", {"inputs": "abc", "model": "label"}),
