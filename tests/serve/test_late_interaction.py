@@ -22,6 +22,7 @@ from tests.serve.conftest import Client
 
 QUESTIONS = ["river through the city", "a fox"]
 TEXTS = ["the quick brown fox", "a small city, a large river.", "data base", "hello world"]
+LETTERS = "q w e r t y"
 LONG = "the quick brown fox " * 40
 MakeServer = Callable[..., Client]
 
@@ -76,6 +77,15 @@ def test_vectors_are_those_of_the_embedder(client: Client, embedder: Embedder) -
     counts = client.send("GET", "/metrics").text
     for lane, num_requests in (("query", 1), ("bulk", 2)):
         assert f'requests_total{{model="late",lane="{lane}"}} {num_requests}' in counts
+
+
+def test_the_tokens_of_its_texts_are_counted_at_the_door(client: Client) -> None:
+    model = client.application.catalog.find("late", "embed_multi_vector")
+    for _ in range(20):  # each letter is a token
+        answer = client.post("/v1/multi-vector", {"input": [LETTERS] * 9})
+    num_tokens = answer["usage"]["total_tokens"] / 9
+    load = model.estimate.load_of([LETTERS], len(LETTERS))
+    assert load.tokens == pytest.approx(num_tokens, rel=0.2)
 
 
 def test_base64_is_of_each_token(client: Client, embedder: Embedder) -> None:
