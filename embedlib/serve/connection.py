@@ -235,7 +235,14 @@ class Connection(ReadLimitedProtocol):
         return self.cycle is not None and self.cycle.response_complete
 
     def _arm(self) -> None:
-        self._head_limit = self.loop.call_later(self.head_seconds, self.transport.close)
+        self._head_limit = self.loop.call_later(self.head_seconds, self._end_head)
+
+    def _end_head(self) -> None:
+        """Close the connection, whose next head has not come in time, unless it was not read."""
+        if self.pipeline:
+            self._arm()  # it is read when these are answered
+        else:
+            self.transport.close()
 
     def _disarm(self) -> None:
         if self._head_limit is not None:

@@ -275,6 +275,25 @@ def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_a_head_that_is_not_read_is_not_late(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        connection.engine.hold()
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        connection.protocol.data_received(post * 2 + REQUEST[:9])
+        while not connection.engine.batches:
+            await asyncio.sleep(0)
+        connection.protocol._head_limit._run()
+        assert not connection.transport.close.called
+        connection.engine.release()
+        assert b"200 OK" in await connection.send(REQUEST[9:])
+        assert connection.protocol._head_limit is None
+        connection.protocol.data_received(REQUEST[:9])
+        connection.protocol._head_limit._run()
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")
