@@ -299,13 +299,14 @@ def test_an_instruction_takes_the_place_of_the_models_own(make_client: MakeClien
 
 
 def test_an_instruction_needs_a_place(client: Client) -> None:
-    body = {"query": "q", "documents": TEXTS, "instruction": "find"}
-    status, answer = client.refuse("/v1/rerank", body)
-    error = answer["error"]
-    assert (status, error["param"]) == (400, "instruction")
-    assert error["message"] == (
-        "instruction = 'find'; model 'rank' has no place for one, leave it out"
-    )
+    for model in ("rank", "embed"):
+        body = {"query": "q", "documents": TEXTS, "instruction": "find", "model": model}
+        status, answer = client.refuse("/v1/rerank", body)
+        error = answer["error"]
+        assert (status, error["param"]) == (400, "instruction")
+        assert error["message"] == (
+            f"instruction = 'find'; model {model!r} has no place for one, leave it out"
+        )
 
 
 @pytest.mark.parametrize(
