@@ -16,6 +16,7 @@ import pytest
 from embedlib.batching.token_ids import encode_one
 from embedlib.serve import exchange, routes
 from embedlib.serve.dialects import classify, cohere, cutting, openai, rerank, tei, tokens
+from embedlib.serve.exchange import MAX_BYTES_IN_LOOP
 from embedlib.testing import write_tiny_model
 from tests.serve.conftest import Client, MakeClient
 from tests.tiny_models.sparse import write_sparse_model
@@ -46,6 +47,7 @@ write_bert = partial(write_tiny_model, variant="bert")
         ),
         ("/classify", {"input": MANY}, classify, "_described"),
         ("/classify", {"input": MANY, "raw_scores": True}, classify, "labelled"),
+        ("/v1/embeddings", {"input": "a" * MAX_BYTES_IN_LOOP}, exchange, "decode"),
         ("/openapi.json", None, routes, "describe_routes"),
     ],
 )
