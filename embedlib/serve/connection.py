@@ -92,7 +92,6 @@ class Connection(ReadLimitedProtocol):
         """Answer a request with the head of the last one."""
         self._disarm()
         last = self.cycle
-        last.message_event.set()  # all of this one is there
         self.cycle = cycle = RequestResponseCycle(
             scope=self.scope,
             transport=self.transport,
@@ -209,7 +208,6 @@ class Connection(ReadLimitedProtocol):
         self._gone.set_result(None)
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True  # uvicorn tells the last request alone
-            self._running.message_event.set()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:

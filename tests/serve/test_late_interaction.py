@@ -180,6 +180,14 @@ def test_long_texts_are_treated_as_the_request_says(
     assert "(row 1:" in error["error"]["message"]
 
 
+def test_texts_are_computed_while_they_have_so_many_tokens(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_module, "SLICE_TOKENS", 2 * embedder.max_seq_length)
+    slices = compute_module._slices([LONG] * 5, embedder)
+    assert [len(each) for each in slices] == [2, 2, 1]
+
+
 def test_more_numbers_than_an_answer_takes_are_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

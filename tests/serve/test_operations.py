@@ -180,6 +180,7 @@ def test_a_place_is_given_back_by_who_leaves_the_queue() -> None:
 
         tasks = [asyncio.ensure_future(enter()) for _ in range(3)]
         await until(lambda: door.waiting_texts == 2)
+        assert door.queued(Lane.BULK) == Load(3, 15)
         tasks[1].cancel()
         await until(lambda: door.waiting_texts == 1)
         tasks[0].cancel()
