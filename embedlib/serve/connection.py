@@ -123,7 +123,7 @@ class Connection(ReadLimitedProtocol):
         """
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
-            if self.pipeline and not self.transport.is_closing():
+            if self.pipeline:
                 self.flow.pause_reading()  # it has resumed: a piece may bring thousands more
             return
         self.flow.resume_reading()
@@ -189,8 +189,7 @@ class Connection(ReadLimitedProtocol):
     def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:
         """Go on with a message whose head is parsed again; see `RequestParser`."""
         self._is_resumed, self.parser = True, parser
-        framing = [header for header in self.scope["headers"] if header[0] in FRAMING]
-        return framing if self.cycle.keep_alive else [*framing, (b"connection", b"close")]
+        return [header for header in self.scope["headers"] if header[0] in FRAMING]
 
     def on_message_complete(self) -> None:
         """End a message, unless its head offered another protocol: then its body comes yet."""

@@ -58,7 +58,7 @@ class DirectRequest:
         uvicorn stops at bodies of some size, and goes on when the next part is asked for. While
         other requests wait already, no more of them are read: they may come without an end.
         """
-        if self._cycle.flow.read_paused and not self._pipeline:
+        if not self._pipeline:
             self._cycle.flow.resume_reading()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
