@@ -520,6 +520,11 @@ def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
     assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
 
 
+def test_vertex_needs_an_instance(client: Client) -> None:
+    status, error = client.refuse("/vertex", {"instances": []})
+    assert (status, error["error_type"]) == (400, "Empty")
+
+
 def test_vertex_takes_no_model_for_all_instances(client: Client) -> None:
     """It would be another model's answer."""
     for field in ("model", "lane"):

@@ -214,6 +214,17 @@ def test_one_who_was_let_in_and_left_at_once_lets_the_next_in() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("bounds", [{"max_bulk_texts": 3}, {"max_queued_tokens": 15}])
+def test_who_reaches_a_bound_enters(bounds: dict[str, int]) -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_wait_seconds=0.001, **bounds), lambda: 0.0)
+        async with inside(door, 2), inside(door, 1):
+            with pytest.raises(HTTPError, match="come again"):
+                await door.take(Lane.BULK, Load(1, 1))
+
+    asyncio.run(work())
+
+
 def test_bulk_waits_only_so_long() -> None:
     async def work() -> None:
         door = Admission(ServeOptions(max_bulk_texts=1, max_wait_seconds=0.001), lambda: 2.0)
