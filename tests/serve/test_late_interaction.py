@@ -82,10 +82,9 @@ def test_vectors_are_those_of_the_embedder(client: Client, embedder: Embedder) -
 def test_the_tokens_of_its_texts_are_counted_at_the_door(client: Client) -> None:
     model = client.application.catalog.find("late", "embed_multi_vector")
     for _ in range(20):  # each letter is a token
-        answer = client.post("/v1/multi-vector", {"input": [LETTERS] * 9})
-    num_tokens = answer["usage"]["total_tokens"] / 9
-    load = model.estimate.load_of([LETTERS], len(LETTERS))
-    assert load.tokens == pytest.approx(num_tokens, rel=0.2)
+        answer = client.post("/rerank", {"query": LETTERS, "documents": [LETTERS] * 9})
+    load = model.estimate.load_of([LETTERS] * 10, 10 * len(LETTERS))
+    assert load.tokens == pytest.approx(answer["usage"]["total_tokens"], rel=0.2)
 
 
 def test_base64_is_of_each_token(client: Client, embedder: Embedder) -> None:
