@@ -275,6 +275,20 @@ def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_nothing_is_answered_while_the_client_does_not_read(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        connection.protocol.pause_writing()
+        connection.protocol.data_received(REQUEST)
+        for _ in range(99):
+            await asyncio.sleep(0)
+        assert not connection.transport.write.called
+        connection.protocol.resume_writing()
+        await asyncio.wait(connection.protocol.tasks)
+        assert connection.transport.write.called
+
+    converse(conversation)
+
+
 def test_a_head_that_is_not_read_is_not_late(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         connection.engine.hold()
