@@ -151,6 +151,8 @@ def test_documents_are_ranked_by_maxsim(client: Client, embedder: Embedder) -> N
     np.testing.assert_allclose(found, scores[order], rtol=1e-4)
     plain = client.post("/rerank", {"query": QUESTIONS[0], "texts": TEXTS})
     np.testing.assert_allclose([row["score"] for row in plain], scores[order], rtol=1e-4)
+    counts = client.send("GET", "/metrics").text  # the lane is that of the documents
+    assert 'requests_total{model="late",lane="bulk"} 2' in counts
 
 
 def test_pairs_have_their_maxsim(client: Client, embedder: Embedder) -> None:
