@@ -16,6 +16,8 @@ from embedlib import Embedder
 from embedlib.indexing import Document
 from embedlib.serve import compute as compute_module
 from embedlib.serve import create_app
+from embedlib.serve.background import Background
+from embedlib.serve.routes import COMPUTING
 from embedlib.testing import fake_embedder
 from embedlib.testing.models.write import write_tiny_model
 from tests.serve.conftest import Client
@@ -153,6 +155,13 @@ def test_documents_are_ranked_by_maxsim(client: Client, embedder: Embedder) -> N
     np.testing.assert_allclose([row["score"] for row in plain], scores[order], rtol=1e-4)
     counts = client.send("GET", "/metrics").text  # the lane is that of the documents
     assert 'requests_total{model="late",lane="bulk"} 2' in counts
+
+
+def test_no_lane_puts_a_job_ahead(client: Client) -> None:
+    background = Background(COMPUTING, client.application._shared)
+    body = b'{"input": "a", "input_type": "query", "lane": "query"}'
+    assert client.run(background.answer("/v1/multi-vector", body, "1")).status == 200
+    assert 'requests_total{model="late",lane="bulk"} 1' in client.send("GET", "/metrics").text
 
 
 def test_pairs_have_their_maxsim(client: Client, embedder: Embedder) -> None:
