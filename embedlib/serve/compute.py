@@ -148,6 +148,7 @@ async def embed_tokens(
     prompt = PromptArguments(prompt_name=prompt_name, role=role)
     outputs: list[Any] = []
     num_left = MAX_TOKEN_NUMBERS
+    num_tokens = work.usage.num_tokens
     try:
         for part in _slices(texts, session):
             # The first one loads the second engine: asyncio's own threads are for all models.
@@ -169,6 +170,7 @@ async def embed_tokens(
                 )
     finally:
         model.admission.give_back(lane, load)
+    model.estimate.learn(texts, num_chars, work.usage.num_tokens - num_tokens)
     model.note_answer()
     return outputs
 

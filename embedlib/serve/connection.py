@@ -92,7 +92,6 @@ class Connection(ReadLimitedProtocol):
         """Answer a request with the head of the last one."""
         self._disarm()
         last = self.cycle
-        last.message_event.set()  # all of this one is there
         self.cycle = cycle = RequestResponseCycle(
             scope=self.scope,
             transport=self.transport,
@@ -112,7 +111,7 @@ class Connection(ReadLimitedProtocol):
             self._request = Request.from_scope(cast(Scope, self.scope))
             del self._request.headers["content-length"]  # it was the first one's
         request = self._request
-        request.direct = DirectRequest(cycle, self._gone)
+        request.direct = DirectRequest(cycle, self._gone, self.pipeline)
         answer: Any = self.application.answer  # uvicorn knows more types of messages
         self._start_asgi_task(cycle, lambda _, receive, send: answer(request, receive, send))
 
@@ -124,6 +123,8 @@ class Connection(ReadLimitedProtocol):
         """
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
+            if self.pipeline:
+                self.flow.pause_reading()  # it has resumed: a piece may bring thousands more
             return
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
@@ -173,7 +174,7 @@ class Connection(ReadLimitedProtocol):
             # A proxy at our unix socket, which is believed as one at a loopback address.
             self.scope["client"] = ("127.0.0.1", 0)
         super().on_headers_complete()
-        direct = DirectRequest(self.cycle, self._gone)
+        direct = DirectRequest(self.cycle, self._gone, self.pipeline)
         self.scope["extensions"] = {DIRECT: {"connection": direct}}
         # Trailers are no headers: they would take the place of those that a proxy has set.
         self.headers = []
@@ -188,8 +189,7 @@ class Connection(ReadLimitedProtocol):
     def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:
         """Go on with a message whose head is parsed again; see `RequestParser`."""
         self._is_resumed, self.parser = True, parser
-        framing = [header for header in self.scope["headers"] if header[0] in FRAMING]
-        return framing if self.cycle.keep_alive else [*framing, (b"connection", b"close")]
+        return [header for header in self.scope["headers"] if header[0] in FRAMING]
 
     def on_message_complete(self) -> None:
         """End a message, unless its head offered another protocol: then its body comes yet."""
@@ -207,7 +207,6 @@ class Connection(ReadLimitedProtocol):
         self._gone.set_result(None)
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True  # uvicorn tells the last request alone
-            self._running.message_event.set()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -233,7 +232,14 @@ class Connection(ReadLimitedProtocol):
         return self.cycle is not None and self.cycle.response_complete
 
     def _arm(self) -> None:
-        self._head_limit = self.loop.call_later(self.head_seconds, self.transport.close)
+        self._head_limit = self.loop.call_later(self.head_seconds, self._end_head)
+
+    def _end_head(self) -> None:
+        """Close the connection, whose next head has not come in time, unless it was not read."""
+        if self.pipeline:
+            self._arm()  # it is read when these are answered
+        else:
+            self.transport.close()
 
     def _disarm(self) -> None:
         if self._head_limit is not None:

@@ -6,6 +6,7 @@ Source: uvicorn 0.54, `RequestResponseCycle` of `protocols/http/httptools_impl.p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sized
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
@@ -26,11 +27,20 @@ class DirectRequest:
     It does what `receive` and `send` do where neither would wait, and leaves them all else.
     """
 
-    __slots__ = ("_cycle", "gone")
+    __slots__ = ("_cycle", "_pipeline", "gone")
 
-    def __init__(self, cycle: RequestResponseCycle, gone: asyncio.Future[None]) -> None:
-        """Take what uvicorn knows of the request, and the future of the connection's end."""
+    def __init__(
+        self, cycle: RequestResponseCycle, gone: asyncio.Future[None], pipeline: Sized
+    ) -> None:
+        """Take what uvicorn knows of the request.
+
+        Args:
+            cycle: the request.
+            gone: the future of the connection's end.
+            pipeline: the requests of the connection that wait behind it.
+        """
         self._cycle = cycle
+        self._pipeline = pipeline
         self.gone = gone
 
     def take_body(self) -> bytes | None:
@@ -45,9 +55,10 @@ class DirectRequest:
     def resume_reading(self) -> None:
         """Read on behind the body: of a connection that is not read nobody sees the end.
 
-        uvicorn stops at bodies of some size, and goes on when the next part is asked for.
+        uvicorn stops at bodies of some size, and goes on when the next part is asked for. While
+        other requests wait already, no more of them are read: they may come without an end.
         """
-        if self._cycle.flow.read_paused:
+        if not self._pipeline:
             self._cycle.flow.resume_reading()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:

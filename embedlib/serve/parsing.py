@@ -40,6 +40,8 @@ class RequestParser(httptools.HttpRequestParser):
     def __init__(self, protocol: Resumable) -> None:
         """Keep the protocol, whose callbacks are called."""
         super().__init__(protocol)
+        # What comes behind the last request of a connection keeps it from no answer.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
         self._protocol = protocol
 
     def feed_data(self, data: Any) -> None:

@@ -69,6 +69,7 @@ def message_of(error: Any) -> str:
         ("\ufeff".encode() * 2000 + b"{}", 400, "the body is not JSON"),
         (b'{"input": NaN}', 400, "not JSON"),
         (b"[" * 100_000, 400, "the body"),
+        (b'{"other": ' + b"[" * 100_000, 400, "the body is nested too deep"),
         (b'{"input": ' + b"[" * 100_000, 400, "input"),
     ],
 )
@@ -224,6 +225,8 @@ def test_unknown_paths_and_methods(client: Client) -> None:
     assert wrong.status_code == 405
     assert "use POST" in wrong.json()["error"]["message"]
     assert wrong.headers["allow"] == "POST"
+    wrong = client.send("POST", "/v1/models/embed")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
     assert client.send("POST", "/v1/embeddings/", {"input": "a"}).status_code == 200
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,7 +33,9 @@ def read(reader: BodyReader, *messages: dict[str, Any]) -> bytes:
 
     async def in_block() -> bytes:
         with Endable() as block:
-            return await reader.read(Request("POST", "/", "", {}, ""), receive, block)
+            body = await reader.read(Request("POST", "/", "", {}, ""), receive, block)
+            assert all(timer.cancelled() for timer in block._timers)  # it may be computed for long
+            return body
 
     return asyncio.run(in_block())
 
@@ -67,3 +70,21 @@ def test_nothing_is_held_of_a_body_that_is_given_up(
         read(reader, *messages)
     assert getattr(caught.value, "status", None) == status
     assert reader.held_bytes == 0
+
+
+def test_nothing_is_left_of_a_block_that_is_over() -> None:
+    """A connection has many of them, and a deadline may be minutes away."""
+
+    async def work() -> None:
+        gone = asyncio.get_running_loop().create_future()
+        with Endable() as block:
+            timer = block.end_after(30.0, ClientGoneError)
+            block.end_without_client(Mock(gone=gone), Mock())
+        assert timer.cancelled()
+        assert not gone._callbacks
+        with Endable() as block:
+            block.end_without_client(None, asyncio.Event().wait)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(work())

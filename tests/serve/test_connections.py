@@ -244,6 +244,70 @@ def test_an_offer_in_the_last_request_is_ignored(
     converse(conversation)
 
 
+def test_what_follows_the_last_request_keeps_it_from_no_answer(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        last = REQUEST.replace(HEAD, HEAD + b"Connection: close\r\n")
+        answer = await connection.send(last + REQUEST)
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"200 OK" in answer
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
+def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
+    """A client that sends them without an end would fill the memory."""
+
+    async def conversation(connection: Connection) -> None:
+        paused: list[bool] = []
+        connection.transport.pause_reading.side_effect = lambda: paused.append(True)
+        connection.transport.resume_reading.side_effect = lambda: paused.append(False)
+        when_answered: list[bool] = []
+        connection.transport.write.side_effect = lambda _: when_answered.append(paused[-1])
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        connection.protocol.data_received(REQUEST + post + REQUEST + post[:-1])
+        while len(when_answered) < 3:
+            await asyncio.sleep(0)
+        assert when_answered == [True, True, True]
+        assert not paused[-1]  # the last one's body is not whole
+        assert b"200 OK" in await connection.send(post[-1:])
+
+    converse(conversation)
+
+
+def test_nothing_is_answered_while_the_client_does_not_read(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        connection.protocol.pause_writing()
+        connection.protocol.data_received(REQUEST)
+        for _ in range(99):
+            await asyncio.sleep(0)
+        assert not connection.transport.write.called
+        connection.protocol.resume_writing()
+        await asyncio.wait(connection.protocol.tasks)
+        assert connection.transport.write.called
+
+    converse(conversation)
+
+
+def test_a_head_that_is_not_read_is_not_late(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        connection.engine.hold()
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        connection.protocol.data_received(post * 2 + REQUEST[:9])
+        while not connection.engine.batches:
+            await asyncio.sleep(0)
+        connection.protocol._head_limit._run()
+        assert not connection.transport.close.called
+        connection.engine.release()
+        assert b"200 OK" in await connection.send(REQUEST[9:])
+        assert connection.protocol._head_limit is None
+        connection.protocol.data_received(REQUEST[:9])
+        connection.protocol._head_limit._run()
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")

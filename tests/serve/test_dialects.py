@@ -299,13 +299,14 @@ def test_an_instruction_takes_the_place_of_the_models_own(make_client: MakeClien
 
 
 def test_an_instruction_needs_a_place(client: Client) -> None:
-    body = {"query": "q", "documents": TEXTS, "instruction": "find"}
-    status, answer = client.refuse("/v1/rerank", body)
-    error = answer["error"]
-    assert (status, error["param"]) == (400, "instruction")
-    assert error["message"] == (
-        "instruction = 'find'; model 'rank' has no place for one, leave it out"
-    )
+    for model in ("rank", "embed"):
+        body = {"query": "q", "documents": TEXTS, "instruction": "find", "model": model}
+        status, answer = client.refuse("/v1/rerank", body)
+        error = answer["error"]
+        assert (status, error["param"]) == (400, "instruction")
+        assert error["message"] == (
+            f"instruction = 'find'; model {model!r} has no place for one, leave it out"
+        )
 
 
 @pytest.mark.parametrize(
@@ -517,6 +518,20 @@ def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
     assert first[0]["index"] == 0
     assert np.allclose(second, unit(rows_of(["a"])))
     assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
+
+
+def test_vertex_needs_an_instance(client: Client) -> None:
+    status, error = client.refuse("/vertex", {"instances": []})
+    assert (status, error["error_type"]) == (400, "Empty")
+
+
+def test_vertex_takes_no_model_for_all_instances(client: Client) -> None:
+    """It would be another model's answer."""
+    for field in ("model", "lane"):
+        body = {"instances": [{"inputs": "a", "model": "embed"}], field: "query"}
+        status, error = client.refuse("/vertex", body)
+        assert status == 422
+        assert error["error"] == (f"{field} is no field of this route; send it in each instance")
 
 
 def test_the_root_answers_as_the_route_of_what_is_asked(client: Client) -> None:

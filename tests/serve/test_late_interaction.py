@@ -16,12 +16,15 @@ from embedlib import Embedder
 from embedlib.indexing import Document
 from embedlib.serve import compute as compute_module
 from embedlib.serve import create_app
+from embedlib.serve.background import Background
+from embedlib.serve.routes import COMPUTING
 from embedlib.testing import fake_embedder
 from embedlib.testing.models.write import write_tiny_model
 from tests.serve.conftest import Client
 
 QUESTIONS = ["river through the city", "a fox"]
 TEXTS = ["the quick brown fox", "a small city, a large river.", "data base", "hello world"]
+LETTERS = "q w e r t y"
 LONG = "the quick brown fox " * 40
 MakeServer = Callable[..., Client]
 
@@ -76,6 +79,14 @@ def test_vectors_are_those_of_the_embedder(client: Client, embedder: Embedder) -
     counts = client.send("GET", "/metrics").text
     for lane, num_requests in (("query", 1), ("bulk", 2)):
         assert f'requests_total{{model="late",lane="{lane}"}} {num_requests}' in counts
+
+
+def test_the_tokens_of_its_texts_are_counted_at_the_door(client: Client) -> None:
+    model = client.application.catalog.find("late", "embed_multi_vector")
+    for _ in range(20):  # each letter is a token
+        answer = client.post("/rerank", {"query": LETTERS, "documents": [LETTERS] * 9})
+    load = model.estimate.load_of([LETTERS] * 10, 10 * len(LETTERS))
+    assert load.tokens == pytest.approx(answer["usage"]["total_tokens"], rel=0.2)
 
 
 def test_base64_is_of_each_token(client: Client, embedder: Embedder) -> None:
@@ -142,6 +153,15 @@ def test_documents_are_ranked_by_maxsim(client: Client, embedder: Embedder) -> N
     np.testing.assert_allclose(found, scores[order], rtol=1e-4)
     plain = client.post("/rerank", {"query": QUESTIONS[0], "texts": TEXTS})
     np.testing.assert_allclose([row["score"] for row in plain], scores[order], rtol=1e-4)
+    counts = client.send("GET", "/metrics").text  # the lane is that of the documents
+    assert 'requests_total{model="late",lane="bulk"} 2' in counts
+
+
+def test_no_lane_puts_a_job_ahead(client: Client) -> None:
+    background = Background(COMPUTING, client.application._shared)
+    body = b'{"input": "a", "input_type": "query", "lane": "query"}'
+    assert client.run(background.answer("/v1/multi-vector", body, "1")).status == 200
+    assert 'requests_total{model="late",lane="bulk"} 1' in client.send("GET", "/metrics").text
 
 
 def test_pairs_have_their_maxsim(client: Client, embedder: Embedder) -> None:
@@ -168,6 +188,14 @@ def test_long_texts_are_treated_as_the_request_says(
     status, error = client.refuse("/v1/multi-vector", body | {"truncation": False})
     assert (status, error["error"]["param"]) == (400, "input")
     assert "(row 1:" in error["error"]["message"]
+
+
+def test_texts_are_computed_while_they_have_so_many_tokens(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_module, "SLICE_TOKENS", 2 * embedder.max_seq_length)
+    slices = compute_module._slices([LONG] * 5, embedder)
+    assert [len(each) for each in slices] == [2, 2, 1]
 
 
 def test_more_numbers_than_an_answer_takes_are_refused(

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import orjson
 import pytest
 
 from embedlib.batching.token_ids import encode_one
 from embedlib.serve import exchange, routes
 from embedlib.serve.dialects import classify, cohere, cutting, openai, rerank, tei, tokens
-from tests.serve.conftest import Client
+from embedlib.serve.exchange import MAX_BYTES_IN_LOOP
+from embedlib.testing import write_tiny_model
+from tests.serve.conftest import Client, MakeClient
+from tests.tiny_models.sparse import write_sparse_model
 
 MANY = ["a", "bc", "def"] * 10
+write_bert = partial(write_tiny_model, variant="bert")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +47,7 @@ MANY = ["a", "bc", "def"] * 10
         ),
         ("/classify", {"input": MANY}, classify, "_described"),
         ("/classify", {"input": MANY, "raw_scores": True}, classify, "labelled"),
+        ("/v1/embeddings", {"input": "a" * MAX_BYTES_IN_LOOP}, exchange, "decode"),
         ("/openapi.json", None, routes, "describe_routes"),
     ],
 )
@@ -62,6 +70,39 @@ def test_a_thread_makes_them(
     routes._description.cache_clear()
     answer = client.send("GET" if body is None else "POST", path, body)
     assert answer.status_code == 200, answer.text
+    assert {thread.rpartition("_")[0] for thread in threads} == {"embedlib-serve-encode"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "module", "name"),
+    [
+        ("/embed_all", {"inputs": MANY}, orjson, "dumps"),
+        ("/embed_sparse", {"inputs": "a b c d e f g h"}, exchange, "_written"),
+        ("/tokenize", {"inputs": "a b c d e f g h " * 4}, exchange, "_written"),
+        ("/pooling", {"input": "a b c d e f " * 4, "task": "token_embed"}, exchange, "_written"),
+    ],
+)
+def test_a_thread_makes_what_each_token_has(
+    make_client: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    path: str,
+    body: dict[str, Any],
+    module: ModuleType,
+    name: str,
+) -> None:
+    """A few texts may have many tokens, and many texts a few each."""
+    write = write_sparse_model if path == "/embed_sparse" else write_bert
+    client = make_client({"tiny": str(write(tmp_path / "model"))})
+    threads: list[str] = []
+    make = getattr(module, name)
+
+    def told(*arguments: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(module, name, told)
+    assert client.post(path, body)
     assert {thread.rpartition("_")[0] for thread in threads} == {"embedlib-serve-encode"}
 
 

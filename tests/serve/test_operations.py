@@ -180,6 +180,7 @@ def test_a_place_is_given_back_by_who_leaves_the_queue() -> None:
 
         tasks = [asyncio.ensure_future(enter()) for _ in range(3)]
         await until(lambda: door.waiting_texts == 2)
+        assert door.queued(Lane.BULK) == Load(3, 15)
         tasks[1].cancel()
         await until(lambda: door.waiting_texts == 1)
         tasks[0].cancel()
@@ -209,6 +210,17 @@ def test_one_who_was_let_in_and_left_at_once_lets_the_next_in() -> None:
         second.cancel()  # its turn may have come, and its task has not run yet
         await asyncio.gather(second, third, return_exceptions=True)
         assert (door.inside[Lane.BULK], door.waiting_texts) == (0, 0)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("bounds", [{"max_bulk_texts": 3}, {"max_queued_tokens": 15}])
+def test_who_reaches_a_bound_enters(bounds: dict[str, int]) -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_wait_seconds=0.001, **bounds), lambda: 0.0)
+        async with inside(door, 2), inside(door, 1):
+            with pytest.raises(HTTPError, match="come again"):
+                await door.take(Lane.BULK, Load(1, 1))
 
     asyncio.run(work())
 

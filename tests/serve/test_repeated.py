@@ -209,6 +209,7 @@ PARTS = st.sampled_from(
 @given(st.lists(PARTS | st.just(b""), max_size=12))
 @example([WHOLE, b"", OTHER[:25], b"", OTHER[25:], b"", WHOLE, b"", WHOLE])
 @example([WHOLE, b"", HEAD[:25], b"", WHOLE])
+@example([WHOLE, b"", WHOLE, b"", OTHER, b"", OTHER])
 @example([CONNECT, b"", CONNECT, b"", WHOLE])
 @example([HEAD[:25], HEAD[25:] + BODY, b"", HEAD[25:] + BODY])
 @example([WHOLE, b"", WHOLE, longer(b""), WHOLE, OTHER, b"", longer(b""), WHOLE])

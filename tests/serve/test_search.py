@@ -18,6 +18,7 @@ from embedlib import Config, Document, Embedder, Search, drop_old, index
 from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import UnreachableSinkError
+from embedlib.models.spec import Head
 from embedlib.serve import ServeOptions, create_app, destinations
 from embedlib.serve import app as app_module
 from embedlib.serve.server import Listen, serve
@@ -30,7 +31,7 @@ from embedlib.testing import (
     fake_spec,
 )
 from embedlib.testing.models.tokenizers import WORDS
-from tests.serve.conftest import Client, fake_reranker
+from tests.serve.conftest import Client, ScoreEngine, fake_reranker
 from tests.tiny_models.sparse import write_router
 from tests.waiting import WAIT_SECONDS
 
@@ -203,6 +204,15 @@ def test_it_is_described_where_there_is_something_to_search(make: MakeSearch) ->
         assert ("/v1/search" in paths) is is_there
 
 
+def test_a_search_waits_in_the_lane_that_it_names(make: MakeSearch) -> None:
+    client = make()
+    for lane in ({}, {"lane": "bulk"}, {"lane": "bulk"}):
+        client.post("/v1/search", {"query": "7", **lane})
+    metrics = client.send("GET", "/metrics").text
+    for lane, num_requests in (("query", 1), ("bulk", 2)):
+        assert f'requests_total{{model="embed",lane="{lane}"}} {num_requests}' in metrics
+
+
 def test_several_questions(make: MakeSearch) -> None:
     client = make()
     answer = client.post("/v1/search", {"query": ["7 textss", "9 textssss"], "top_k": 2})
@@ -210,6 +220,14 @@ def test_several_questions(make: MakeSearch) -> None:
     status, error = client.refuse("/v1/search", {"query": ["a"] * 65})
     assert status == 413
     assert "query has 65 texts, the limit is 64" in error["error"]["message"]
+
+
+def test_a_reranker_with_several_scores_orders_nothing(make: MakeSearch) -> None:
+    head = Head(labels=("a", "b"), activation="softmax", reranker_activation="identity")
+    client = make(models={"rank": fake_reranker(ScoreEngine(2), head), "embed": fake_embedder()})
+    status, error = client.refuse("/v1/search", {"query": "7", "rerank": True})
+    assert (status, error["error"]["param"]) == (400, "rerank")
+    assert "model 'rank' has 2 scores for a pair; serve a reranker with one" in str(error)
 
 
 def test_a_reranker_of_the_server(make: MakeSearch) -> None:

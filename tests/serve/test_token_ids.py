@@ -97,12 +97,13 @@ def test_outputs_of_tokens_take_texts(taking: Client) -> None:
 def test_ids_of_the_route_that_tokenizes(make_client: MakeClient, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model", "bert")
     client = make_client({"tiny": str(folder)}, token_ids=True)
-    texts = ["hello world", "x"]
+    texts = ["Hello world", "x"]
     rows = client.post("/tokenize", {"inputs": texts})
     ids = [[token["id"] for token in row] for row in rows]
     start, word = rows[0][:2]
     assert (start["special"], start["start"], start["stop"]) == (True, None, None)
     assert (word["special"], word["start"], word["stop"]) == (False, 0, len(word["text"]))
+    assert texts[0].startswith(word["text"])  # as written, and not as the vocabulary has it
     bare = client.post("/tokenize", {"inputs": texts[0], "add_special_tokens": False})
     assert [token["id"] for token in bare[0]] == ids[0][1:-1]
     [plain] = client.post("/decode", {"ids": ids[0]})

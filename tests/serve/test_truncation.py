@@ -98,8 +98,10 @@ def test_a_side_that_is_none_is_refused(client: Client) -> None:
         422,
         "truncation_direction = 'Up'; it must be Left or Right",
     )
-    status, error = client.refuse("/embed_all", {"inputs": "a", "truncation_direction": "Left"})
-    assert (status, error["error_type"]) == (422, "Validation")
+    for fields in ({"truncation_direction": "Left"}, {"truncate": False}):
+        status, error = client.refuse("/embed_all", {"inputs": "a", **fields})
+        assert (status, error["error_type"]) == (422, "Validation")
+        assert "long texts are truncated on the right here, leave both out" in error["error"]
     status, error = client.refuse("/v1/embeddings", {"input": "a", "truncation_side": "up"})
     assert (status, error["error"]["param"]) == (400, "truncation_side")
 

@@ -6,7 +6,8 @@ Source: text-embeddings-inference 1.9, router/src/http/server.rs; vLLM,
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -18,14 +19,18 @@ from embedlib.serve.dialects.classify import classify
 from embedlib.serve.dialects.dialect import TEI, Handle, Route, check_json
 from embedlib.serve.dialects.openai import embeddings
 from embedlib.serve.dialects.rerank import rerank, score
-from embedlib.serve.exchange import Common, Exchange
+from embedlib.serve.exchange import Exchange
 from embedlib.serve.wire import check_count, decode
 
 
-class VertexBody(Common, kw_only=True):
+class VertexBody(msgspec.Struct, kw_only=True):
     """The body of `POST /vertex`: bodies of other routes."""
 
+    foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(("model", "lane"), "it in each instance")
     instances: list[msgspec.Raw]
+    model: None = None
+    """Only null, as the next one: each instance has its own."""
+    lane: None = None
 
 
 async def by_task(exchange: Exchange) -> Response:
@@ -59,7 +64,7 @@ def _handle_for(exchange: Exchange, fields: dict[str, msgspec.Raw]) -> Handle:
 
 async def vertex(exchange: Exchange) -> Response:
     """Answer `POST /vertex`: each instance as `POST /` answers it."""
-    body = await exchange.read(VertexBody)
+    body = await exchange.decode(VertexBody)
     check_count(body.instances, "instances", exchange.shared.options.max_texts)
     answers = []
     usage = Usage()

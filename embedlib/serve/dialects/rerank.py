@@ -154,13 +154,11 @@ async def rank_passages(exchange: Exchange) -> Response:
 
 
 def _check_takes_instruction(model: ServedModel, instruction: str) -> None:
-    """Check that a reranker has a place for an instruction.
+    """Check that a model has a place for an instruction, as some rerankers.
 
     Raises:
         HTTPError: it has none, or is not loaded.
     """
-    if model.task != "rerank":
-        return  # vectors are made with the prompts of the model
     head = model.open().spec.head
     if head is None or head.template is None or not head.template.takes_instruction:
         raise HTTPError.wrong_value(

@@ -25,6 +25,7 @@ from embedlib.serve.exchange import (
     ranked,
 )
 from embedlib.serve.sessions import engine_of
+from embedlib.serve.vectors import as_decimals
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
@@ -123,9 +124,12 @@ async def embed_texts(exchange: Exchange) -> Response:
 
 async def embed_all(exchange: Exchange) -> Response:
     """Answer `POST /embed_all`: the vector of every token, special ones included."""
-    rows = await _embed_tokens(exchange, "token_embeddings", "embed")
-    encoded = [await exchange.encode_rows(row) for row in rows]
-    return _timed(exchange, await exchange.answer(encoded, sum(map(len, encoded))))
+    texts = await _embed_tokens(exchange, "token_embeddings", "embed")
+
+    def content() -> list[list[msgspec.Raw]]:
+        return [[msgspec.Raw(as_decimals(row)) for row in rows] for rows in texts]
+
+    return _timed(exchange, await exchange.answer(content, sum(map(len, texts))))
 
 
 async def embed_sparse(exchange: Exchange) -> Response:
@@ -138,7 +142,7 @@ async def embed_sparse(exchange: Exchange) -> Response:
             for row in weights
         ]
 
-    return _timed(exchange, await exchange.answer(content, len(weights)))
+    return _timed(exchange, await exchange.answer(content, sum(map(len, weights))))
 
 
 async def _embed_tokens(

@@ -71,7 +71,7 @@ async def tokenize(exchange: Exchange) -> Response:
             name_of = session.tokenizer.id_to_token
             content["token_strs"] = await exchange.make_each(name_of, ids)
         return await exchange.answer(content, len(ids))
-    return await exchange.answer(tokens, len(tokens))
+    return await exchange.answer(tokens, sum(map(len, tokens)))
 
 
 def _prompt_of(session: AnyModel, name: str | None) -> str:

@@ -192,6 +192,7 @@ FILE = ("file", "in.jsonl", b"{}")
 WRONG_UPLOADS: list[tuple[str, bytes, int, str]] = [
     ("application/json", b"{}", 400, "it must be multipart/form-data"),
     ("multipart/form-data", b"", 400, "with its boundary"),
+    ("multipart/mixed; boundary=XX", form(FILE), 400, "it must be multipart/form-data"),
     (TYPE, form(FILE), 400, "purpose is missing; send purpose=batch"),
     (TYPE, form(FILE, ("purpose", None, b"fine-tune")), 400, "purpose = 'fine-tune'"),
     (TYPE, form(("purpose", None, b"\xff"), FILE), 400, "purpose = "),
