@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
@@ -98,6 +99,18 @@ def test_memory_does_not_grow_with_the_texts_that_were_sent() -> None:
 
     before = send(5)
     assert send(20) < before + (40 << 20)
+
+
+def test_a_sink_that_was_closed_may_write_vectors_of_another_model(
+    make_sink: Callable[..., Any],
+) -> None:
+    sink, rows = begin(make_sink), make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    sink.close()
+    sink.begin(replace(TARGET, dim=4, fingerprint="folder:4567", recreate=True), ignore)
+    vectors = np.eye(3, 4, dtype=np.float32)
+    sink.write(rows, vectors)
+    assert [sink.search(vector, 1)[0].id for vector in vectors] == [row.id for row in rows]
 
 
 def test_rows_are_awaited_where_they_are_read(make_sink: Callable[..., Any], stub: Any) -> None:
@@ -724,9 +737,10 @@ def test_a_name_that_no_collection_can_have_is_refused(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a b", "ä", "...", ".hidden", "b" * 255, "👩‍💻", "a%25b"])
+@pytest.mark.parametrize("name", ["a b", "ä", "...", ".hidden", "b" * 255, "👩‍💻", "a%25b", "a#b"])
 def test_a_name_that_a_server_takes_is_taken(name: str) -> None:
-    open_sink(f"qdrant://localhost/{name}")
+    sink: Any = open_sink(f"qdrant://localhost/{name}")
+    assert sink.collection == unquote(name)
 
 
 def test_a_port_of_rest_is_recognized_at_once(
