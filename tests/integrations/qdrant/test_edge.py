@@ -75,6 +75,8 @@ def test_not_too_many_rows_are_in_the_log_alone(
     for start in range(0, 8, 2):
         sink.write(rows[start : start + 2], make_vectors(rows[start : start + 2]))
     assert flushed == [6]
+    sink.finish()
+    assert flushed == [6, 2]
     sink.close()
 
 

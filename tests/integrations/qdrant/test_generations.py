@@ -15,6 +15,7 @@ from embedlib import Search, drop_old, index
 from embedlib.errors import SinkError
 from embedlib.indexing import open_sink
 from embedlib.testing import check_replaceable
+from embedlib.testing.check_sink import TARGET
 from tests.indexing.two_models import Model, documents, is_of
 
 Open = Callable[..., Any]
@@ -85,6 +86,10 @@ def test_collections_are_numbered_and_the_alias_moves(open_alias: Open) -> None:
         mark = sink.read_mark()
         assert (mark.model, mark.options.m) == ("new", 8)  # as it was, without the option
     load(open_alias(), "new")  # an ordinary load follows the alias
+    with closing(open_alias().beside()) as third:
+        third.begin(TARGET, print)
+        with pytest.raises(SinkError, match="keeps old rows already; remove them: embedlib drop-o"):
+            third.switch()
     assert drop_old(open_alias()) == NUM
     load(open_alias(), "third", replace=True)
     with Search(open_alias(), Model("third")) as search:

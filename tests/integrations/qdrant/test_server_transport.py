@@ -220,6 +220,9 @@ def test_rows_that_go_during_a_search_make_no_short_answer(
     assert len(sink.search(np.ones(6, np.float32), 10)) == 10
     (first, second) = [request for method, request in stub.requests if method == "Query"]
     assert first == second  # no exact one, which a server in strict mode may refuse
+    stub.requests.clear()
+    assert len(sink.search(np.ones(6, np.float32), 100)) == 30  # all that there are
+    assert stub.count("Query") == 2
 
 
 def test_a_ranking_by_words_is_asked_again_only_where_a_row_has_changed(
@@ -320,6 +323,9 @@ def test_the_server_says_how_long_to_wait(
     rows = make_rows(2)
     sink.write(rows, make_vectors(rows))
     assert waits == [7.0]
+    stub.fail("Upsert", aborting("UNAVAILABLE", retry_after="Fri, 31 Dec 2027 23:59:59 GMT"))
+    sink.write(rows, make_vectors(rows))
+    assert waits == [7.0, 0.5]
 
 
 @pytest.mark.parametrize(
