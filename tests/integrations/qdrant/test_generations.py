@@ -13,7 +13,7 @@ import pytest
 
 from embedlib import Search, drop_old, index
 from embedlib.errors import SinkError
-from embedlib.indexing import open_sink
+from embedlib.indexing import ReplacedError, open_sink
 from embedlib.testing import check_replaceable
 from embedlib.testing.check_sink import TARGET
 from tests.indexing.two_models import Model, documents, is_of
@@ -91,7 +91,11 @@ def test_collections_are_numbered_and_the_alias_moves(open_alias: Open) -> None:
         with pytest.raises(SinkError, match="keeps old rows already; remove them: embedlib drop-o"):
             third.switch()
     assert drop_old(open_alias()) == NUM
-    load(open_alias(), "third", replace=True)
+    with Search(open_alias(), Model("new")) as search:
+        load(open_alias(), "third", replace=True)
+        assert drop_old(open_alias()) == NUM
+        with pytest.raises(ReplacedError, match="holds rows of 'third' now, and those of 'new' th"):
+            search.search("text 3")
     with Search(open_alias(), Model("third")) as search:
         assert is_of("third", "text 3", search.search("text 3"))
 
