@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from embedlib import Search, drop_old, index
 from embedlib.errors import SinkError
 from embedlib.indexing import ReplacedError, open_sink
 from embedlib.testing import check_replaceable
-from embedlib.testing.check_sink import TARGET
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 from tests.indexing.two_models import Model, documents, is_of
 
 Open = Callable[..., Any]
@@ -121,6 +122,23 @@ def test_a_collection_of_that_name_needs_an_alias(open_alias: Open) -> None:
         sink.connect().update_collection_aliases([action])
     with pytest.raises(SinkError, match="other aliases stand as well"):
         drop_old(open_alias(name=f"{name}-live"))
+
+
+def test_while_rows_are_replaced_nobody_else_writes_them(
+    open_alias: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(open_alias(), "old", replace=True)
+    rows = make_rows(2)
+    with closing(open_alias()) as second, closing(open_alias().beside()) as new:
+        new.begin(TARGET, print)
+        with pytest.raises(SinkError, match="is being written by process"):
+            second.begin(TARGET, print)
+        new.write(rows, make_vectors(rows))
+        lost = Mock(side_effect=SinkError("another load has taken over"))
+        monkeypatch.setattr(new._replaces, "check_lease", lost)
+        for change in (lambda: new.write(rows, make_vectors(rows)), new.switch):
+            with pytest.raises(SinkError, match="another load has taken over"):
+                change()
 
 
 def test_a_switch_that_was_killed_between_its_two_requests(
