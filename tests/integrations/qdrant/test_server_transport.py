@@ -81,6 +81,20 @@ def test_a_request_holds_the_rows_in_the_official_types(
     }
 
 
+@pytest.mark.parametrize("name", ["", "text"])
+def test_a_request_holds_both_vectors_in_the_official_types(name: str) -> None:
+    rows, weights = make_rows(2), [{7: 1.5, 3: 0.5}, {}]
+    encoder = PointEncoder(6, name, is_named=True)
+    (request,) = encoder.requests("docs", rows, make_vectors(rows), [], weights)
+    points = messages.UpsertPoints.FromString(request).points
+    for point, vector, expected in zip(points, make_vectors(rows), weights, strict=True):
+        held = point.vectors.vectors.vectors
+        sparse = held["sparse"].sparse
+        assert set(held) == {name, "sparse"}
+        assert list(held[name].dense.data) == vector.tolist()
+        assert dict(zip(sparse.indices, sparse.values, strict=True)) == expected
+
+
 def sent_upserts(stub: Any) -> list[Any]:
     return [request for method, request in stub.requests if method == "Upsert"]
 
