@@ -507,6 +507,8 @@ def test_long_vectors_are_stored(
     [
         (4001, {}, "makes 4001 dimensions, .* up to 2000, with halfvec up to 4000; truncate"),
         (2001, {"is_halfvec": False}, "up to 4000; leave out halfvec=false, or truncate"),
+        (4000, {"is_halfvec": False}, "up to 4000; leave out halfvec=false, or truncate"),
+        (4001, {"is_halfvec": False}, "up to 4000; truncate"),
         (16001, {"index": None}, "stores up to 16000 dimensions, the model makes 16001"),
     ],
 )
