@@ -31,7 +31,7 @@ def open_sink(url: SinkUrl) -> GenerationSink:
     requests = parse_requests(options)
     example = f"{url.scheme}://localhost:{DEFAULT_PORT}/documents"
     try:
-        parts = urlsplit(url.location)
+        parts = urlsplit(url.location, allow_fragments=False)  # a name may have a #
         host, port = parts.hostname, parts.port or DEFAULT_PORT
     except ValueError as error:
         raise SinkError(f"{url.scheme}:{url.location}: {error}; such as {example}") from error

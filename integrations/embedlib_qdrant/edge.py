@@ -229,6 +229,7 @@ class EdgeSink(EdgeSearch):
                 params = edge_text_index(self.edge, language)
                 shard.update(self.edge.UpdateOperation.create_field_index(CONTENT_KEY, params))
         self._flush()
+        self._has_changed = False
 
     def load_position(self) -> str | None:
         """Return the content of a file beside the shard."""

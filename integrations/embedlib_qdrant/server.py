@@ -75,7 +75,6 @@ class ServerSink(CollectionSink):
         self._requests = requests
         self._alias = collection
         self._aliases: list[str] = []
-        self._encoder: PointEncoder | None = None
         self._unapplied: set[UUID] = set()
         self._last_request = b""
         self.sleep: Callable[[float], None] = time.sleep
@@ -193,15 +192,12 @@ class ServerSink(CollectionSink):
         is one for each shard, so all requests are applied before they are answered.
         """
         self._has_changed = True
-        options = self.require_begin().options
-        waits = options.shards > 1
+        mark = self.require_begin()
+        waits = mark.options.shards > 1
         bad_rows, in_flight = list[BadRow](), deque[tuple[bytes, Any]]()
         has_sent = False
-        if self._encoder is None:
-            self._encoder = PointEncoder(
-                self.require_begin().dim, options.vector, is_named=weights is not None
-            )
-        for request in self._encoder.requests(self.collection, rows, vectors, bad_rows, weights):
+        encoder = PointEncoder(mark.dim, mark.options.vector, is_named=mark.sparse is not None)
+        for request in encoder.requests(self.collection, rows, vectors, bad_rows, weights):
             if len(in_flight) == _IN_FLIGHT:
                 self._await(*in_flight.popleft(), waits)
             in_flight.append((request, self._send(request, waits)))

@@ -60,7 +60,6 @@ class PointEncoder:
         vector.dense.data.extend([0.0] * dim)
         empty = point.SerializeToString()[: -4 * dim]
         self._before_id, self._after_id = empty.split(_NO_ID.encode())
-        self._make_payload()
         (tag,) = self._grpc.UpsertPoints(points=[self._grpc.PointStruct()]).SerializeToString()[:1]
         self._tag = bytes([tag])
 

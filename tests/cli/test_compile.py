@@ -11,12 +11,14 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
 
 from embedlib.cli import main
 from embedlib.config import Config
+from embedlib.errors import ConfigError
 from embedlib.models.compiled.engine_folder import compiled_folder, verify_engine_folder
 from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.write import write_tiny_model
@@ -67,6 +69,21 @@ def test_json(run: Run, folder: Path, tmp_path: Path) -> None:
         "source_bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         "made_from": manifest.fingerprint,
     }
+
+
+def test_layers_are_chosen_with_the_texts_of_a_file(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Mock(side_effect=ConfigError("stop"))
+    monkeypatch.setattr("embedlib.fidelity.compile_to_gate", chosen)
+    (tmp_path / "texts.txt").write_text("a\nb\n")
+    texts = ("--texts", tmp_path / "texts.txt")
+    for options in ((), texts, (*texts, "--against", "bf16")):
+        run("compile", folder, "--precision", "int8", "--fidelity", "0.5", *options)
+    asked = [call.kwargs for call in chosen.mock_calls]
+    assert [each["texts"] and set(each["texts"].all) for each in asked] == [None, *[{"a", "b"}] * 2]
+    assert [each["reference"] for each in asked] == ["float32", "float32", "bf16"]
+    assert {each["gate"].mean for each in asked} == {0.5}
 
 
 def test_the_current_folder_is_not_replaced(

@@ -167,8 +167,17 @@ def test_config_shows_what_is_set_and_where(
     assert f"device         cuda:0,cuda:1  from {folder}/embedlib.toml" in done.stdout
     assert "token          (not shown)  from EMBEDLIB_TOKEN" in done.stdout
     assert "nothing reads EMBEDLIB_THREDS; did you mean EMBEDLIB_THREADS?" in done.stderr
+    user_file = Path.home() / ".config" / "embedlib" / "config.toml"
+    assert f"project's file {folder}/embedlib.toml\n" in done.stdout
+    assert f"user's file    {user_file} (none)\n" in done.stdout
     shown = run("config", "--json")
-    assert json.loads(shown.stdout)["settings"]["token"]["from"] == "EMBEDLIB_TOKEN"
+    content = json.loads(shown.stdout)
+    assert content["settings"]["token"]["from"] == "EMBEDLIB_TOKEN"
+    assert content["project_file"] == f"{folder}/embedlib.toml"
+    assert content["user_file"] == str(user_file)
+    (folder / "embedlib.toml").unlink()
+    assert "project's file none here\n" in run("config").stdout
+    assert json.loads(run("config", "--json").stdout)["project_file"] is None
     assert "hf_secret" not in done.output + shown.output
 
 

@@ -180,6 +180,24 @@ def test_a_standby_in_the_middle_of_a_load_is_waited_out(
     assert pg.lines[-1].endswith("connected again")
 
 
+def test_a_sink_that_was_closed_begins_as_a_new_one(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not come back from a loss, and a standby is no failover."""
+    sink = pg.begun(pg_table)
+    sink.close()
+    sink.begin(pg.target(), pg.lines.append)
+    assert pg.lines == []
+    sink.close()
+    pg.fetch("DROP TABLE {}", pg_table)
+    monkeypatch.setattr(sink._session, "_is_set_read_only", lambda: False)
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c default_transaction_read_only=on")
+    monkeypatch.setattr(sink._session, "_locate", lambda: dsn)
+    with pytest.raises(SinkError, match="read-only transaction; the server seems to be a standby"):
+        sink.begin(pg.target(), pg.lines.append)
+    assert pg.waits == []
+
+
 def test_a_server_that_is_set_read_only_in_the_middle_of_a_load_is_no_standby(
     pg: Any, pg_table: str
 ) -> None:

@@ -386,7 +386,9 @@ def test_shards_are_written_side_by_side_and_the_last_one_builds_the_index(
             pg.begun(pg_table, target)
     first.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
     first.finish()
-    assert any("other shards are still being written" in line for line in pg.lines)
+    first.finish()  # it has let go of the table already
+    assert len(pg.lines) == 2
+    assert all("other shards are still being written" in line for line in pg.lines)
     assert pg.sink(pg_table).inspect().index == "none, exact scan"
     second.write(pg.rows(3, 6), pg.vectors(pg.rows(3, 6)))
     first.close()
@@ -507,6 +509,8 @@ def test_long_vectors_are_stored(
     [
         (4001, {}, "makes 4001 dimensions, .* up to 2000, with halfvec up to 4000; truncate"),
         (2001, {"is_halfvec": False}, "up to 4000; leave out halfvec=false, or truncate"),
+        (4000, {"is_halfvec": False}, "up to 4000; leave out halfvec=false, or truncate"),
+        (4001, {"is_halfvec": False}, "up to 4000; truncate"),
         (16001, {"index": None}, "stores up to 16000 dimensions, the model makes 16001"),
     ],
 )

@@ -270,7 +270,7 @@ class _Servicer:
         return lambda request, context: self._stub.answer(method, request, context)
 
 
-def abort(code: str, details: str = "stub", *, retry_after: int | None = None) -> Fault:
+def abort(code: str, details: str = "stub", *, retry_after: object = None) -> Fault:
     """Return a fault that ends a call with this status."""
 
     def fault(context: Any) -> None:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
+from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import row_id
 from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
@@ -75,6 +76,8 @@ def test_not_too_many_rows_are_in_the_log_alone(
     for start in range(0, 8, 2):
         sink.write(rows[start : start + 2], make_vectors(rows[start : start + 2]))
     assert flushed == [6]
+    sink.finish()
+    assert flushed == [6, 2]
     sink.close()
 
 
@@ -97,6 +100,7 @@ def test_only_a_load_that_builds_a_graph_says_so(make: Callable[..., Any]) -> No
         sink.write(rows, np.eye(len(rows), 4096, dtype=np.float32))
         sink.finish()
         assert bool(told) == (sink.inspect().index != "none, exact scan") == (len(rows) == 625)
+    sink.finish()  # of no new row
     assert told == [f"{sink.name}: building the index; Ctrl-C takes effect after that"]
     sink.close()
 
@@ -312,6 +316,18 @@ def test_new_metadata_replaces_the_old_and_keeps_the_vector(make: Callable[..., 
     sink.close()
     assert (hit.id, hit.text, hit.metadata) == (rows[2].id, rows[2].text, {"only": 1})
     assert hit.score > 0.999
+
+
+def test_where_a_filter_leaves_too_few_rows_all_are_compared(make: Callable[..., Any]) -> None:
+    """A graph leads past rows that few others are linked to."""
+    load(make)
+    sink, made = make(), Mock(wraps=qdrant_edge.SearchParams)
+    sink.edge = SimpleNamespace(**{**vars(qdrant_edge), "SearchParams": made})
+    vector, where = make_vectors(make_rows(1))[0], parse_filter("page < 3")
+    for k, num_exact in ((3, 0), (4, 1)):
+        assert len(sink.search_where(vector, k, where)) == 3
+        assert made.mock_calls == [call(exact=True)] * num_exact
+    sink.close()
 
 
 def nested(num_dicts: int) -> dict[str, Any]:

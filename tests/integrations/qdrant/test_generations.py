@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 
 from embedlib import Search, drop_old, index
 from embedlib.errors import SinkError
-from embedlib.indexing import open_sink
+from embedlib.indexing import ReplacedError, open_sink
 from embedlib.testing import check_replaceable
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 from tests.indexing.two_models import Model, documents, is_of
 
 Open = Callable[..., Any]
@@ -85,8 +87,16 @@ def test_collections_are_numbered_and_the_alias_moves(open_alias: Open) -> None:
         mark = sink.read_mark()
         assert (mark.model, mark.options.m) == ("new", 8)  # as it was, without the option
     load(open_alias(), "new")  # an ordinary load follows the alias
+    with closing(open_alias().beside()) as third:
+        third.begin(TARGET, print)
+        with pytest.raises(SinkError, match="keeps old rows already; remove them: embedlib drop-o"):
+            third.switch()
     assert drop_old(open_alias()) == NUM
-    load(open_alias(), "third", replace=True)
+    with Search(open_alias(), Model("new")) as search:
+        load(open_alias(), "third", replace=True)
+        assert drop_old(open_alias()) == NUM
+        with pytest.raises(ReplacedError, match="holds rows of 'third' now, and those of 'new' th"):
+            search.search("text 3")
     with Search(open_alias(), Model("third")) as search:
         assert is_of("third", "text 3", search.search("text 3"))
 
@@ -112,6 +122,23 @@ def test_a_collection_of_that_name_needs_an_alias(open_alias: Open) -> None:
         sink.connect().update_collection_aliases([action])
     with pytest.raises(SinkError, match="other aliases stand as well"):
         drop_old(open_alias(name=f"{name}-live"))
+
+
+def test_while_rows_are_replaced_nobody_else_writes_them(
+    open_alias: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(open_alias(), "old", replace=True)
+    rows = make_rows(2)
+    with closing(open_alias()) as second, closing(open_alias().beside()) as new:
+        new.begin(TARGET, print)
+        with pytest.raises(SinkError, match="is being written by process"):
+            second.begin(TARGET, print)
+        new.write(rows, make_vectors(rows))
+        lost = Mock(side_effect=SinkError("another load has taken over"))
+        monkeypatch.setattr(new._replaces, "check_lease", lost)
+        for change in (lambda: new.write(rows, make_vectors(rows)), new.switch):
+            with pytest.raises(SinkError, match="another load has taken over"):
+                change()
 
 
 def test_a_switch_that_was_killed_between_its_two_requests(

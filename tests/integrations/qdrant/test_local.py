@@ -299,6 +299,15 @@ def test_a_folder_of_others_is_left_alone(make: Callable[..., Any], tmp_path: Pa
     assert os.listdir(tmp_path / "db") == ["notes.txt"]
 
 
+def test_a_file_in_the_place_of_the_folder_is_one_line(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "db").write_text("x")
+    for action in (lambda sink: sink.inspect(), lambda sink: sink.begin(TARGET, ignore)):
+        with pytest.raises(SinkError, match=r"db cannot be read: Not a directory$"):
+            action(make())
+
+
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"{}", b"[]"])
 def test_a_broken_list_of_collections_is_one_line(
     make: Callable[..., Any], tmp_path: Path, content: bytes
