@@ -25,6 +25,7 @@ from embedlib.engines.openvino.memory import memory_needs, stores_16_bits
 from embedlib.engines.openvino.stored import own_weights
 from embedlib.engines.select import plan_engine
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights import safetensors_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import stored_bits
 from embedlib.session.loading import load_model
@@ -201,6 +202,26 @@ def test_a_copy_that_cannot_be_read_is_left_alone(
     assert stored_bits(stored(files), "layers.0.q.weight") is not None
     assert any("more slowly" in line for line in caplog.messages)
     assert (folder / "kept").exists()
+
+
+def test_a_copy_that_there_is_no_memory_for_is_left_alone(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    stored(files)
+    opened = safetensors_files.safe_open
+
+    def refuse(path: Path, framework: str) -> Any:
+        if path.name == float32_copy.NAME:
+            raise MemoryError("Cannot allocate memory (os error 12)")
+        return opened(path, framework=framework)
+
+    monkeypatch.setattr(safetensors_files, "safe_open", refuse)
+    assert stored_bits(stored(files), "layers.0.q.weight") is not None
+    assert len(copies(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100])
