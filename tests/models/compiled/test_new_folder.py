@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from embedlib.models.compiled.new_folder import new_folder, place_lock, try_place_lock
+from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
 
 KILLED = """
 import os, signal, subprocess, sys
@@ -137,10 +137,25 @@ def test_all_is_on_the_disk_before_it_appears_and_its_name_is_then(
     assert synced == [("file", False), (part.name, False), (tmp_path.name, True)]
 
 
+def test_what_is_flushed_to_the_disk_is_closed(tmp_path: Path) -> None:
+    lowest = os.dup(0)
+    os.close(lowest)
+    sync(tmp_path)
+    again = os.dup(0)
+    os.close(again)
+    assert again == lowest
+
+
 @pytest.mark.parametrize("lock", [place_lock, try_place_lock])
 def test_the_lock_of_a_place_makes_its_folder(lock: Any, tmp_path: Path) -> None:
     with lock(tmp_path / "deep" / "target") as is_held:
         assert is_held
+
+
+def test_a_lock_that_somebody_removed_while_it_was_held_costs_nothing(tmp_path: Path) -> None:
+    with place_lock(tmp_path / "target"):
+        (tmp_path / ".target.embedlib-lock").unlink()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_that_cannot_be_opened_is_not_one_that_another_process_holds(tmp_path: Path) -> None:
