@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -172,6 +173,18 @@ def test_the_copy_of_a_model_that_is_gone_is_removed_when_another_is_written(
     stored(read_model_files(tiny_folder("mistral")))
     assert len(copies(tmp_path)) == 1
     assert copies(tmp_path) != before
+
+
+def test_what_nobody_used_for_long_makes_room_for_a_copy(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "openvino" / "0123"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    stored(read_model_files(tiny_folder("qwen2")))
+    assert not old.exists()
 
 
 @pytest.mark.parametrize("content", ["5", "[5]", "[", "[" * 100_000])
