@@ -526,6 +526,35 @@ def test_what_a_number_of_the_plan_counts_for_in_long_texts(
     assert shared() - before == num_bytes
 
 
+@pytest.mark.parametrize(
+    ("cap", "window", "num_bytes"),
+    [
+        pytest.param(50.0, 128, 0, id="all in blocks"),
+        pytest.param(None, 128, 4096**2, id="some in blocks"),
+        pytest.param(None, None, 4096**2, id="none in blocks"),
+    ],
+)
+def test_the_plan_counts_the_mask_of_a_causal_model_where_it_is_made_whole(
+    cap: float | None,
+    window: int | None,
+    num_bytes: int,
+    files: ModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.Machine, "cpu_features", lambda _: frozenset({"avx2"}))
+    big = at_scale(files, 1024, 24)
+    encoder = replace(big.spec.encoder, attention_cap=cap, windows=(None, window) * 12)
+    found = [
+        memory_needs(
+            replace(big, spec=replace(big.spec, max_seq_tokens=4096, encoder=one)),
+            ChosenPrecision(name="float32"),
+            Config(threads=1),
+        ).shared
+        for one in (encoder, replace(encoder, is_causal=True))
+    ]
+    assert found[1] - found[0] == num_bytes
+
+
 def test_the_plan_counts_experts_as_matrices(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     encoder = replace(big.spec.encoder, experts=Experts(count=4, num_chosen=2, layers=(1,)))

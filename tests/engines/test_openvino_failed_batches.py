@@ -21,7 +21,7 @@ from embedlib.engines.openvino.inputs import infer_batch
 from embedlib.engines.openvino.layerwise import LayerwiseEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.stages import Request
+from embedlib.engines.openvino.stages import HIDDEN, Request
 from embedlib.errors import EngineError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
@@ -276,13 +276,12 @@ def test_the_next_batch_of_a_layer(
     number: int, is_whole: bool, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of two batches fails in the first layer, or in the second."""
-    tiny: list[Any] = []
-    compute, compile_model = layerwise.compute_tiny_batches, layerwise.ov.Core.compile_model
+    tiny, compile_model = list[Any](), layerwise.ov.Core.compile_model
     may_begin, events = threading.Event(), [threading.Event() for _ in range(2)]
 
-    def note(request: Any, prefixes: Any, hidden: Any) -> None:
-        tiny.append(hidden)
-        compute(request, prefixes, hidden)
+    def note(request: Any, batch: Batch, given: Any) -> Any:
+        tiny.append(None if is_whole else given[HIDDEN].shape[:2])
+        return infer_batch(request, batch, given)
 
     def compile_later(*arguments: Any) -> Any:
         assert may_begin.wait(WAIT_SECONDS)
@@ -291,7 +290,7 @@ def test_the_next_batch_of_a_layer(
     layout = Layout(threads=1, shares_lanes=True, is_large=True)
     engine = LayerwiseEngine(files.spec, load_weights(files), layout)
     right = run(engine, SHORT, Lane.BULK)
-    monkeypatch.setattr(layerwise, "compute_tiny_batches", note)
+    monkeypatch.setattr("embedlib.engines.openvino.tiny_batches.infer_batch", note)
     monkeypatch.setattr(layerwise, "infer_batch", Failing(number))
     monkeypatch.setattr(layerwise.ov.Core, "compile_model", compile_later)
     long = engine.submit(make_batch(LONG), events[0].set)
@@ -301,5 +300,5 @@ def test_the_next_batch_of_a_layer(
     with pytest.raises(EngineOutOfMemoryError):
         long.result()
     assert relative_errors(short.result(), right).max() < 2e-5
-    assert [hidden is None for hidden in tiny] == [is_whole]
+    assert tiny == ([None, None] if is_whole else [(1, 2), (2, 3)])
     engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ from embedlib.engines.openvino.memory import memory_needs, stores_16_bits
 from embedlib.engines.openvino.stored import own_weights
 from embedlib.engines.select import plan_engine
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights import safetensors_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import stored_bits
 from embedlib.session.loading import load_model
@@ -146,7 +148,8 @@ def test_a_copy_is_written_once_for_each_content(
     for place in (folder, other, folder):
         stored(read_model_files(place))
     assert len(copies(tmp_path)) == 1
-    assert len([line for line in caplog.messages if "writing" in line]) == 1
+    [written] = [line for line in caplog.messages if "writing" in line]
+    assert written.startswith("writing the weights of model in float32 to ")
     path = folder / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -170,6 +173,18 @@ def test_the_copy_of_a_model_that_is_gone_is_removed_when_another_is_written(
     stored(read_model_files(tiny_folder("mistral")))
     assert len(copies(tmp_path)) == 1
     assert copies(tmp_path) != before
+
+
+def test_what_nobody_used_for_long_makes_room_for_a_copy(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "openvino" / "0123"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    stored(read_model_files(tiny_folder("qwen2")))
+    assert not old.exists()
 
 
 @pytest.mark.parametrize("content", ["5", "[5]", "[", "[" * 100_000])
@@ -201,6 +216,26 @@ def test_a_copy_that_cannot_be_read_is_left_alone(
     assert stored_bits(stored(files), "layers.0.q.weight") is not None
     assert any("more slowly" in line for line in caplog.messages)
     assert (folder / "kept").exists()
+
+
+def test_a_copy_that_there_is_no_memory_for_is_left_alone(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    stored(files)
+    opened = safetensors_files.safe_open
+
+    def refuse(path: Path, framework: str) -> Any:
+        if path.name == float32_copy.NAME:
+            raise MemoryError("Cannot allocate memory (os error 12)")
+        return opened(path, framework=framework)
+
+    monkeypatch.setattr(safetensors_files, "safe_open", refuse)
+    assert stored_bits(stored(files), "layers.0.q.weight") is not None
+    assert len(copies(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100])

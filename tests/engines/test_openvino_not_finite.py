@@ -109,3 +109,13 @@ def test_bits_that_are_not_finite(
         check_finite({}, "up.weight", slice(1))
         with pytest.raises(ModelWeightsError, match=r"^up\.weight has a number"):
             check_finite({}, "up.weight")
+
+
+def test_a_scale_that_is_not_finite() -> None:
+    weights = {
+        "up.weight": np.ones((2, 4), np.int8),
+        "up.weight_scale": np.array([[1], [np.nan]], np.float32),
+    }
+    check_finite(weights, "up.weight", slice(1))
+    with pytest.raises(ModelWeightsError, match=r"^up\.weight has a number"):
+        check_finite(weights, "up.weight")

@@ -23,7 +23,11 @@ from embedlib.engines.openvino.kept_prefixes import NUM_COMPARED, KeptPrefixes, 
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import ModelCache
-from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
+from embedlib.engines.openvino.prefix_sizes import (
+    MAX_KEPT_TOKENS,
+    bytes_per_token,
+    max_kept_bytes,
+)
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
@@ -304,7 +308,8 @@ def test_what_the_plan_counts_is_what_is_kept() -> None:
     for tail in (1, 2):
         computed(engine, make_batch([[*PREFIX, tail]]))
     assert num_bytes(engine) == len(PREFIX) * bytes_per_token(encoder, is_bf16=False)
-    assert max_kept_bytes(spec, is_bf16=False) > 0
+    most = MAX_KEPT_TOKENS * bytes_per_token(encoder, is_bf16=False)
+    assert max_kept_bytes(spec, is_bf16=False) == 2 * most, "each lane has as much"
     assert max_kept_bytes(spec_of(PLAIN), is_bf16=False) == 0
     engine.close()
 

@@ -239,6 +239,8 @@ def test_the_worst_texts_count_too(p1: float) -> None:
 def test_which_share_of_a_loss_is_allowed() -> None:
     one_off = np.array([0.5, *[1.0] * 255])
     assert _allowed_share(one_off, Gate()) == pytest.approx(0.001 * 256 / 0.5)
+    some_off = np.array([*[0.9] * 5, *[1.0] * 95])  # of which the first percentile tells more
+    assert _allowed_share(some_off, Gate()) == pytest.approx(0.002 / 0.1)
     hardly = np.array([*[1 - 2**-53] * 3, *[1.0] * 253])  # their mean is 1 when it is rounded
     assert _allowed_share(hardly, Gate(mean=1, p1=1)) == 0
 

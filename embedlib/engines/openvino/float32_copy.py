@@ -158,6 +158,8 @@ def _is_damaged(folder: Path) -> bool:
     try:
         list_tensors(folder / NAME, folder)
     except ModelWeightsError as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise
         _logger.warning("the copy in %s is damaged and will be removed: %s", folder, error)
         shutil.rmtree(folder)
         return True

@@ -104,9 +104,14 @@ def _with_reports(folder: Path, manifest: Manifest) -> list[Compiled]:
 
 
 def _may_be_made_from(manifest: Manifest, files: ModelFiles) -> bool:
-    """Whether the file sizes, and the content of the JSON files, match the model's."""
+    """Whether the file sizes, and the content of the JSON files, match the model's.
+
+    Others, such as a license, are copied and count for nothing: a copy of the model may lack them.
+    """
     for name, digest in manifest.inputs.items():
         path = files.folder / name
+        if path.suffix not in (".json", ".safetensors"):
+            continue
         if file_bytes(path) != digest.num_bytes:
             return False
         if (

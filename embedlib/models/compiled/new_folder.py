@@ -27,9 +27,9 @@ def place_lock(target: Path) -> Iterator[int]:
     """Hold the exclusive lock for writing `target`; wait while another process holds it.
 
     Yields its descriptor: a process that inherits it keeps the lock until it ends. What killed
-    processes left beside `target` is removed: part folders, and part files that had such a lock.
-    Folders that they were about to replace are put back. What another user writes or has left there
-    stays.
+    processes left beside `target` is removed: locks, part folders, and part files that had such a
+    lock. Folders that they were about to replace are put back. What another user writes or has left
+    there stays.
 
     Raises:
         OSError: the parent folder or the lock file cannot be written.
@@ -38,7 +38,7 @@ def place_lock(target: Path) -> Iterator[int]:
     for left in target.parent.glob(".*.embedlib-*"):
         place = left.with_name(left.stem[1:])
         lock = _beside(place, LOCK_SUFFIX)
-        if left == lock or not (left.is_dir() or lock.exists()):
+        if not (left.is_dir() or lock.exists()):
             continue  # a file whose writer takes no lock
         # Locked by its writer, or of another user: it is not in the way of this target.
         with suppress(OSError), _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -86,12 +86,12 @@ class FileHashes:
             compute: reads the file and returns 64 hexadecimal digits.
             about: tells apart what is stored of one file.
         """
-        stat = path.stat()
+        now, stat = time.time_ns(), path.stat()
         state = file_state(path, about)
         found = self._known.get(state) or self._read(state)
         if found is None:
             found = compute()
-            if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
+            if now - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
                 self._write(state, found)
         self._known[state] = found
         return found
@@ -108,7 +108,7 @@ class FileHashes:
             return None
         try:
             *stored, found = json.loads(place.read_bytes())
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
         is_hash = isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found)
         return found if is_hash and tuple(stored) == state else None

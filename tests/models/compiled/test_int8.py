@@ -443,6 +443,23 @@ def test_compiled_versions(
     assert compiled_versions(files, config) == []
 
 
+def test_a_copy_of_a_model_without_its_license_has_the_same_directories(
+    tmp_path: Path, config: Config
+) -> None:
+    """A download by its name lacks what a clone of it has beside the files that are read."""
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    for name in ("LICENSE", "vocab.txt", "sentencepiece.bpe.model"):
+        (folder / name).write_text("a")
+    files = read_model_files(folder)
+    made = compile_int8(files, config)
+    assert "vocab.txt" in verify_engine_folder(made).inputs
+    (folder / "LICENSE").unlink()
+    (folder / "vocab.txt").unlink()
+    (folder / "sentencepiece.bpe.model").write_text("another size")
+    assert compile_int8(files, config) == made
+    assert [version.folder for version in compiled_versions(files, config)] == [made]
+
+
 def test_a_directory_has_a_report_for_each_use(
     tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from embedlib.models.compiled.new_folder import new_folder, place_lock, try_place_lock
+from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
 
 KILLED = """
 import os, signal, subprocess, sys
@@ -43,12 +43,14 @@ def test_a_process_that_inherited_the_lock_keeps_it(tmp_path: Path) -> None:
 def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     for name in ("killed", "running", "other"):
         (tmp_path / f".{name}.embedlib-part").touch()
-    (tmp_path / ".killed.embedlib-lock").touch()
+    for name in ("killed", "begun"):
+        (tmp_path / f".{name}.embedlib-lock").touch()
     (tmp_path / ".folder.embedlib-part").mkdir()
     (tmp_path / ".folder.embedlib-part" / "file").touch()
     with try_place_lock(tmp_path / "running") as is_held, place_lock(tmp_path / "target"):
         assert is_held
-        left = {path.name for path in tmp_path.glob(".*part")}
+        left = {path.name for path in tmp_path.glob(".*")}
+    left -= {".running.embedlib-lock", ".target.embedlib-lock"}
     # That of a writer without a lock may be written right now.
     assert left == {".running.embedlib-part", ".other.embedlib-part"}
 
@@ -137,10 +139,27 @@ def test_all_is_on_the_disk_before_it_appears_and_its_name_is_then(
     assert synced == [("file", False), (part.name, False), (tmp_path.name, True)]
 
 
+def test_what_is_opened_is_closed(tmp_path: Path) -> None:
+    lowest = os.dup(0)
+    os.close(lowest)
+    sync(tmp_path)
+    with place_lock(tmp_path / "target"), try_place_lock(tmp_path / "target") as is_held:
+        assert not is_held
+    again = os.dup(0)
+    os.close(again)
+    assert again == lowest
+
+
 @pytest.mark.parametrize("lock", [place_lock, try_place_lock])
 def test_the_lock_of_a_place_makes_its_folder(lock: Any, tmp_path: Path) -> None:
     with lock(tmp_path / "deep" / "target") as is_held:
         assert is_held
+
+
+def test_a_lock_that_somebody_removed_while_it_was_held_costs_nothing(tmp_path: Path) -> None:
+    with place_lock(tmp_path / "target"):
+        (tmp_path / ".target.embedlib-lock").unlink()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_that_cannot_be_opened_is_not_one_that_another_process_holds(tmp_path: Path) -> None:

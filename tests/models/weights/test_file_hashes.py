@@ -63,7 +63,26 @@ def test_what_changed_just_now_is_not_kept(path: Path, monkeypatch: pytest.Monke
     assert not store.exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b"[1, 2]", b"\xff", b'"a"'])
+def test_what_changed_just_before_a_long_read_is_not_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have changed again while it was read, within the same tick."""
+    now = path.stat().st_ctime_ns
+
+    def read(*_: object) -> str:
+        monkeypatch.setattr(time, "time_ns", lambda: now + 60_000_000_000)
+        return "ab" * 32
+
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    monkeypatch.setattr(file_hashes, "sha256", read)
+    store = path.parent / "store"
+    assert FileHashes(store).sha256(path) == "ab" * 32
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"{}", b"[1, 2]", b"\xff", b'"a"', b"5", b"[" * 100_000]
+)
 def test_a_damaged_store_is_not_believed(path: Path, damage: bytes) -> None:
     store = path.parent / "store"
     expected = FileHashes(store).sha256(path)

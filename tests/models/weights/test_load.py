@@ -350,9 +350,10 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         _load(folder)
 
 
-def test_an_index_stays_in_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", [{"a": "../elsewhere.safetensors"}, {}])
+def test_an_index_names_files_in_its_folder(table: dict[str, str], tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "mistral")
-    index = {"weight_map": {"a": "../elsewhere.safetensors"}}
+    index = {"weight_map": table}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(Exception, match=r"^model.safetensors.index.json: weight_map = "):
         _load(folder)
