@@ -55,7 +55,8 @@ def _checked_bad_row(row: BadRow) -> BadRow:
         id_ = _checked_id(row.id)
     except BadValueError:
         id_ = None
-    return replace(row, id=id_, place=str(row.place), reason=str(row.reason))
+    file = None if row.file is None else str(row.file)
+    return replace(row, id=id_, file=file, place=str(row.place), reason=str(row.reason))
 
 
 def _checked_id(id_: object) -> str:

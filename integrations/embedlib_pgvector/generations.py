@@ -111,7 +111,10 @@ def ask_held(
     for look in range(_LOOKS):
         table = known or _find_held(connection, destination, held)
         try:
-            return table, ask(table)
+            found = ask(table)
+            if not found and _has_moved(connection, table):  # no row says which table was read
+                raise TableMovedError
+            return table, found
         except (TableMovedError, psycopg.Error):
             if connection.closed or look == _LOOKS - 1 or not _has_moved(connection, table):
                 raise

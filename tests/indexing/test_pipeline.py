@@ -840,13 +840,21 @@ def test_a_bad_row_of_the_callers_source_is_read_as_a_document_is(
     tmp_path: Path,
 ) -> None:
     run({"7": "seven", "8": "eight", "9": "nine"}, store, embedder)
-    bad = BadRow(place=Path("row"), reason=ValueError("broken"), id=id_)  # type: ignore[arg-type]
+    wrong: dict[str, Any] = {"place": Path("row"), "reason": ValueError("broken"), "id": id_}
+    bad = BadRow(**wrong)
     path = tmp_path / "errors.jsonl"
     source = [*documents({"8": "eight"}), bad]
     report = run(source, store, embedder, errors_file=path, delete_missing=True, max_delete=1)
     assert (report.num_bad, report.num_deleted) == (1, num_deleted)
     assert ("7", 0) in contents(store)
     assert json.loads(path.read_text()) == {"place": "row", "id": named, "reason": "broken"}
+
+
+def test_a_bad_row_may_name_its_file_by_a_path(store: FakeStore, embedder: Embedder) -> None:
+    run({"a.txt#0": "stays", "b": "goes"}, store, embedder)
+    bad = BadRow(place="a.txt", reason="broken", file=Path("a.txt"))  # type: ignore[arg-type]
+    run([*documents({"c": "new"}), bad], store, embedder, delete_missing=True, max_delete=1)
+    assert [name for name, _ in contents(store)] == ["a.txt#0", "c"]
 
 
 def test_no_metadata_may_be_none(store: FakeStore, embedder: Embedder) -> None:

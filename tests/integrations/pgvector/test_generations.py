@@ -85,6 +85,17 @@ def test_names_and_rights_change_hands(pg: Any, table: str) -> None:
     assert not any("index" in line for line in told)  # it is found by its name
 
 
+def test_a_search_of_old_rows_is_not_answered_by_an_empty_table_of_their_name(
+    pg: Any, table: str
+) -> None:
+    load(pg, table, "old")
+    with Search(pg.sink(table), Model("old")) as search:
+        assert is_of("old", "text 3", search.search("text 3"))
+        load(pg, table, "new", replace=True)
+        pg.fetch("DELETE FROM {}", table)
+        assert is_of("old", "text 3", search.search("text 3"))
+
+
 def test_names_that_a_renamed_table_has_kept_do_not_stop_a_switch(pg: Any, table: str) -> None:
     kept, hnsw = f"{table}__kept", HnswOptions()
     load(pg, table, "old", hnsw=hnsw)
