@@ -130,6 +130,7 @@ def serve(
             "--uds": listen.unix_socket,
             "--tls-certificate": listen.certificate,
             "--data-dir": bounds.data_dir,
+            "--no-access-log": not access_log,
         }
         _serve_on_ray(ray, named, listen, config, bounds, _replicas(ray_replicas, ray_cpus), given)
         return

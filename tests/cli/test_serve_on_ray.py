@@ -14,6 +14,7 @@ from embedlib.cli import main
         (("--port", "0"), "--port 0 belongs to one server"),
         (("--search", "jsonl:x"), "--search belongs to one server"),
         (("--data-dir", "jobs"), "--data-dir belongs to one server"),
+        (("--no-access-log",), "--no-access-log belongs to one server"),
         (("--ray-replicas", "3:1"), "it must be MIN:MAX"),
         (("--ray-replicas", "many"), "it must be MIN:MAX"),
         (("--ray-cpus", "0"), "it must be above 0"),
