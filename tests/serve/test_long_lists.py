@@ -25,6 +25,19 @@ MANY = ["a", "bc", "def"] * 10
 write_bert = partial(write_tiny_model, variant="bert")
 
 
+def note_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType | type, name: str) -> set[str]:
+    """Return the names, without their numbers, of the threads that will have called a function."""
+    threads: set[str] = set()
+    make = getattr(module, name)
+
+    def told(*arguments: Any, **options: Any) -> Any:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(module, name, told)
+    return threads
+
+
 @pytest.mark.parametrize(
     ("path", "body", "module", "name"),
     [
@@ -59,24 +72,18 @@ def test_a_thread_makes_them(
     module: ModuleType | type,
     name: str,
 ) -> None:
-    threads: list[str] = []
-    make = getattr(module, name)
-
-    def told(*arguments: Any, **options: Any) -> Any:
-        threads.append(threading.current_thread().name)
-        return make(*arguments, **options)
-
-    monkeypatch.setattr(module, name, told)
+    threads = note_threads(monkeypatch, module, name)
     routes._description.cache_clear()
     answer = client.send("GET" if body is None else "POST", path, body)
     assert answer.status_code == 200, answer.text
-    assert {thread.rpartition("_")[0] for thread in threads} == {"embedlib-serve-encode"}
+    assert threads == {"embedlib-serve-encode"}
 
 
 @pytest.mark.parametrize(
     ("path", "body", "module", "name"),
     [
         ("/embed_all", {"inputs": MANY}, orjson, "dumps"),
+        ("/embed_all", {"inputs": "a b c d e f g h " * 4}, orjson, "dumps"),
         ("/embed_sparse", {"inputs": "a b c d e f g h"}, exchange, "_written"),
         ("/tokenize", {"inputs": "a b c d e f g h " * 4}, exchange, "_written"),
         ("/pooling", {"input": "a b c d e f " * 4, "task": "token_embed"}, exchange, "_written"),
@@ -94,16 +101,9 @@ def test_a_thread_makes_what_each_token_has(
     """A few texts may have many tokens, and many texts a few each."""
     write = write_sparse_model if path == "/embed_sparse" else write_bert
     client = make_client({"tiny": str(write(tmp_path / "model"))})
-    threads: list[str] = []
-    make = getattr(module, name)
-
-    def told(*arguments: Any, **options: Any) -> Any:
-        threads.append(threading.current_thread().name)
-        return make(*arguments, **options)
-
-    monkeypatch.setattr(module, name, told)
+    threads = note_threads(monkeypatch, module, name)
     assert client.post(path, body)
-    assert {thread.rpartition("_")[0] for thread in threads} == {"embedlib-serve-encode"}
+    assert threads == {"embedlib-serve-encode"}
 
 
 @pytest.mark.parametrize("accept", ["application/json", openai.MSGPACK, openai.OCTETS])
