@@ -76,6 +76,29 @@ def test_the_plots_are_those_of_the_stored_results() -> None:
         assert stored == content, f"{name}: run python docs/make_plots.py"
 
 
+SHAPES = re.compile(r"^\| (\S+), (Zen 4|Zen 5|Xeon with AMX) \| ([\d, ]+) \| ([\d., ]+) \|", re.MULTILINE)
+"""README's rows: model, machine, tokens/s with texts of 24, 88 and 400 tokens, times as fast."""
+HEADINGS = {"Zen 4": "**Zen 4.**", "Zen 5": "**Zen 5.**", "Xeon with AMX": "### A CPU with AMX"}
+
+
+def test_readme_has_the_rates_of_the_benchmarks() -> None:
+    benchmarks = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    rows = SHAPES.findall((DOCS.parent / "README.md").read_text(encoding="utf-8"))
+    assert len(rows) == 6
+    for model, machine, rates, ratios in rows:
+        table = benchmarks[benchmarks.index(HEADINGS[machine]) :]
+        for tokens, rate, ratio in zip(
+            (24, 88, 400), rates.split(", "), ratios.split(", "), strict=True
+        ):
+            row = next(
+                line for line in table.splitlines() if line.startswith(f"| {model}, {tokens}")
+            )
+            first_ratio = re.search(r"\| (\d\.\d\d) \(", row)
+            assert f"| {rate} |" in row, (model, machine, tokens)
+            assert first_ratio is not None
+            assert round(float(first_ratio[1]), 1) == float(ratio), (model, machine, tokens)
+
+
 MEASURED = re.compile(r"docs/(measurements/[\w-]+\.md|benchmarks\.md)(?:, ([^.;()\"]+))?")
 
 
