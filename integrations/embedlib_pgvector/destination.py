@@ -152,8 +152,6 @@ def _index(options: Mapping[str, str]) -> HnswOptions | None:
     kind = options.get("index", "hnsw")
     if kind not in ("hnsw", "none"):
         raise SinkError(f"index={kind!r}; must be hnsw or none")
-    if kind == "none":
-        return None
     # Source of the ranges: HNSW_MIN_M and its neighbours in pgvector's src/hnsw.h.
     default = HnswOptions()
     m = _int(options, "m", default.m, 2, 100)
@@ -162,7 +160,7 @@ def _index(options: Mapping[str, str]) -> HnswOptions | None:
     ef_construction = _int(
         options, "ef_construction", max(default.ef_construction, least), max(4, least), 1000
     )
-    return HnswOptions(m=m, ef_construction=ef_construction)
+    return None if kind == "none" else HnswOptions(m=m, ef_construction=ef_construction)
 
 
 def _int(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

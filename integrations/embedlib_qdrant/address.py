@@ -24,7 +24,7 @@ def open_sink(url: SinkUrl) -> GenerationSink:
         # The message does not quote the URL: it contains a secret.
         raise SinkError(
             f"{url.scheme}: a URL takes no user, password or API key; set the environment "
-            f"variable {API_KEY} instead"
+            f"variable {API_KEY} instead, and write an @ in a collection's name as %40"
         )
     options = url.take(*OPTION_NAMES, *NAMES)
     given = parse_options({key: options[key] for key in options if key not in NAMES})

@@ -98,6 +98,7 @@ def test_a_local_server_has_a_folder() -> None:
         ("postgresql://h/db?table=a%00b", "must be TABLE"),
         ("postgresql://h/db?m=1", "from 2 to 100"),
         ("postgresql://h/db?m=x", "from 2 to 100"),
+        ("postgresql://h/db?index=none&m=x", "from 2 to 100"),
         pytest.param(f"postgresql://h/db?m={'9' * 5000}", "from 2 to 100", id="digits"),
         ("postgresql://h/db?m=50&ef_construction=99", "from 100 to 1000"),
         ("postgresql://h/db?index=ivfflat", "hnsw or none"),
