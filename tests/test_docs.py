@@ -76,7 +76,9 @@ def test_the_plots_are_those_of_the_stored_results() -> None:
         assert stored == content, f"{name}: run python docs/make_plots.py"
 
 
-SHAPES = re.compile(r"^\| (\S+), (Zen 4|Zen 5|Xeon with AMX) \| ([\d, ]+) \| ([\d., ]+) \|", re.MULTILINE)
+SHAPES = re.compile(
+    r"^\| (\S+), (Zen 4|Zen 5|Xeon with AMX) \| ([\d, ]+) \| ([\d., ]+) \|", re.MULTILINE
+)
 """README's rows: model, machine, tokens/s with texts of 24, 88 and 400 tokens, times as fast."""
 HEADINGS = {"Zen 4": "**Zen 4.**", "Zen 5": "**Zen 5.**", "Xeon with AMX": "### A CPU with AMX"}
 
