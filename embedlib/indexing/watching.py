@@ -152,7 +152,6 @@ def changed_sources(
             told.add(line)
             tell(line)
 
-    options.refuse_since("a file")
     source = FileSource((), options, tell_once)
     is_first = has_missed = True
     stamps: dict[str, _Stamp] = {}

@@ -13,7 +13,6 @@ from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
 from embedlib.indexing.sources.file_bytes import (
     STDIN,
     BrokenFileError,
-    explaining,
     open_bytes,
     read_bytes,
 )
@@ -120,7 +119,7 @@ def read_rows(
     if input_format == "parquet":
         yield from _read_parquet(path, columns)
         return
-    with explaining(), open_bytes(path) as stream:
+    with open_bytes(path) as stream:
         if input_format == "lines":
             yield from _read_lines(stream, path, keeps_blank)
         elif input_format == "jsonl":

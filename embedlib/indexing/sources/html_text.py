@@ -98,9 +98,7 @@ def decode_html(data: bytes) -> str:
             pass
     try:
         return data.decode(name)
-    except UnicodeDecodeError:
-        raise
-    except (LookupError, UnicodeError):  # a codec of Python for something else: "hex", "idna"
+    except LookupError:  # a codec of Python for something else than texts, such as "hex"
         return data.decode("utf-8-sig")
 
 
