@@ -185,16 +185,12 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
     files: list[InputFile] = []
     skipped: Counter[str] = Counter()
     inner_names = list_folder(f"{url}/")
-    own = {
-        inner.partition(f"{FOLDER_SUFFIX}/")[0] for inner in inner_names if FOLDER_SUFFIX in inner
-    }
+    own_folder = f"{FOLDER_SUFFIX}/"
+    exports = {inner.partition(own_folder)[0] for inner in inner_names if own_folder in inner}
     for inner in inner_names:
         path = f"{url}/{inner}"
-        if (
-            _is_hidden(inner)
-            or f"{FOLDER_SUFFIX}/" in inner
-            or inner.removesuffix(ROWS_SUFFIX) in own
-        ):
+        is_own = own_folder in inner or inner.removesuffix(ROWS_SUFFIX) in exports
+        if is_own or _is_hidden(inner):
             continue
         if _is_wanted(inner, options):
             files.append(_inner_file(path, url, (), options))

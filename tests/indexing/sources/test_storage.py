@@ -60,8 +60,10 @@ def texts(rows: list[Document | BadRow]) -> dict[str | None, str]:
 @pytest.mark.parametrize("url", ["memory://b/docs", "memory://b/docs/"])
 def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
     told: list[str] = []
+    bucket.pipe("/b/docs/on.embedlib.txt", b"about embedlib")
     assert texts(read(url, told)) == {
         "memory://b/docs/a.txt": "text of a",
+        "memory://b/docs/on.embedlib.txt": "about embedlib",
         "memory://b/docs/sub/c d.md": "# C\n\ntext of c",
         "memory://b/docs/sub/e.txt.gz": "text of e",
     }
