@@ -703,9 +703,9 @@ def test_a_text_among_paths_is_refused_with_the_way_to_pass_it(
     store: FakeStore, embedder: Embedder
 ) -> None:
     for source in ("hello world", ["hello world"]):
-        with pytest.raises(SourceError, match=r"folder; a text is passed as embedlib.Document"):
+        with pytest.raises(SourceError, match=r"folder; .* in Python a text is embedlib\.Document"):
             index(source, FakeSink(store), embedder=embedder)
-    with pytest.raises(SourceError, match=r"SourceOptions\(glob=\(\.\.\.\)\), and a text is"):
+    with pytest.raises(SourceError, match=r"folder; a pattern is .* SourceOptions\(glob="):
         index("docs/*.md", FakeSink(store), embedder=embedder)
 
 

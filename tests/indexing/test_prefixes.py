@@ -182,12 +182,16 @@ def test_the_digest_covers_text_and_prefix() -> None:
         ("{a}", {"a": ["x", 1]}, '["x", 1]'),
         ("{a b-c.d}", {"a b-c.d": {"x": "ü"}}, '{"x": "ü"}'),
         ("{a}", {"a": 0}, "0"),
-        *(("{a}", {"a": value}, None) for value in (None, "", " ", [])),
-        ("{a}", {}, None),
     ],
 )
-def test_templates(template: str, values: dict[str, Any], expected: str | None) -> None:
+def test_templates(template: str, values: dict[str, Any], expected: str) -> None:
     assert parse_template(template).fill(values) == expected
+    assert parse_template(template).missing(values) == []
+
+
+@pytest.mark.parametrize("values", [*({"a": value} for value in (None, "", " ", [])), {}])
+def test_a_field_without_a_value_is_missing(values: dict[str, Any]) -> None:
+    assert parse_template("{a}: {b}").missing({"b": 1, **values}) == ["a"]
 
 
 @pytest.mark.parametrize("template", ["", "no field", "{", "{}", "{a!r}", "{a:>9}", "}", "{a"])
@@ -199,7 +203,7 @@ def test_a_template_that_is_none(template: str) -> None:
 def test_a_name_is_a_key_and_is_not_evaluated() -> None:
     template = parse_template("{a.__class__}{a[0]}")
     assert template.fields == ("a.__class__", "a[0]")
-    assert template.fill({"a": "x"}) is None
+    assert template.missing({"a": "x"}) == ["a.__class__", "a[0]"]
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,11 @@ def _why_not(path: str) -> str:
         return "Permission denied"
     if path.lower().startswith(("http://", "https://")):
         return "pages are not fetched; download it first"
-    is_url = "://" in path or path.startswith("sqlite:")
-    hint = "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
-    if "*" in path and not is_url:
-        hint = "a pattern is given as glob (--glob), beside its folder"
+    hint = "- is standard input, and in Python a text is embedlib.Document(id=..., text=...)"
+    if "://" in path or path.startswith("sqlite:"):
+        hint = "a database URL needs --sql (open_sql_source)"
+    elif "*" in path:
+        hint = "a pattern is given as glob (--glob, SourceOptions(glob=...)), beside its folder"
     return f"no such file or folder; {hint}"
 
 
