@@ -26,7 +26,7 @@ from embedlib.indexing.late_windows import WindowedChunks
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.report import IndexReport
 from embedlib.indexing.row_jobs import RowJob, end_of_window
-from embedlib.indexing.rows import Chunk, Row, row_digest
+from embedlib.indexing.rows import Chunk, Row
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -172,17 +172,6 @@ def test_another_value_of_the_option_embeds_again(embedder: Embedder) -> None:
         for row in store.rows.values():
             assert (store.vectors[row.id] == other.encode_document(row.text)).all()
     assert run(store, embedder).num_embedded == num_rows
-
-
-def test_the_digest_covers_the_place_in_the_window() -> None:
-    digests = {
-        row_digest("ab", {}, "f"),
-        row_digest("ab", {}, "f", "ab ab"),
-        row_digest("ab", {}, "f", "ab ab", (0, 2)),
-        row_digest("ab", {}, "f", "ab ab", (3, 5)),
-        row_digest("ab", {}, "f", "ab ab.", (0, 2)),
-    }
-    assert len({digest[:16] for digest in digests}) == 5
 
 
 def test_sparse_vectors_are_those_of_the_chunks() -> None:

@@ -23,7 +23,6 @@ from embedlib.embedder import Embedder
 from embedlib.errors import (
     ConfigError,
     EmbedlibError,
-    EngineOutOfMemoryError,
     EngineRunError,
     PassingBuildError,
     SinkError,
@@ -32,7 +31,7 @@ from embedlib.errors import (
 from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.load import Load
-from embedlib.indexing.options import IndexOptions, parse_shard
+from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.reader import Group, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
@@ -897,14 +896,6 @@ def test_metadata_equal_to_what_they_become_are_written_all_the_same(
     assert json.dumps(row.metadata) == '{"source": "a", "price": 1, "inner": {"x": 1}}'
 
 
-@pytest.mark.parametrize("item", ["a text", None])
-def test_a_source_of_something_else_is_refused(
-    item: Any, store: FakeStore, embedder: Embedder
-) -> None:
-    with pytest.raises(SourceError, match="must give documents"):
-        run(iter([item]), store, embedder)
-
-
 def test_a_refused_load_leaves_the_errors_file_of_the_running_one(
     store: FakeStore, embedder: Embedder, tmp_path: Path
 ) -> None:
@@ -1076,21 +1067,6 @@ def test_an_engine_that_fails_always_ends_a_load_of_single_rows(
         run(numbered(20), store, embedder, batch_rows=batch_rows)
 
 
-def test_a_text_too_long_for_the_memory_is_a_bad_row(store: FakeStore) -> None:
-    engine = FakeEngine(max_batch_tokens=256, memory_tokens=16)
-    with fake_embedder(engine) as embedder:
-        report = run({"a": "short", "b": "x" * 20}, store, embedder)
-    assert report.num_bad == 1
-    assert contents(store) == {("a", 0): "short"}
-    assert issubclass(EngineOutOfMemoryError, EngineRunError)
-
-
-def test_a_text_refused_as_too_long_is_a_bad_row(store: FakeStore) -> None:
-    with fake_embedder(on_truncate="error") as embedder:
-        report = run({"a": "short", "b": "x" * 50}, store, embedder)
-    assert (report.num_bad, report.num_embedded) == (1, 1)
-
-
 def test_cut_texts_are_counted_without_a_warning(store: FakeStore, embedder: Embedder) -> None:
     report = run({"a": "short", "b": "x" * 50}, store, embedder)
     assert (report.num_truncated, report.num_embedded) == (1, 2)
@@ -1180,13 +1156,6 @@ def test_the_counts_add_up_where_the_destination_refuses_rows(
     second = load([13, 4, 5])  # one refused, one new, one changed
     assert (second.num_rows, second.num_embedded, second.num_metadata) == (2, 1, 1)
     assert (second.num_unchanged, second.num_bad) == (0, 1)
-
-
-def test_a_second_writer_is_refused(store: FakeStore, embedder: Embedder) -> None:
-    store.is_locked = True
-    with pytest.raises(SinkError, match="being written"):
-        run(numbered(1), store, embedder)
-    assert store.is_locked
 
 
 def test_another_model_is_refused_before_anything_is_embedded(
@@ -1441,10 +1410,3 @@ def test_a_wrong_option_is_refused(
     with pytest.raises(ConfigError, match=message):
         run(numbered(1), store, embedder, **options)
     assert store.calls == []
-
-
-def test_every_document_is_in_exactly_one_shard() -> None:
-    shards = [parse_shard(f"{n}/5") for n in range(1, 6)]
-    for n in range(200):
-        assert sum(shard.has(f"d{n}") for shard in shards) == 1
-    assert IndexOptions(shard=None).part is None

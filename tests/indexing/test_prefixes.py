@@ -9,7 +9,7 @@ import pytest
 
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
-from embedlib.indexing import Chunk, Document, has_same_content, row_digest
+from embedlib.indexing import Chunk, Document
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
@@ -161,16 +161,6 @@ def test_a_chunk_leaves_room_for_its_prefix(store: FakeStore, embedder: Embedder
         run(store, embedder, with_headings=True, chunk_tokens=60)
     run(store, embedder, with_headings=True, chunk_tokens=None)
     assert max(len(row.text) for row in store.rows.values()) <= 48
-
-
-def test_the_digest_covers_text_and_prefix() -> None:
-    plain = row_digest("a: b", {}, "f")
-    assert row_digest("a: b", {}, "f", None) == plain
-    digests = {plain, row_digest("b", {}, "f", "a: b"), row_digest("c", {}, "f", "a: b")}
-    assert len({digest[:16] for digest in digests}) == 3
-    assert has_same_content(
-        row_digest("b", {"k": 1}, "f", "a: b"), row_digest("b", {}, "f", "a: b")
-    )
 
 
 @pytest.mark.parametrize(

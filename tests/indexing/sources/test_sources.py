@@ -745,12 +745,6 @@ def test_rows_without_an_id_are_known_by_their_number(told: Told) -> None:
     ]
 
 
-@pytest.mark.parametrize("content", ["", "id,text\n"])
-def test_a_table_may_be_empty(content: str) -> None:
-    write("a.csv", content)
-    assert read("a.csv", "a.csv") == []
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -940,11 +934,6 @@ def test_bad_rows_of_jsonl(line: str, document_id: str | None, reason: str) -> N
     assert "line 1" not in bad.reason  # that is in its place
     assert (bad.id, bad.place) == (document_id, "line 2 of 'a.jsonl'")
     assert (first.id, last.id) == ("good", "good")
-
-
-def test_bad_rows_that_are_known_by_their_number_have_an_id() -> None:
-    write("a.jsonl", '{"text": "one"}\n{broken\n')
-    assert [row.id for row in read("a.jsonl")] == ["a.jsonl#1", "a.jsonl#2"]
 
 
 def test_a_rare_field_may_be_asked_for() -> None:
