@@ -204,12 +204,12 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
 def _inner_file(
     path: str, folder: str, forms: tuple[str, ...], options: SourceOptions
 ) -> InputFile:
+    input_format = options.input_format
+    if input_format == "auto":
+        # A file that --glob selects and whose suffix is unknown is text, such as source code.
+        input_format = FORMATS.get(suffix_of(path), "text")
     return InputFile(
-        forms=forms,
-        given=folder,
-        path=path,
-        input_format=_format_in_folder(path, options),
-        is_named=False,
+        forms=forms, given=folder, path=path, input_format=input_format, is_named=False
     )
 
 
@@ -227,10 +227,10 @@ def _tell_choice(
     """
     notice = _describe_skipped(skipped)
     if not files:
-        wanted = (
-            f"file that fits {', '.join(options.glob)}" if options.glob else "text or Markdown file"
-        )
-        if not options.glob and options.input_format != "auto":
+        wanted = "text or Markdown file"
+        if options.glob:
+            wanted = f"file that fits {', '.join(options.glob)}"
+        elif options.input_format != "auto":
             wanted = f"{options.input_format} file"
         raise NoFilesError(f"{name}: has no {wanted}{f'; {notice}' if notice else ''}")
     if notice and not options.glob:
@@ -307,13 +307,6 @@ def _is_hidden(inner: str) -> bool:
     """Whether a path in a folder is hidden, or what Word writes beside a file that it has open."""
     *_, name = parts = inner.split("/")
     return name.startswith("~$") or any(part.startswith(".") for part in parts)
-
-
-def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
-    if options.input_format != "auto":
-        return options.input_format
-    # A file that --glob selects and whose suffix is unknown is text, such as source code.
-    return FORMATS.get(suffix_of(path), "text")
 
 
 def describe_some(paths: Sequence[str]) -> str:
