@@ -7,6 +7,7 @@ import re
 import sys
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sources.json_values import BadValueError, json_value
+from embedlib.indexing.sources.json_values import BadValueError, DatabaseValue, json_value
 from embedlib.installing import install_line
 
 pa = pytest.importorskip("pyarrow")
@@ -208,18 +209,26 @@ def test_row_groups_are_read_one_after_the_other() -> None:
 
 # --- values ---------------------------------------------------------------------------------------
 
+ADDRESSES: dict[Any, str] = {
+    IPv4Address: "10.0.0.1",
+    IPv6Address: "::1",
+    IPv4Network: "10.0.0.0/8",
+    IPv6Network: "fe80::/10",
+}
+
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, None),
         (True, True),
-        (2**70, 2**70),
+        (2**14_280 - 1, 2**14_280 - 1),
         ("é", "é"),
         (1.5, 1.5),
         (float("nan"), None),
         (float("-inf"), None),
         (Decimal("3.00"), 3),
+        (Decimal(10**20), 10**20),
         (Decimal("0.1"), 0.1),
         (Decimal("-12.345"), -12.345),
         (Decimal("0.1234567890123456789"), "0.1234567890123456789"),
@@ -231,6 +240,8 @@ def test_row_groups_are_read_one_after_the_other() -> None:
         (time(3, 4, 5), "03:04:05"),
         (timedelta(days=1, seconds=2), "1 day, 0:00:02"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        *((kind(text), text) for kind, text in ADDRESSES.items()),
+        (DatabaseValue("infinity"), "infinity"),
         ((1, [2, {"a": (None,)}]), [1, [2, {"a": [None]}]]),
         (np.array(["a", None], object), ["a", None]),
         ([np.array([1.5, np.nan])], [[1.5, None]]),
@@ -247,7 +258,10 @@ def test_values_become_json(value: object, expected: object) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"], np.zeros(1, "datetime64[ns]")],
+    [
+        *(b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"], 2**14_280),
+        *(np.zeros(1, "datetime64[ns]"), np.timedelta64(1, "ns")),
+    ],
 )
 def test_values_that_json_has_not_are_refused(value: object) -> None:
     with pytest.raises(BadValueError):

@@ -916,7 +916,7 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
         ('{"id": [1], "text": "b"}', None, "the id in the field 'id' has the type list"),
         ('{"id": "a\\u0000", "text": "b"}', None, "the field 'id' has NUL"),
         ('{"id": "a", "text": "b\\u0000"}', "a", "the field 'text' has NUL (U+0000)"),
-        ('{"id": "a", "text": "\\ud800"}', "a", "has the lone surrogate '\\ud800'"),
+        ('{"id": "a", "text": "b\\ud800"}', "a", "lone surrogate '\\ud800' at character 1, which"),
         ('{"id": "a", "text": "b", "m": ["\\ud800"]}', "a", "the field 'm' has the lone"),
         ('{"id": "a", "text": "b", "m": {"\\u0000": 1}}', "a", "the field 'm' has NUL"),
         ('{"id": "a", "text": "b", "\\u0000": 1}', "a", "has NUL"),
