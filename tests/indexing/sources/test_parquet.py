@@ -19,6 +19,7 @@ import pytest
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources import arrow_rows
 from embedlib.indexing.sources.json_values import BadValueError, DatabaseValue, json_value
 from embedlib.installing import install_line
 
@@ -136,15 +137,31 @@ def test_nanoseconds_are_cut_to_microseconds() -> None:
     ]
 
 
+class OldTime:
+    """A time as older versions of pyarrow have it."""
+
+    def as_py(self) -> None:
+        raise KeyError("No time zone found with key Mars/Phobos")
+
+
+class OldColumn(list[OldTime]):
+    type = pa.timestamp("us", "Mars/Phobos")
+
+
 def test_a_time_zone_that_is_unknown_is_named() -> None:
     times = pa.array([0], pa.timestamp("us", "Mars/Phobos"))
     pq.write_table(pa.table({"id": [1], "text": ["a"], "at": times}), "a.parquet")
     [row] = read("a.parquet")
     assert isinstance(row, BadRow)
-    assert row.reason == (
-        "the field 'at' cannot be read: the time zone 'Mars/Phobos' is not known; is tzdata "
-        "installed?"
-    )
+    unknown = "the time zone 'Mars/Phobos' is not known; is tzdata installed?"
+    assert row.reason == f"the field 'at' cannot be read: {unknown}"
+    inside = pa.StructArray.from_arrays([times], ["at"])
+    pq.write_table(pa.table({"id": [1], "text": ["a"], "of": inside}), "b.parquet")
+    [row] = read("b.parquet")
+    assert isinstance(row, BadRow)
+    assert row.reason.startswith("the field 'of' cannot be read: ")
+    assert "None" not in row.reason
+    assert str(arrow_rows._value(OldColumn([OldTime()]), 0)) == unknown
 
 
 def test_a_file_that_is_broken_in_the_middle_ends_with_a_bad_row() -> None:
