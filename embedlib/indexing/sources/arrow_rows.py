@@ -86,10 +86,10 @@ def _python_type(kind: Any, pyarrow: Any) -> Any:
 
 
 def _decoded_type(kind: Any, inner: Any, pyarrow: Any) -> Any:
-    """Return the type of what a dictionary or an extension holds if that is cut, else itself."""
+    """Return the type of the times that a dictionary or an extension holds, else itself."""
     cut = _python_type(inner, pyarrow)
     # pyarrow casts to no list and no struct from them.
-    return cut if cut != inner and pyarrow.types.is_temporal(cut) else kind
+    return cut if pyarrow.types.is_temporal(cut) else kind
 
 
 def _python_field(field: Any, pyarrow: Any) -> Any:
