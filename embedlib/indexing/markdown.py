@@ -13,9 +13,10 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
 each blank of a line of a million as the first."""
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
-_ITEM = re.compile(r" {0,3}(?:(?:[-+*]|\d{1,9}[.)])[ \t]{1,4})+(?=[`~])")
-"""Matches the markers of a list in front of what may be a fence (section 5.2)."""
-_NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[#>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
+_ITEM = re.compile(r" {0,3}(?:[-+*]|\d{1,9}[.)])[ \t]+")
+"""Matches the marker of a list, behind which a fence may begin (section 5.2). In a list in a list
+it hides no heading: what it holds has four blanks in front."""
+_NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
 """Matches lines that cannot be the text of a setext heading."""
 
 

@@ -391,16 +391,25 @@ def test_plain_text_has_no_headings() -> None:
     assert {found.headings for found in chunk("# A\n\nwords " * 9, 12)} == {()}
 
 
+NO_PARAGRAPHS = ("> a", "| a | b |", "+ a", "* a", "  - a", "+", "1. a", "    a", "\ta")
+
+
 @pytest.mark.parametrize(
     ("text", "titles"),
     [
         ("#no\n####### seven\n#\n", [""]),
+        ("   # a\n    # b\n#no\n---\n", ["a", "#no"]),
+        ("two\n   --- \t\nthree\n    ===\n", ["two"]),
+        ("*word*\n---\n1.5 words\n---\n", ["*word*", "1.5 words"]),
+        *((f"{line}\n---\n", []) for line in NO_PARAGRAPHS),
         ("# a\r\n## b ##\r\ntext\r\n", ["a", "b"]),
         ("- item\n---\n> quote\n===\n\n---\n", []),
         ("two\nlines\n---\n", ["lines"]),
         ("~~~\n# a\n```\n~~~\n# b", ["b"]),
         ("``` not a `fence`\n# a", ["a"]),
         ("1. ```sh\n   # a\n\n   ```\n2. b\n\n# c", ["c"]),
+        *((f"{mark} ~~~\n   # a\n   ~~~\n# b", ["b"]) for mark in ("+", "*", " -", "1)")),
+        ("   ```\n# a\n   ```\n# b\n    ```\n# c", ["b", "c"]),
         ("-\t~~~\n\t# a\n\t~~~\n# b", ["b"]),
         ("- - ```\n    # a\n    ```\n# b", ["b"]),
         ("- ```\n  # a\n\n# b\n```\n# c", ["b"]),
