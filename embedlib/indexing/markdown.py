@@ -45,14 +45,14 @@ class Outline:
             self._parents.append(parent)
 
     def is_all(self, text: str, start: int, end: int) -> bool:
-        """Whether `text[start:end]` consists of headings, or of parts of them, and white space."""
+        """Whether `text[start:end]`, which has words, consists of headings or of parts of them."""
         position = start
         for place in range(max(0, bisect_right(self._starts, start) - 1), len(self.headings)):
             heading = self.headings[place]
             if heading.start >= end or text[position : heading.start].strip():
                 break
-            position = max(position, heading.end)
-        return position > start and not text[position:end].strip()
+            position = heading.end
+        return not text[position:end].strip()
 
     def above(self, position: int) -> tuple[str, ...]:
         """Return the titles of the headings that a character is under, outermost first.

@@ -20,6 +20,7 @@ from embedlib.indexing.chunking import (
     PART_CHARS,
     UNBROKEN_CHARS,
     Chunker,
+    _parts,
     count_tokens,
     without_limits,
 )
@@ -282,6 +283,13 @@ def test_a_very_long_text_is_cut_between_paragraphs_first(is_markdown: bool) -> 
     assert "".join("".join(texts(chunks)).split()) == "".join(text.split())
 
 
+def test_a_very_long_page_is_cut_before_headings_first() -> None:
+    section = "# A\n" + "word " * (PART_CHARS // 12) + "\n\n" + "word " * (PART_CHARS // 12) + "\n"
+    text = "Before.\n" + section * 3
+    parts = list(_parts(text, Outline(text)))
+    assert [text[start:end] for start, end in parts[1:]] == [section] * 2
+
+
 def test_a_very_long_text_without_any_break_is_cut() -> None:
     text = "字" * (PART_CHARS + 10)
     chunks = chunk(text, 3000)
@@ -413,6 +421,7 @@ NO_PARAGRAPHS = ("> a", "| a | b |", "+ a", "* a", "  - a", "+", "1. a", "    a"
         ("-\t~~~\n\t# a\n\t~~~\n# b", ["b"]),
         ("- - ```\n    # a\n    ```\n# b", ["b"]),
         ("- ```\n  # a\n\n# b\n```\n# c", ["b"]),
+        ("- ```\n# a\n  # b", ["a", "b"]),
         ("1. ```a``` and b\n# c", ["c"]),
         ("-     ``` indented code\n# a", ["a"]),
         ("---\nno end of the block\n\n# a", ["a"]),
