@@ -102,8 +102,7 @@ def _title(line: str) -> str:
     """Return the title of a heading without the # that may close it, behind a blank."""
     title = line.strip()
     without = title.rstrip("#")
-    is_closed = without != title and (not without or without[-1] in " \t")
-    return without.rstrip() if is_closed else title
+    return without.rstrip() if without[-1:] in ("", " ", "\t") else title
 
 
 def _lines_after_front_matter(text: str) -> Iterator[tuple[int, str]]:
