@@ -275,11 +275,15 @@ def test_a_folder_is_read_for_them_only_if_asked() -> None:
     Path("docs").mkdir()
     Path("docs/a.md").write_text("a")
     Path("docs/b.htm").write_text("b")
+    Path("docs/c.XHTML").write_text("c")
     told: list[str] = []
     assert [row.id for row in read("docs", told=told)] == ["docs/a.md"]
-    assert told == ["docs/: 1 file of another kind was skipped: .htm; name them with glob (--glob)"]
-    assert [row.id for row in read("docs", input_format="html")] == ["docs/b.htm"]
-    assert [row.id for row in read("docs", glob=("*",))] == ["docs/a.md", "docs/b.htm"]
+    assert told == [
+        "docs/: 2 files of other kinds were skipped: .htm, .xhtml; name them with glob (--glob)"
+    ]
+    pages = ["docs/b.htm", "docs/c.XHTML"]
+    assert [row.id for row in read("docs", input_format="html")] == pages
+    assert [row.id for row in read("docs", glob=("*",))] == ["docs/a.md", *pages]
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.pdf", "pypdf"), ("a.docx", "mammoth")])
