@@ -213,10 +213,9 @@ def _read_sqlite(path: str, query: str, values: Sequence[object], name: str) -> 
 
 def _check_postgres_url(url: str, name: str) -> str:
     """Return which database a URL names, without the passwords in it."""
-    import_extra("psycopg", "pgvector", SourceError)
-    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
+    psycopg = import_extra("psycopg", "pgvector", SourceError)
     try:
-        given = conninfo.conninfo_to_dict(url)
+        given = psycopg.conninfo.conninfo_to_dict(url)
     except Exception:  # its message may contain a part of the password
         raise SourceError(
             f"{name}: PostgreSQL cannot read this URL; write "
@@ -249,11 +248,10 @@ def _open_seconds(url: str, name: str) -> float:
 @contextmanager
 def _connected(url: str, name: str) -> Iterator[Any]:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
-    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     remedy = ""
     try:
         # Of a database in SQL_ASCII psycopg would return bytes.
-        given = {"client_encoding": "UTF8", **conninfo.conninfo_to_dict(url)}
+        given = {"client_encoding": "UTF8", **psycopg.conninfo.conninfo_to_dict(url)}
         with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
             remedy = "; run the load again to continue"
