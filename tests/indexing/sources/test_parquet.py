@@ -214,14 +214,16 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read("a.parquet")
 
 
-def test_row_groups_are_read_one_after_the_other() -> None:
-    table = pa.table({"id": range(2000), "text": [f"{n} {'word ' * 400}" for n in range(2000)]})
-    pq.write_table(table, "a.parquet", compression="none", use_dictionary=False, row_group_size=100)
+@pytest.mark.parametrize("group_rows", [100, 8000])
+def test_groups_of_rows_and_their_pages_are_read_one_after_the_other(group_rows: int) -> None:
+    table = pa.table({"id": range(8000), "text": [f"{n} {'word ' * 400}" for n in range(8000)]})
+    options = {"compression": "none", "use_dictionary": False, "data_page_size": 1 << 16}
+    pq.write_table(table, "a.parquet", row_group_size=group_rows, **options)
     del table
     before = pa.total_allocated_bytes()
     source = open_source(["a.parquet"], SourceOptions(), [].append)
     peak = max(pa.total_allocated_bytes() for _ in source) - before
-    assert peak < 2_000_000  # of 4 MB
+    assert peak < 8_000_000  # of 16 MB
 
 
 # --- values ---------------------------------------------------------------------------------------
