@@ -64,14 +64,12 @@ class Chunker:
             overlap_tokens: maximum tokens at the end of a chunk that the next one repeats.
 
         Raises:
-            ConfigError: a number is out of range.
+            ConfigError: chunks would not be longer than what they repeat.
         """
-        if max_tokens < 1:
-            raise ConfigError(f"chunks of {max_tokens} tokens; at least 1 is needed")
-        if not 0 <= overlap_tokens < max_tokens:
+        if overlap_tokens >= max_tokens:
             raise ConfigError(
-                f"chunks overlap by {overlap_tokens} tokens; it must be at least 0 and less than "
-                f"the {max_tokens} tokens of a chunk"
+                f"chunks overlap by {overlap_tokens} tokens; it must be less than the {max_tokens} "
+                "tokens of a chunk"
             )
         self._tokenizer = without_limits(tokenizer)
         self._max_tokens = max_tokens
