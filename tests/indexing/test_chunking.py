@@ -256,6 +256,15 @@ def test_a_piece_that_begins_with_the_one_before_takes_its_place() -> None:
     assert texts(chunks) == ["# A\n\none", "one two", ". three"]
 
 
+def test_pieces_of_the_splitter_are_made_to_fit() -> None:
+    text = "abc def \x01 abcdefgh"
+    chunker = Chunker(word_tokenizer(), 4)
+    pieces = [(0, "abc def"), (8, "\x01"), (10, "abcdefgh")]
+    chunker._splitters["TextSplitter"] = SimpleNamespace(chunk_all_indices=lambda _: [pieces])
+    [chunks] = chunker([Document(id="a", text=text)])
+    assert texts(chunks) == ["abc", "def", "abcd", "efgh"]
+
+
 def test_a_word_that_is_too_long_is_cut() -> None:
     assert texts(chunk("x" * 25, 10)) == ["x" * 10, "x" * 10, "x" * 5]
 
