@@ -46,13 +46,17 @@ class Outline:
 
     def is_all(self, text: str, start: int, end: int) -> bool:
         """Whether `text[start:end]`, which has words, consists of headings or of parts of them."""
+        return not text[self.skip(text, start, end) : end].strip()
+
+    def skip(self, text: str, start: int, end: int) -> int:
+        """Return the end of the headings that `text[start:end]` begins with; `start`: of none."""
         position = start
         for place in range(max(0, bisect_right(self._starts, start) - 1), len(self.headings)):
             heading = self.headings[place]
             if heading.start >= end or text[position : heading.start].strip():
                 break
-            position = heading.end
-        return not text[position:end].strip()
+            position = max(position, heading.end)
+        return position
 
     def above(self, position: int) -> tuple[str, ...]:
         """Return the titles of the headings that a character is under, outermost first.

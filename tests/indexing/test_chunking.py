@@ -402,6 +402,11 @@ def test_chunks_carry_their_headings() -> None:
         ),
         ("# B\n\nOne two.\n\n# C d", ["# B\n\nOne", "two.\n\n# C d"]),
         ("# A\n\nSome words.\n\n# B\n## C", ["# A\n\nSome", "words.\n\n# B\n## C"]),
+        ("# A\n\n## B\n\none.\ntwo. \n\n# A\n", ["# A\n\n## B\n\none.", "two. \n\n# A"]),
+        ("# A\n\n## B\n\none two th", ["# A\n\n## B\n\none two", "th"]),
+        ("# A\n\n## B\n\n一二三四", ["# A\n\n## B\n\n一二", "三四"]),
+        ("# A\n\n## B\n\nonetwothre", ["# A\n\n## B\n\nonetwot", "hre"]),
+        (f"# A{' ' * 500}", ["# A"]),
     ],
 )
 def test_a_heading_is_no_chunk_where_something_fits_beside_it(
