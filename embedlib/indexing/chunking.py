@@ -189,8 +189,7 @@ class Chunker:
                 before, after = _strip(text, (span[0], cut)), _strip(text, (cut, heading[1]))
                 if not self._fits(text, after):
                     break
-                has_text = after[0] < heading[0] and before[0] < before[1]
-                if has_text and not outline.is_all(text, *before):
+                if after[0] < heading[0] and not outline.is_all(text, *before):
                     return [before, after]
         return [span, heading]
 
@@ -209,7 +208,7 @@ class Chunker:
         # Not between the headings that it begins with and their text.
         begin, _ = _strip(text, (outline.skip(text, *span), span[1]))
         used, total = self._count([text[slice(*heading)], text[slice(*span)]])
-        highest = span[0] + (span[1] - span[0]) * (self._max_tokens - used) // max(1, total)
+        highest = span[0] + (span[1] - span[0]) * (self._max_tokens - used) // total
         # Some scripts have no blanks, and a word without an end is cut anyway.
         has_blanks = _BREAKS[2].search(text, begin, span[1]) is not None
         while highest > begin:

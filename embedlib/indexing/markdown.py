@@ -45,7 +45,7 @@ class Outline:
             self._parents.append(parent)
 
     def is_all(self, text: str, start: int, end: int) -> bool:
-        """Whether `text[start:end]`, which has words, consists of headings or of parts of them."""
+        """Whether `text[start:end]` consists of headings, or of parts of them, and white space."""
         return not text[self.skip(text, start, end) : end].strip()
 
     def skip(self, text: str, start: int, end: int) -> int:

@@ -21,6 +21,7 @@ from embedlib.indexing.chunking import (
     UNBROKEN_CHARS,
     Chunker,
     _parts,
+    _without_long_runs,
     count_tokens,
     without_limits,
 )
@@ -313,6 +314,21 @@ def test_a_long_run_without_a_break_is_cut_before_the_splitter_sees_it() -> None
     assert found == [5 + UNBROKEN_CHARS, run - UNBROKEN_CHARS + 5]
 
 
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("x" * 25_000, [10_000, 20_000, 25_000]),
+        ("words " * 5000 + "x" * 12_000, [40_000, 42_000]),
+        ("字。" * 10_000, [20_000]),
+        ("x" * 12_000 + " words" * 5000, [10_000, 42_000]),
+    ],
+)
+def test_runs_without_a_break_end_after_as_many_characters(text: str, ends: list[int]) -> None:
+    parts = list(_without_long_runs(text, (0, len(text))))
+    assert [end for _, end in parts] == ends
+    assert "".join(text[start:end] for start, end in parts) == text
+
+
 def test_a_text_too_long_to_be_tried_whole_may_still_be_one_chunk() -> None:
     tokenizer = word_tokenizer()
     text = "a" + " " * MAX_CHARS_PER_TOKEN * 9 + "b"
@@ -407,6 +423,10 @@ def test_chunks_carry_their_headings() -> None:
         ("# A\n\n## B\n\n一二三四", ["# A\n\n## B\n\n一二", "三四"]),
         ("# A\n\n## B\n\nonetwothre", ["# A\n\n## B\n\nonetwot", "hre"]),
         (f"# A{' ' * 500}", ["# A"]),
+        ("一。二三四。\n\n# A", ["一。", "二三四。\n\n# A"]),
+        ("# A\n\nabcdefghijklmnop q", ["# A", "abcdefghijklmnop q"]),
+        ("# A\n\n一二。三四五", ["# A\n\n一二。", "三四五"]),
+        ("# A\n\nabcd efghijkl mnop", ["# A\n\nabcd efghijkl", "mnop"]),
     ],
 )
 def test_a_heading_is_no_chunk_where_something_fits_beside_it(
