@@ -424,6 +424,8 @@ def test_chunks_carry_their_headings() -> None:
         ("# A\n\n## B\n\nonetwothre", ["# A\n\n## B\n\nonetwot", "hre"]),
         (f"# A{' ' * 500}", ["# A"]),
         ("一。二三四。\n\n# A", ["一。", "二三四。\n\n# A"]),
+        ("a b\n\nc d\ne f\n\n# Abcd", ["a b", "c d\ne f\n\n# Abcd"]),
+        ("a b. c\nd e. f\n\n# Abcd", ["a b. c", "d e. f\n\n# Abcd"]),
         ("# A\n\nabcdefghijklmnop q", ["# A", "abcdefghijklmnop q"]),
         ("# A\n\n一二。三四五", ["# A\n\n一二。", "三四五"]),
         ("# A\n\nabcd efghijkl mnop", ["# A\n\nabcd efghijkl", "mnop"]),
