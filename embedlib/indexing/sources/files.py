@@ -128,8 +128,6 @@ class FileSource:
         source = FileSource(files, self._options, self._tell)
         guesses: dict[str, list[str]] = {}
         for file in files:
-            if file.problem is not None:
-                continue
             if unchanged is not None and file.path in unchanged:
                 if file.path in self._fields:
                     source._fields[file.path] = self._fields[file.path]
