@@ -221,7 +221,7 @@ class FileSource:
         fields = self._fields.get(file.path)
         if fields is None or fields.has_own_ids:
             return [[] for _ in file.names]
-        rows, _ = _take_sample(read_rows(file.path, file.input_format, fields.names))
+        rows, _ = _take_sample(read_rows(file.path, file.input_format))
         documents = [[fields.to_document(row, name).id for row in rows] for name in file.names]
         return [[id_ for id_ in form if id_ is not None] for form in documents]
 
