@@ -124,6 +124,12 @@ def test_windows_hold_whole_chunks_and_begin_with_context() -> None:
     assert windowed(" a \n")[0].span == (0, 1)
 
 
+def test_the_context_of_a_long_window_has_no_more_than_256_tokens() -> None:
+    cut = WindowedChunks(lambda _: [], byte_tokenizer(), 2048)
+    assert cut._context([100] * 10, 9) == 7
+    assert cut._context([300] * 10, 9) == 8  # one chunk at least
+
+
 @pytest.mark.parametrize(
     ("pieces", "max_tokens", "windows"),
     [

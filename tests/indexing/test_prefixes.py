@@ -122,6 +122,9 @@ def test_a_document_without_the_field_has_no_prefix(store: FakeStore, embedder: 
         "'b' has no 'title', so no prefix is put in front of it; its fields: 'source', 'headings', "
         "'title', 'lang'"
     ]
+    told.clear()  # that there is no heading above a chunk is nothing to tell
+    run(store, embedder, source, prefix="{headings}: ", tell=told.append)
+    assert told == []
 
 
 @pytest.mark.parametrize(
