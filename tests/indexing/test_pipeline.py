@@ -740,6 +740,7 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
         (Document(id="a\0", text="a"), "has NUL"),
         (Document(id="\ud800", text="a"), "lone surrogate"),
         (Document(id="a", text=" \n"), "must be a str with words"),
+        (Document(id="a", text=""), "must be a str with words"),
         (Document(id="a", text=None), "has the text None"),  # type: ignore[arg-type]
         (Document(id="a", text="a\0b"), "has NUL"),
         (Document(id="a", text="\udfff"), "lone surrogate"),
