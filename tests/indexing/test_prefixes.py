@@ -69,6 +69,8 @@ PATHS = ["", "Guide\n\n", *["Guide > Install\n\n"] * 3]
 def test_headings_are_embedded_and_not_stored(store: FakeStore, embedder: Embedder) -> None:
     report = run(store, embedder, with_headings=True)
     expect(store, embedder, PATHS)
+    headings = {row.chunk: row.metadata.get("headings") for row in store.rows.values()}
+    assert [headings[chunk] for chunk in (0, 1, 2)] == [None, ["Guide"], ["Guide", "Install"]]
     assert report.num_truncated == 0
     assert run(store, embedder, with_headings=True).num_unchanged == 5
     # Only the chunks without headings above them are what they were.
