@@ -76,7 +76,7 @@ def chunks(
 
     from itertools import islice
 
-    from embedlib.indexing.chunk_view import ChunkViewer
+    from embedlib.indexing.chunk_view import view_chunks
     from embedlib.indexing.preparing import make_chunker
     from embedlib.indexing.rows import BadRow
     from embedlib.indexing.sources.files import open_source
@@ -94,8 +94,6 @@ def chunks(
         source = open_source(sources, source_options, progress.say)
         measure = TextMeasure(name, config)
         cut = make_chunker(measure, settings, progress.say)
-        assert cut is not None, "chunk=True is the default"
-        viewer = ChunkViewer(cut, measure.tokenizer)
         progress.pause()
         num_bad = 0
         for document in islice(source, limit):
@@ -103,7 +101,9 @@ def chunks(
                 num_bad += 1
                 click.echo(visible_line(f"skipped: {document.place}: {document.reason}"), err=True)
             else:
-                _show(document.id, viewer(document), as_json=as_json)
+                [found] = cut([document])
+                views = list(view_chunks(document.text, found, measure.tokenizer))
+                _show(document.id, views, as_json=as_json)
     if num_bad:
         click.get_current_context().exit(_EXIT_BAD_ROWS)
 

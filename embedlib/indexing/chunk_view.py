@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from embedlib.indexing.chunking import count_tokens, without_limits
-from embedlib.indexing.rows import Chunk, CutDocuments, Document
+from embedlib.indexing.chunking import count_tokens
+from embedlib.indexing.rows import Chunk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,37 +42,33 @@ class ChunkView:
     text: str
 
 
-class ChunkViewer:
-    """Cuts documents one by one, as a load does."""
+def view_chunks(
+    text: str, chunks: Sequence[Chunk], tokenizer: tokenizers.Tokenizer
+) -> Iterator[ChunkView]:
+    """Yield the chunks of a document as they are looked at.
 
-    def __init__(self, cut: CutDocuments, tokenizer: tokenizers.Tokenizer) -> None:
-        """Take what cuts, and the model's tokenizer, which is not changed."""
-        self._cut = cut
-        self._tokenizer = without_limits(tokenizer)
-
-    def __call__(self, document: Document) -> list[ChunkView]:
-        """Return the chunks of a document; none: it has no token of the model."""
-        [chunks] = self._cut([document])
-        return list(self._views(document.text, chunks))
-
-    def _views(self, text: str, chunks: Sequence[Chunk]) -> Iterator[ChunkView]:
-        counts = count_tokens(self._tokenizer, [chunk.text for chunk in chunks])
-        behind = [chunk.text if chunk.span else chunk.embedded or chunk.text for chunk in chunks]
-        embedded = count_tokens(self._tokenizer, behind)
-        window = -1
-        for number, chunk in enumerate(chunks):
-            first_line = text.count("\n", 0, chunk.start) + 1
-            window += number == 0 or chunk.embedded != chunks[number - 1].embedded
-            yield ChunkView(
-                chunk=number,
-                num_tokens=counts[number],
-                num_prefix_tokens=embedded[number] - counts[number],
-                first_line=first_line,
-                last_line=first_line + chunk.text.count("\n"),
-                start_index=chunk.start,
-                end_index=chunk.end,
-                headings=chunk.headings,
-                prefix=behind[number].removesuffix(chunk.text),
-                window=window if chunk.span else None,
-                text=chunk.text,
-            )
+    Args:
+        text: of the document.
+        chunks: that a load cuts it into.
+        tokenizer: of the model, without limits.
+    """
+    counts = count_tokens(tokenizer, [chunk.text for chunk in chunks])
+    behind = [chunk.text if chunk.span else chunk.embedded or chunk.text for chunk in chunks]
+    embedded = count_tokens(tokenizer, behind)
+    window = -1
+    for number, chunk in enumerate(chunks):
+        first_line = text.count("\n", 0, chunk.start) + 1
+        window += number == 0 or chunk.embedded != chunks[number - 1].embedded
+        yield ChunkView(
+            chunk=number,
+            num_tokens=counts[number],
+            num_prefix_tokens=embedded[number] - counts[number],
+            first_line=first_line,
+            last_line=first_line + chunk.text.count("\n"),
+            start_index=chunk.start,
+            end_index=chunk.end,
+            headings=chunk.headings,
+            prefix=behind[number].removesuffix(chunk.text),
+            window=window if chunk.span else None,
+            text=chunk.text,
+        )

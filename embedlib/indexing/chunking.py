@@ -64,14 +64,12 @@ class Chunker:
             overlap_tokens: maximum tokens at the end of a chunk that the next one repeats.
 
         Raises:
-            ConfigError: a number is out of range.
+            ConfigError: chunks would not be longer than what they repeat.
         """
-        if max_tokens < 1:
-            raise ConfigError(f"chunks of {max_tokens} tokens; at least 1 is needed")
-        if not 0 <= overlap_tokens < max_tokens:
+        if overlap_tokens >= max_tokens:
             raise ConfigError(
-                f"chunks overlap by {overlap_tokens} tokens; it must be at least 0 and less than "
-                f"the {max_tokens} tokens of a chunk"
+                f"chunks overlap by {overlap_tokens} tokens; it must be less than the {max_tokens} "
+                "tokens of a chunk"
             )
         self._tokenizer = without_limits(tokenizer)
         self._max_tokens = max_tokens
@@ -174,7 +172,7 @@ class Chunker:
             while joined and joined[-1][0] >= span[0]:
                 joined.pop()
             if joined and outline.is_all(text, *joined[-1]):
-                joined += self._join(text, joined.pop(), span)
+                joined += self._join(text, outline, joined.pop(), span)
             else:
                 joined.append(span)
         if len(joined) > 1 and outline.is_all(text, *joined[-1]):
@@ -191,29 +189,30 @@ class Chunker:
                 before, after = _strip(text, (span[0], cut)), _strip(text, (cut, heading[1]))
                 if not self._fits(text, after):
                     break
-                has_text = after[0] < heading[0] and before[0] < before[1]
-                if has_text and not outline.is_all(text, *before):
+                if after[0] < heading[0] and not outline.is_all(text, *before):
                     return [before, after]
         return [span, heading]
 
-    def _join(self, text: str, heading: Span, span: Span) -> list[Span]:
+    def _join(self, text: str, outline: Outline, heading: Span, span: Span) -> list[Span]:
         """Return the chunks of a heading and the chunk after it, which may have to be cut."""
         whole = (heading[0], span[1])
         if self._fits(text, whole):
             return [_strip(text, whole)]
-        cut = self._cut(text, heading, span)
+        cut = self._cut(text, outline, heading, span)
         if cut is None:
             return [heading, span]
         return [_strip(text, (heading[0], cut)), *self._fit(text, [_strip(text, (cut, span[1]))])]
 
-    def _cut(self, text: str, heading: Span, span: Span) -> int | None:
+    def _cut(self, text: str, outline: Outline, heading: Span, span: Span) -> int | None:
         """Return where to cut a chunk so that its beginning fits after a heading; None: nowhere."""
+        # Not between the headings that it begins with and their text.
+        begin, _ = _strip(text, (outline.skip(text, *span), span[1]))
         used, total = self._count([text[slice(*heading)], text[slice(*span)]])
-        highest = span[0] + (span[1] - span[0]) * (self._max_tokens - used) // max(1, total)
+        highest = span[0] + (span[1] - span[0]) * (self._max_tokens - used) // total
         # Some scripts have no blanks, and a word without an end is cut anyway.
-        has_blanks = _BREAKS[2].search(text, *span) is not None
-        while highest > span[0]:
-            cut = _find_break(text, span[0], highest, (*_BREAKS, _SENTENCES))
+        has_blanks = _BREAKS[2].search(text, begin, span[1]) is not None
+        while highest > begin:
+            cut = _find_break(text, begin, highest, (*_BREAKS, _SENTENCES))
             if cut is None and not has_blanks:
                 cut = highest
             if cut is None or self._fits(text, (heading[0], cut)):

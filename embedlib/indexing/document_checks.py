@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -62,20 +61,13 @@ def _checked_bad_row(row: BadRow) -> BadRow:
 def _checked_id(id_: object) -> str:
     # Files may have numbers as ids too, and are read in the same way.
     if isinstance(id_, (int, np.integer)) and not isinstance(id_, bool):
-        id_ = _number_as_text(id_)
+        id_ = str(json_value(id_))
     if not isinstance(id_, str) or not id_:
         raise BadValueError(f"has the id {shown(id_)}, which must be a str and not empty")
     if len(id_) > MAX_ID_CHARACTERS:
         raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters")
     check_text(id_)
     return id_
-
-
-def _number_as_text(number: int | np.integer[Any]) -> str:
-    try:
-        return str(number)
-    except ValueError as error:  # Python prints numbers of up to 4,300 digits
-        raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters") from error
 
 
 def place_of(item: Document | BadRow) -> str:

@@ -13,9 +13,10 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
 each blank of a line of a million as the first."""
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
-_ITEM = re.compile(r" {0,3}(?:(?:[-+*]|\d{1,9}[.)])[ \t]{1,4})+(?=[`~])")
-"""Matches the markers of a list in front of what may be a fence (section 5.2)."""
-_NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[#>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
+_ITEM = re.compile(r" {0,3}(?:[-+*]|\d{1,9}[.)])[ \t]+")
+"""Matches the marker of a list, behind which a fence may begin (section 5.2). In a list in a list
+it hides no heading: what it holds has four blanks in front."""
+_NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
 """Matches lines that cannot be the text of a setext heading."""
 
 
@@ -45,13 +46,17 @@ class Outline:
 
     def is_all(self, text: str, start: int, end: int) -> bool:
         """Whether `text[start:end]` consists of headings, or of parts of them, and white space."""
+        return not text[self.skip(text, start, end) : end].strip()
+
+    def skip(self, text: str, start: int, end: int) -> int:
+        """Return the end of the headings that `text[start:end]` begins with; `start`: of none."""
         position = start
         for place in range(max(0, bisect_right(self._starts, start) - 1), len(self.headings)):
             heading = self.headings[place]
             if heading.start >= end or text[position : heading.start].strip():
                 break
             position = max(position, heading.end)
-        return position > start and not text[position:end].strip()
+        return position
 
     def above(self, position: int) -> tuple[str, ...]:
         """Return the titles of the headings that a character is under, outermost first.
@@ -101,8 +106,7 @@ def _title(line: str) -> str:
     """Return the title of a heading without the # that may close it, behind a blank."""
     title = line.strip()
     without = title.rstrip("#")
-    is_closed = without != title and (not without or without[-1] in " \t")
-    return without.rstrip() if is_closed else title
+    return without.rstrip() if without[-1:] in ("", " ", "\t") else title
 
 
 def _lines_after_front_matter(text: str) -> Iterator[tuple[int, str]]:

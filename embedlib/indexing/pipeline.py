@@ -110,7 +110,7 @@ def index(
         check_embedder(embedder, TextEmbedder)
         assert not isinstance(embedder, str), "check_embedder refuses a str"
         documents = open_documents(source, source_options or SourceOptions(), tell)
-        chunker = prepare_chunker(embedder, settings, tell)
+        cut = prepare_chunker(embedder, settings, tell)
         to = open_destination(sink, embedder, sparse, settings, tell, stack)
         thread = stack.enter_context(running_thread(to.sink))
         check_files(documents, to.sink, to.settings.errors_file)
@@ -138,7 +138,7 @@ def index(
             ),
             tally=Tally(embedder, on_progress, estimate_documents(documents, settings)),
         )
-        reader = stack.enter_context(run.begin(documents, chunker, to.named_by))
+        reader = stack.enter_context(run.begin(documents, cut, to.named_by))
         if settings.dry_run:
             return run.count(reader)
         run.load(reader, None if to.replacement is None else to.replacement.sample)

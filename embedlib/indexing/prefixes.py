@@ -158,19 +158,17 @@ class _Filler:
     def __call__(self, document: Document, chunk: Chunk) -> str:
         values = {"source": document.id, "headings": " > ".join(chunk.headings)}
         values |= document.metadata
-        text = self._template.fill(values)
-        if text is None and not self._has_told:
-            self._tell_missing(document, values)
-        return text or ""
-
-    def _tell_missing(self, document: Document, values: dict[str, Any]) -> None:
-        missing = [name for name in self._template.missing(values) if name != "headings"]
-        if missing:
+        missing = self._template.missing(values)
+        if not missing:
+            return self._template.fill(values)
+        named = [name for name in missing if name != "headings"]
+        if named and not self._has_told:
             self._has_told = True
             self._tell(
-                f"{document.id!r} has no {' and no '.join(map(repr, missing))}, so no prefix is "
+                f"{document.id!r} has no {' and no '.join(map(repr, named))}, so no prefix is "
                 f"put in front of it; its fields: {', '.join(map(repr, values))}"
             )
+        return ""
 
 
 def _join(own: str, path: tuple[str, ...]) -> str:

@@ -86,8 +86,8 @@ class ChunkMeasure(Protocol):
         """Return how many tokens of text fit."""
 
 
-def make_chunker(measure: ChunkMeasure, options: IndexOptions, tell: Tell) -> CutDocuments | None:
-    """Return what divides documents; None: nothing does.
+def make_chunker(measure: ChunkMeasure, options: IndexOptions, tell: Tell) -> CutDocuments:
+    """Return what divides documents, or leaves them whole.
 
     Args:
         measure: the embedder, or only its tokenizer and room.
@@ -98,14 +98,13 @@ def make_chunker(measure: ChunkMeasure, options: IndexOptions, tell: Tell) -> Cu
         ConfigError: a chunk would be longer than the model takes.
     """
     has_prefix = options.with_headings or options.prefix is not None
-    if not options.chunk and not has_prefix:
-        return None
-    room = measure.count_room("document") if options.chunk else None
     cut: CutDocuments = cut_nothing
-    if room is not None:
+    room: int | None = None
+    if options.chunk:
+        room = measure.count_room("document")
         cut = _make_cut(measure, options, room, prefix_room(room) if has_prefix else 0)
-    if room is not None and options.late_chunking:
-        return WindowedChunks(cut, measure.tokenizer, room)
+        if options.late_chunking:
+            return WindowedChunks(cut, measure.tokenizer, room)
     if not has_prefix:
         return cut
     return PrefixedChunks(
@@ -113,9 +112,7 @@ def make_chunker(measure: ChunkMeasure, options: IndexOptions, tell: Tell) -> Cu
     )
 
 
-def prepare_chunker(
-    embedder: TextEmbedder, options: IndexOptions, tell: Tell
-) -> CutDocuments | None:
+def prepare_chunker(embedder: TextEmbedder, options: IndexOptions, tell: Tell) -> CutDocuments:
     """Check that an embedder can do what a load is asked for, and return what divides documents.
 
     Raises:
@@ -126,10 +123,10 @@ def prepare_chunker(
             f"{embedder.model_name!r} is a sparse model; give it as sparse (--sparse) beside a "
             "model that makes a vector of a text"
         )
-    chunker = make_chunker(embedder, options, tell)
+    cut = make_chunker(embedder, options, tell)
     if options.late_chunking:
         check_late(embedder)
-    return chunker
+    return cut
 
 
 def _make_cut(

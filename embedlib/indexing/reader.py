@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any
 
 from embedlib.indexing.bad_rows import BadRows
-from embedlib.indexing.chunking import cut_nothing
 from embedlib.indexing.document_checks import checked, place_of
 from embedlib.indexing.options import Shard
 from embedlib.indexing.rows import (
@@ -55,7 +54,7 @@ class Reader:
     def __init__(
         self,
         source: Iterable[Document | BadRow],
-        chunker: CutDocuments | None,
+        cut: CutDocuments,
         fingerprint: str,
         seen: Seen,
         bad_rows: BadRows,
@@ -64,7 +63,7 @@ class Reader:
         shard: Shard | None = None,
     ) -> None:
         self._source = source
-        self._cut = chunker or cut_nothing
+        self._cut = cut
         self._fingerprint = fingerprint
         self._seen = seen
         self._bad_rows = bad_rows

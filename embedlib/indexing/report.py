@@ -138,9 +138,11 @@ class Tally:
 
     def look(self) -> None:
         """Tell how far the load is, with what is embedded and not yet written."""
-        # Rows that were skipped as bad are done and not embedded.
         stats = self._stats()
-        num_ahead = max(0, self._num_vectors() - self._num_embedded)
+        before: int = getattr(self._before, "num_texts", 0)
+        num_vectors = getattr(stats, "num_texts", before) - before
+        # Rows that were skipped as bad are done and not embedded.
+        num_ahead = max(0, num_vectors - self._num_embedded)
         self._on_progress(
             IndexProgress(
                 num_documents=self._num_documents_done,
@@ -169,11 +171,6 @@ class Tally:
                 return num_documents + num_of_group * (num_rows - begin) // (end - begin)
             num_documents, begin = num_documents + num_of_group, end
         return num_documents
-
-    def _num_vectors(self) -> int:
-        """Return how many texts the embedder has embedded since the load began; 0: unknown."""
-        before: int = getattr(self._before, "num_texts", 0)
-        return getattr(self._stats(), "num_texts", before) - before
 
     def report(self, num_bad: int) -> IndexReport:
         """Return what was done."""

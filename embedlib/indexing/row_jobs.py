@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -82,16 +82,11 @@ def end_of_window(rows: Sequence[Row], end: int) -> int:
     return end
 
 
-class _LateEmbedder(Protocol):
-    def submit_batch(
-        self, texts: Sequence[str], *, role: str, chunks: Sequence[Sequence[Span]]
-    ) -> Future[Any]: ...
-
-
 def _submit_late(rows: Sequence[Row], embedder: TextEmbedder) -> Future[Any]:
     """Start to embed windows; the result is a list of float32[C, D] of the C rows of each."""
     windows, spans = zip(*_windows(rows), strict=True)
-    return cast(_LateEmbedder, embedder).submit_batch(windows, role="document", chunks=spans)
+    submit: Callable[..., Future[Any]] = embedder.submit_batch  # of an `Embedder`, see `check_late`
+    return submit(windows, role="document", chunks=spans)
 
 
 def _windows(rows: Sequence[Row]) -> list[tuple[str, list[Span]]]:

@@ -64,13 +64,13 @@ class Run:
 
     @contextmanager
     def begin(
-        self, documents: Iterable[Document | BadRow], chunker: CutDocuments | None, named_by: Sink
+        self, documents: Iterable[Document | BadRow], cut: CutDocuments, named_by: Sink
     ) -> Iterator[Reader]:
         """Begin to write, or for a dry run only check the destination; then read in the block.
 
         Args:
             documents: the source.
-            chunker: divides them; None: nothing does.
+            cut: divides them.
             named_by: holds rows that say how documents were named before.
 
         Raises:
@@ -84,7 +84,7 @@ class Run:
                 # `_begin_writing` drops what is stored, so the source is read before that.
                 if named_by is not self.sink:  # those of a change of model stay
                     self._keep_ids(documents, named_by)
-                reader = stack.enter_context(closing(self._read(documents, chunker)))
+                reader = stack.enter_context(closing(self._read(documents, cut)))
                 dropping = self._check_dropping(reader)
             self.has_rows = self._begin_writing()
             if dropping is not None:  # not before: another program's rows are refused
@@ -93,7 +93,7 @@ class Run:
             if reader is None:
                 if self.has_rows:
                     self._keep_ids(documents, named_by)
-                reader = stack.enter_context(closing(self._read(documents, chunker)))
+                reader = stack.enter_context(closing(self._read(documents, cut)))
             yield reader
 
     def _check_dropping(self, reader: Reader) -> str | None:
@@ -152,11 +152,11 @@ class Run:
         if state is not None and model_digest(state.fingerprint) in others:
             self.target = replace(self.target, fingerprint=state.fingerprint)
 
-    def _read(self, documents: Iterable[Document | BadRow], chunker: CutDocuments | None) -> Reader:
+    def _read(self, documents: Iterable[Document | BadRow], cut: CutDocuments) -> Reader:
         """Start to read documents on their own thread."""
         return Reader(
             documents,
-            chunker,
+            cut,
             self.target.rows_fingerprint,
             self.seen,
             self.bad_rows,

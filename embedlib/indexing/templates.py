@@ -34,12 +34,11 @@ class Template:
         """Return the fields without a value."""
         return [name for name in self.fields if not _as_text(values.get(name))]
 
-    def fill(self, values: Mapping[str, Any]) -> str | None:
-        """Return the text with the values of its fields; None: one of them has no value."""
-        if self.missing(values):
-            return None
-        words = {name: _as_text(values[name]) for name in self.fields}
-        return "".join(text + words.get(name or "", "") for text, name in self.parts)
+    def fill(self, values: Mapping[str, Any]) -> str:
+        """Return the text with the values of its fields, of which none is missing."""
+        return "".join(
+            text if name is None else text + _as_text(values[name]) for text, name in self.parts
+        )
 
 
 def parse_template(text: str) -> Template:

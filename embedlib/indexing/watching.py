@@ -51,13 +51,8 @@ def check_watch(inputs: Sequence[str], options: IndexOptions, how_read: SourceOp
                 f"errors_file {str(options.errors_file)!r} lies in the folder {path!r}, which "
                 "would read it; name another place"
             )
-    for name, value in (
-        ("recreate", options.recreate),
-        ("replace", options.replace),
-        ("dry_run", options.dry_run),
-        ("limit", options.limit is not None),
-    ):
-        if value:
+    for name in ("recreate", "replace", "dry_run", "limit"):
+        if getattr(options, name):
             raise ConfigError(f"watch and {name} exclude one another; run once with {name} first")
 
 
@@ -152,7 +147,6 @@ def changed_sources(
             told.add(line)
             tell(line)
 
-    options.refuse_since("a file")
     source = FileSource((), options, tell_once)
     is_first = has_missed = True
     stamps: dict[str, _Stamp] = {}

@@ -30,6 +30,7 @@ from embedlib.indexing.workers import (
     Reader,
     Seen,
     batch_rows,
+    cut_nothing,
     find_changes,
 )
 
@@ -185,7 +186,9 @@ def rows_of(documents: Iterable[Document | BadRow], fingerprint: str, seen: Seen
     Raises:
         SourceError: a document cannot be stored, or has the id of another; the message names it.
     """
-    reader = Reader(documents, None, fingerprint, seen, BadRows(None, tell_nobody, stops=True))
+    reader = Reader(
+        documents, cut_nothing, fingerprint, seen, BadRows(None, tell_nobody, stops=True)
+    )
     try:
         return [row for group in reader.groups(lambda: False) for row in group.rows]
     finally:

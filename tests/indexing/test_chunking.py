@@ -20,6 +20,8 @@ from embedlib.indexing.chunking import (
     PART_CHARS,
     UNBROKEN_CHARS,
     Chunker,
+    _parts,
+    _without_long_runs,
     count_tokens,
     without_limits,
 )
@@ -255,6 +257,15 @@ def test_a_piece_that_begins_with_the_one_before_takes_its_place() -> None:
     assert texts(chunks) == ["# A\n\none", "one two", ". three"]
 
 
+def test_pieces_of_the_splitter_are_made_to_fit() -> None:
+    text = "abc def \x01 abcdefgh"
+    chunker = Chunker(word_tokenizer(), 4)
+    pieces = [(0, "abc def"), (8, "\x01"), (10, "abcdefgh")]
+    chunker._splitters["TextSplitter"] = SimpleNamespace(chunk_all_indices=lambda _: [pieces])
+    [chunks] = chunker([Document(id="a", text=text)])
+    assert texts(chunks) == ["abc", "def", "abcd", "efgh"]
+
+
 def test_a_word_that_is_too_long_is_cut() -> None:
     assert texts(chunk("x" * 25, 10)) == ["x" * 10, "x" * 10, "x" * 5]
 
@@ -273,13 +284,20 @@ def test_markdown_is_cut_before_headings() -> None:
 
 @pytest.mark.parametrize("is_markdown", [False, True])
 def test_a_very_long_text_is_cut_between_paragraphs_first(is_markdown: bool) -> None:
-    paragraphs = [f"Number {number} " + "word " * 30 + "end.\n\n" for number in range(1700)]
-    text = "".join(paragraphs)
+    half = "word " * 15
+    text = "".join(f"Number {number} {half}\n{half}end.\r\n \r\n" for number in range(1700))
     assert len(text) > 2 * PART_CHARS
     chunks = chunk(text, 400, is_markdown=is_markdown)
     assert all(found.text.endswith("end.") for found in chunks)
     assert [text[found.start : found.end] for found in chunks] == texts(chunks)
     assert "".join("".join(texts(chunks)).split()) == "".join(text.split())
+
+
+def test_a_very_long_page_is_cut_before_headings_first() -> None:
+    section = "# A\n" + "word " * (PART_CHARS // 12) + "\n\n" + "word " * (PART_CHARS // 12) + "\n"
+    text = "Before.\n" + section * 3
+    parts = list(_parts(text, Outline(text)))
+    assert [text[start:end] for start, end in parts[1:]] == [section] * 2
 
 
 def test_a_very_long_text_without_any_break_is_cut() -> None:
@@ -294,6 +312,21 @@ def test_a_long_run_without_a_break_is_cut_before_the_splitter_sees_it() -> None
     text = "One. " + "x" * run + " Two."
     found = [len(chunk) for chunk in texts(chunk(text, run))]
     assert found == [5 + UNBROKEN_CHARS, run - UNBROKEN_CHARS + 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("x" * 25_000, [10_000, 20_000, 25_000]),
+        ("words " * 5000 + "x" * 12_000, [40_000, 42_000]),
+        ("字。" * 10_000, [20_000]),
+        ("x" * 12_000 + " words" * 5000, [10_000, 42_000]),
+    ],
+)
+def test_runs_without_a_break_end_after_as_many_characters(text: str, ends: list[int]) -> None:
+    parts = list(_without_long_runs(text, (0, len(text))))
+    assert [end for _, end in parts] == ends
+    assert "".join(text[start:end] for start, end in parts) == text
 
 
 def test_a_text_too_long_to_be_tried_whole_may_still_be_one_chunk() -> None:
@@ -377,8 +410,25 @@ def test_chunks_carry_their_headings() -> None:
         ("# A long heading\n\nOne two three.", ["# A long heading", "One two three."]),
         ("Words words words.\n\n# A", ["Words words", "words.\n\n# A"]),
         ("One. Two. Three it.\n\n# A", ["One. Two.", "Three it.\n\n# A"]),
+        ("One. Two… It is.\n\n# A", ["One. Two…", "It is.\n\n# A"]),
+        ("One. (Two.) The end\n\n# A", ["One. (Two.)", "The end\n\n# A"]),
+        *(
+            (f"一{mark}二{mark}三四\n\n# A", [f"一{mark}二{mark}", "三四\n\n# A"])
+            for mark in "。\uff01\uff1f"
+        ),
         ("# B\n\nOne two.\n\n# C d", ["# B\n\nOne", "two.\n\n# C d"]),
         ("# A\n\nSome words.\n\n# B\n## C", ["# A\n\nSome", "words.\n\n# B\n## C"]),
+        ("# A\n\n## B\n\none.\ntwo. \n\n# A\n", ["# A\n\n## B\n\none.", "two. \n\n# A"]),
+        ("# A\n\n## B\n\none two th", ["# A\n\n## B\n\none two", "th"]),
+        ("# A\n\n## B\n\n一二三四", ["# A\n\n## B\n\n一二", "三四"]),
+        ("# A\n\n## B\n\nonetwothre", ["# A\n\n## B\n\nonetwot", "hre"]),
+        (f"# A{' ' * 500}", ["# A"]),
+        ("一。二三四。\n\n# A", ["一。", "二三四。\n\n# A"]),
+        ("a b\n\nc d\ne f\n\n# Abcd", ["a b", "c d\ne f\n\n# Abcd"]),
+        ("a b. c\nd e. f\n\n# Abcd", ["a b. c", "d e. f\n\n# Abcd"]),
+        ("# A\n\nabcdefghijklmnop q", ["# A", "abcdefghijklmnop q"]),
+        ("# A\n\n一二。三四五", ["# A\n\n一二。", "三四五"]),
+        ("# A\n\nabcd efghijkl mnop", ["# A\n\nabcd efghijkl", "mnop"]),
     ],
 )
 def test_a_heading_is_no_chunk_where_something_fits_beside_it(
@@ -391,24 +441,39 @@ def test_plain_text_has_no_headings() -> None:
     assert {found.headings for found in chunk("# A\n\nwords " * 9, 12)} == {()}
 
 
+NO_PARAGRAPHS = ("> a", "| a | b |", "+ a", "* a", "  - a", "+", "1. a", "    a", "\ta")
+
+
 @pytest.mark.parametrize(
     ("text", "titles"),
     [
         ("#no\n####### seven\n#\n", [""]),
+        ("   # a\n    # b\n#no\n---\n", ["a", "#no"]),
+        ("two\n   --- \t\nthree\n    ===\n", ["two"]),
+        ("*word*\n---\n1.5 words\n---\n", ["*word*", "1.5 words"]),
+        *((f"{line}\n---\n", []) for line in NO_PARAGRAPHS),
         ("# a\r\n## b ##\r\ntext\r\n", ["a", "b"]),
+        ("text\r# a\r", ["a"]),
         ("- item\n---\n> quote\n===\n\n---\n", []),
         ("two\nlines\n---\n", ["lines"]),
         ("~~~\n# a\n```\n~~~\n# b", ["b"]),
         ("``` not a `fence`\n# a", ["a"]),
         ("1. ```sh\n   # a\n\n   ```\n2. b\n\n# c", ["c"]),
+        *((f"{mark} ~~~\n   # a\n   ~~~\n# b", ["b"]) for mark in ("+", "*", " -", "1)")),
+        ("   ```\n# a\n   ```\n# b\n    ```\n# c", ["b", "c"]),
         ("-\t~~~\n\t# a\n\t~~~\n# b", ["b"]),
         ("- - ```\n    # a\n    ```\n# b", ["b"]),
         ("- ```\n  # a\n\n# b\n```\n# c", ["b"]),
+        ("- ```\n# a\n  # b", ["a", "b"]),
+        ("- ```\n\tx\n  ```\n# a", ["a"]),
+        ("-\t```\n  # a", ["a"]),
+        ("```\n``` x\n# a\n```\n# b", ["b"]),
         ("1. ```a``` and b\n# c", ["c"]),
         ("-     ``` indented code\n# a", ["a"]),
         ("---\nno end of the block\n\n# a", ["a"]),
         ("---\r\ntitle: x\r\n---\r\n# a", ["a"]),
-        ("--- \ntitle: x\n... \n# a", ["a"]),
+        ("--- \n# x\n... \n# a", ["a"]),
+        ("---\n# x\n---", []),
         (" two \n---\n---\n", ["two"]),
         ("text\n# a\n---\n", ["a"]),
         ("text\n```\n```\n---\n", []),
@@ -447,10 +512,9 @@ def test_truncation_and_padding_of_the_tokenizer_do_not_count(setting: str) -> N
     assert without_limits(tokenizer).encode_special_tokens
 
 
-@pytest.mark.parametrize(("max_tokens", "overlap"), [(0, 0), (-1, 0), (10, 10), (10, -1)])
-def test_wrong_limits_are_refused(max_tokens: int, overlap: int) -> None:
-    with pytest.raises(ConfigError, match="at least"):
-        Chunker(byte_tokenizer(), max_tokens, overlap)
+def test_chunks_are_longer_than_what_they_repeat() -> None:
+    with pytest.raises(ConfigError, match="overlap by 10 tokens; it must be less than the 10 tok"):
+        Chunker(byte_tokenizer(), 10, 10)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

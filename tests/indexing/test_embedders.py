@@ -86,18 +86,6 @@ def test_it_loads_searches_and_resumes() -> None:
     assert hits[0].text == "text 7"
 
 
-def test_a_killed_load_goes_on() -> None:
-    store = FakeStore()
-    sink = FakeSink(store)
-    sink.fail(None, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        index(documents(100), sink, embedder=HashEmbedder(), batch_rows=20)
-    num_stored = len(store.rows)
-    assert 0 < num_stored < 100
-    report = load(store, HashEmbedder(), documents(100))
-    assert (report.num_embedded, report.num_unchanged) == (100 - num_stored, num_stored)
-
-
 def test_long_texts_are_divided_and_bad_ones_skipped() -> None:
     store, lines = FakeStore(), list[str]()
     source = [Document(id="long", text="words " * 60), Document(id="bad", text="bad")]
@@ -119,12 +107,6 @@ def test_what_an_engine_says_of_the_only_row_is_told_though_it_takes_no_short_te
 
     with pytest.raises(EngineRunError, match="the engine is broken"):
         load(FakeStore(), Refusing(), [Document(id="a", text="a document")])
-
-
-def test_a_dry_run_counts_and_estimates() -> None:
-    report = load(FakeStore(), HashEmbedder(), documents(10), dry_run=True)
-    assert (report.num_embedded, report.num_tokens) == (10, 60)
-    assert report.estimated_seconds is not None
 
 
 def test_a_dry_run_of_an_embedder_that_counts_no_tokens_estimates_nothing() -> None:

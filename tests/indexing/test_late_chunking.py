@@ -26,7 +26,7 @@ from embedlib.indexing.late_windows import WindowedChunks
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.report import IndexReport
 from embedlib.indexing.row_jobs import RowJob, end_of_window
-from embedlib.indexing.rows import Chunk, Row, row_digest
+from embedlib.indexing.rows import Chunk, Row
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -124,6 +124,12 @@ def test_windows_hold_whole_chunks_and_begin_with_context() -> None:
     assert windowed(" a \n")[0].span == (0, 1)
 
 
+def test_the_context_of_a_long_window_has_no_more_than_256_tokens() -> None:
+    cut = WindowedChunks(lambda _: [], byte_tokenizer(), 2048)
+    assert cut._context([100] * 10, 9) == 7
+    assert cut._context([300] * 10, 9) == 8  # one chunk at least
+
+
 @pytest.mark.parametrize(
     ("pieces", "max_tokens", "windows"),
     [
@@ -172,17 +178,6 @@ def test_another_value_of_the_option_embeds_again(embedder: Embedder) -> None:
         for row in store.rows.values():
             assert (store.vectors[row.id] == other.encode_document(row.text)).all()
     assert run(store, embedder).num_embedded == num_rows
-
-
-def test_the_digest_covers_the_place_in_the_window() -> None:
-    digests = {
-        row_digest("ab", {}, "f"),
-        row_digest("ab", {}, "f", "ab ab"),
-        row_digest("ab", {}, "f", "ab ab", (0, 2)),
-        row_digest("ab", {}, "f", "ab ab", (3, 5)),
-        row_digest("ab", {}, "f", "ab ab.", (0, 2)),
-    }
-    assert len({digest[:16] for digest in digests}) == 5
 
 
 def test_sparse_vectors_are_those_of_the_chunks() -> None:

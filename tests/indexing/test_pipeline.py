@@ -23,7 +23,6 @@ from embedlib.embedder import Embedder
 from embedlib.errors import (
     ConfigError,
     EmbedlibError,
-    EngineOutOfMemoryError,
     EngineRunError,
     PassingBuildError,
     SinkError,
@@ -32,7 +31,7 @@ from embedlib.errors import (
 from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.load import Load
-from embedlib.indexing.options import IndexOptions, parse_shard
+from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.reader import Group, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
@@ -633,16 +632,10 @@ def test_every_argument_has_a_check_of_its_type(
     assert store.calls == []
 
 
-@pytest.mark.parametrize("option", ["chunk", "delete_missing", "recreate", "dry_run"])
 @pytest.mark.parametrize("value", ["false", "no", "", 0, 1, None])
-def test_a_switch_is_true_or_false(
-    option: str, value: Any, store: FakeStore, embedder: Embedder
-) -> None:
-    run(numbered(3), store, embedder)
-    before = list(store.calls)
-    with pytest.raises(ConfigError, match=f"^{option} = {value!r}; it must be True or False$"):
-        run(numbered(1), store, embedder, **{option: value})
-    assert store.calls == before
+def test_a_switch_is_true_or_false(value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^recreate = {value!r}; it must be True or False$"):
+        IndexOptions(recreate=value)
 
 
 @pytest.mark.parametrize(
@@ -703,9 +696,9 @@ def test_a_text_among_paths_is_refused_with_the_way_to_pass_it(
     store: FakeStore, embedder: Embedder
 ) -> None:
     for source in ("hello world", ["hello world"]):
-        with pytest.raises(SourceError, match=r"folder; a text is passed as embedlib.Document"):
+        with pytest.raises(SourceError, match=r"folder; .* in Python a text is embedlib\.Document"):
             index(source, FakeSink(store), embedder=embedder)
-    with pytest.raises(SourceError, match=r"SourceOptions\(glob=\(\.\.\.\)\), and a text is"):
+    with pytest.raises(SourceError, match=r"folder; a pattern is .* SourceOptions\(glob="):
         index("docs/*.md", FakeSink(store), embedder=embedder)
 
 
@@ -741,12 +734,13 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
         (Document(id=7.0, text="a"), "has the id 7.0"),  # type: ignore[arg-type]
         (Document(id=None, text="a"), "has the id None"),  # type: ignore[arg-type]
         (Document(id="x" * 5000, text="a"), "more than 4096 characters"),
-        (Document(id=10**5000, text="a"), "more than 4096 characters"),  # type: ignore[arg-type]
+        (Document(id=10**5000, text="a"), "an integer of 16610 bits"),  # type: ignore[arg-type]
         (Document(id="a", text=10**5000), "has the text an int"),  # type: ignore[arg-type]
         (Document(id="a", text="a", metadata={"x": 10**5000}), "an integer of 16610 bits"),
         (Document(id="a\0", text="a"), "has NUL"),
         (Document(id="\ud800", text="a"), "lone surrogate"),
         (Document(id="a", text=" \n"), "must be a str with words"),
+        (Document(id="a", text=""), "must be a str with words"),
         (Document(id="a", text=None), "has the text None"),  # type: ignore[arg-type]
         (Document(id="a", text="a\0b"), "has NUL"),
         (Document(id="a", text="\udfff"), "lone surrogate"),
@@ -895,14 +889,6 @@ def test_metadata_equal_to_what_they_become_are_written_all_the_same(
     run([Document(id="a", text="a", metadata=metadata)], store, embedder)
     (row,) = store.rows.values()
     assert json.dumps(row.metadata) == '{"source": "a", "price": 1, "inner": {"x": 1}}'
-
-
-@pytest.mark.parametrize("item", ["a text", None])
-def test_a_source_of_something_else_is_refused(
-    item: Any, store: FakeStore, embedder: Embedder
-) -> None:
-    with pytest.raises(SourceError, match="must give documents"):
-        run(iter([item]), store, embedder)
 
 
 def test_a_refused_load_leaves_the_errors_file_of_the_running_one(
@@ -1076,21 +1062,6 @@ def test_an_engine_that_fails_always_ends_a_load_of_single_rows(
         run(numbered(20), store, embedder, batch_rows=batch_rows)
 
 
-def test_a_text_too_long_for_the_memory_is_a_bad_row(store: FakeStore) -> None:
-    engine = FakeEngine(max_batch_tokens=256, memory_tokens=16)
-    with fake_embedder(engine) as embedder:
-        report = run({"a": "short", "b": "x" * 20}, store, embedder)
-    assert report.num_bad == 1
-    assert contents(store) == {("a", 0): "short"}
-    assert issubclass(EngineOutOfMemoryError, EngineRunError)
-
-
-def test_a_text_refused_as_too_long_is_a_bad_row(store: FakeStore) -> None:
-    with fake_embedder(on_truncate="error") as embedder:
-        report = run({"a": "short", "b": "x" * 50}, store, embedder)
-    assert (report.num_bad, report.num_embedded) == (1, 1)
-
-
 def test_cut_texts_are_counted_without_a_warning(store: FakeStore, embedder: Embedder) -> None:
     report = run({"a": "short", "b": "x" * 50}, store, embedder)
     assert (report.num_truncated, report.num_embedded) == (1, 2)
@@ -1180,13 +1151,6 @@ def test_the_counts_add_up_where_the_destination_refuses_rows(
     second = load([13, 4, 5])  # one refused, one new, one changed
     assert (second.num_rows, second.num_embedded, second.num_metadata) == (2, 1, 1)
     assert (second.num_unchanged, second.num_bad) == (0, 1)
-
-
-def test_a_second_writer_is_refused(store: FakeStore, embedder: Embedder) -> None:
-    store.is_locked = True
-    with pytest.raises(SinkError, match="being written"):
-        run(numbered(1), store, embedder)
-    assert store.is_locked
 
 
 def test_another_model_is_refused_before_anything_is_embedded(
@@ -1286,7 +1250,7 @@ def test_a_document_waits_for_no_other_and_an_endless_source_ends_with_its_reade
         yield from (Document(id=f"d{number}", text="text") for number in count())
 
     with closing(Seen()) as seen:
-        reader = Reader(endless(), None, "model", seen, BadRows(None, print, stops=False))
+        reader = Reader(endless(), cut_nothing, "model", seen, BadRows(None, print, stops=False))
         groups = reader.groups(while_waiting=lambda: False)
         assert [row.source_id for row in next(groups).rows] == ["first"]
         is_read.set()
@@ -1441,10 +1405,3 @@ def test_a_wrong_option_is_refused(
     with pytest.raises(ConfigError, match=message):
         run(numbered(1), store, embedder, **options)
     assert store.calls == []
-
-
-def test_every_document_is_in_exactly_one_shard() -> None:
-    shards = [parse_shard(f"{n}/5") for n in range(1, 6)]
-    for n in range(200):
-        assert sum(shard.has(f"d{n}") for shard in shards) == 1
-    assert IndexOptions(shard=None).part is None

@@ -9,7 +9,7 @@ import pytest
 
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
-from embedlib.indexing import Chunk, Document, has_same_content, row_digest
+from embedlib.indexing import Chunk, Document
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
@@ -69,6 +69,8 @@ PATHS = ["", "Guide\n\n", *["Guide > Install\n\n"] * 3]
 def test_headings_are_embedded_and_not_stored(store: FakeStore, embedder: Embedder) -> None:
     report = run(store, embedder, with_headings=True)
     expect(store, embedder, PATHS)
+    headings = {row.chunk: row.metadata.get("headings") for row in store.rows.values()}
+    assert [headings[chunk] for chunk in (0, 1, 2)] == [None, ["Guide"], ["Guide", "Install"]]
     assert report.num_truncated == 0
     assert run(store, embedder, with_headings=True).num_unchanged == 5
     # Only the chunks without headings above them are what they were.
@@ -122,6 +124,9 @@ def test_a_document_without_the_field_has_no_prefix(store: FakeStore, embedder: 
         "'b' has no 'title', so no prefix is put in front of it; its fields: 'source', 'headings', "
         "'title', 'lang'"
     ]
+    told.clear()  # that there is no heading above a chunk is nothing to tell
+    run(store, embedder, source, prefix="{headings}: ", tell=told.append)
+    assert told == []
 
 
 @pytest.mark.parametrize(
@@ -163,16 +168,6 @@ def test_a_chunk_leaves_room_for_its_prefix(store: FakeStore, embedder: Embedder
     assert max(len(row.text) for row in store.rows.values()) <= 48
 
 
-def test_the_digest_covers_text_and_prefix() -> None:
-    plain = row_digest("a: b", {}, "f")
-    assert row_digest("a: b", {}, "f", None) == plain
-    digests = {plain, row_digest("b", {}, "f", "a: b"), row_digest("c", {}, "f", "a: b")}
-    assert len({digest[:16] for digest in digests}) == 3
-    assert has_same_content(
-        row_digest("b", {"k": 1}, "f", "a: b"), row_digest("b", {}, "f", "a: b")
-    )
-
-
 @pytest.mark.parametrize(
     ("template", "values", "expected"),
     [
@@ -182,12 +177,16 @@ def test_the_digest_covers_text_and_prefix() -> None:
         ("{a}", {"a": ["x", 1]}, '["x", 1]'),
         ("{a b-c.d}", {"a b-c.d": {"x": "ü"}}, '{"x": "ü"}'),
         ("{a}", {"a": 0}, "0"),
-        *(("{a}", {"a": value}, None) for value in (None, "", " ", [])),
-        ("{a}", {}, None),
     ],
 )
-def test_templates(template: str, values: dict[str, Any], expected: str | None) -> None:
+def test_templates(template: str, values: dict[str, Any], expected: str) -> None:
     assert parse_template(template).fill(values) == expected
+    assert parse_template(template).missing(values) == []
+
+
+@pytest.mark.parametrize("values", [*({"a": value} for value in (None, "", " ", [])), {}])
+def test_a_field_without_a_value_is_missing(values: dict[str, Any]) -> None:
+    assert parse_template("{a}: {b}").missing({"b": 1, **values}) == ["a"]
 
 
 @pytest.mark.parametrize("template", ["", "no field", "{", "{}", "{a!r}", "{a:>9}", "}", "{a"])
@@ -199,7 +198,7 @@ def test_a_template_that_is_none(template: str) -> None:
 def test_a_name_is_a_key_and_is_not_evaluated() -> None:
     template = parse_template("{a.__class__}{a[0]}")
     assert template.fields == ("a.__class__", "a[0]")
-    assert template.fill({"a": "x"}) is None
+    assert template.missing({"a": "x"}) == ["a.__class__", "a[0]"]
 
 
 @pytest.mark.parametrize(

@@ -107,24 +107,17 @@ def drop_old_tables(database: sqlite3.Connection) -> None:
 @contextmanager
 def one_snapshot(database: sqlite3.Connection) -> Iterator[None]:
     """Let all reads of the block see the same state, whatever others write meanwhile."""
-    database.execute("BEGIN")
-    try:
+    with database:  # ends the transaction
+        database.execute("BEGIN")
         yield
-    finally:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Commit what the block writes, all of it or nothing."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    with database:  # commits, or takes back
+        database.execute("BEGIN IMMEDIATE")
         yield database
-        database.execute("COMMIT")
-    finally:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
 
 
 def _exists(database: sqlite3.Connection, table: str) -> bool:

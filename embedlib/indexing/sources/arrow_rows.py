@@ -9,14 +9,16 @@ from typing import Any
 from embedlib.errors import SourceError
 from embedlib.installing import import_extra
 
+_UNREADABLE = (ValueError, OverflowError, KeyError)
+"""Of pyarrow: a value is not UTF-8, a date is out of Python's range, or a time zone unknown."""
+
 
 def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch; where Python has no such value, the row holds the exception."""
     batch = _in_microseconds(batch)
     try:
         yield from batch.to_pylist()
-    except (ValueError, OverflowError, KeyError):
-        # Not UTF-8, a date out of Python's range, a time zone: only that row must become a bad one.
+    except _UNREADABLE:  # only the row with that value must become a bad one
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         for index in range(len(batch)):
             yield {name: _value(column, index) for name, column in columns.items()}
@@ -24,7 +26,7 @@ def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 def repeated_columns(names: Sequence[str]) -> str | None:
     """Return what is wrong with columns of the same name; None: there are none."""
-    twice = sorted(name for name, number in Counter(names).items() if number > 1)
+    twice = [name for name, number in Counter(names).items() if number > 1]
     if not twice:
         return None
     return f"has more than one column named {', '.join(map(repr, twice))}; rename all but one"
@@ -33,7 +35,7 @@ def repeated_columns(names: Sequence[str]) -> str | None:
 def _value(column: Any, index: int) -> Any:
     try:
         return column[index].as_py()
-    except (ValueError, OverflowError, KeyError) as error:
+    except _UNREADABLE as error:
         zone = getattr(column.type, "tz", None)
         # "zoneinfo must be installed", which it is; old ones pass zoneinfo's KeyError on.
         if zone is not None and (isinstance(error, KeyError) or "zoneinfo" in str(error)):
@@ -61,7 +63,7 @@ def _python_type(kind: Any, pyarrow: Any) -> Any:
         return pyarrow.timestamp("us", kind.tz)
     if types.is_duration(kind) and kind.unit == "ns":
         return pyarrow.duration("us")
-    if types.is_time64(kind) and kind.unit == "ns":
+    if types.is_time64(kind):
         return pyarrow.time64("us")
     if types.is_dictionary(kind):
         return _decoded_type(kind, kind.value_type, pyarrow)
@@ -84,10 +86,10 @@ def _python_type(kind: Any, pyarrow: Any) -> Any:
 
 
 def _decoded_type(kind: Any, inner: Any, pyarrow: Any) -> Any:
-    """Return the type of what a dictionary or an extension holds if that is cut, else itself."""
+    """Return the type of the times that a dictionary or an extension holds, else itself."""
     cut = _python_type(inner, pyarrow)
     # pyarrow casts to no list and no struct from them.
-    return cut if cut != inner and pyarrow.types.is_temporal(cut) else kind
+    return cut if pyarrow.types.is_temporal(cut) else kind
 
 
 def _python_field(field: Any, pyarrow: Any) -> Any:

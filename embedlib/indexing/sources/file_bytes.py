@@ -20,17 +20,6 @@ class BrokenFileError(Exception):
     """A file cannot be read, or not to its end. The message says why; callers add which."""
 
 
-@contextmanager
-def explaining() -> Iterator[None]:
-    """Raise `BrokenFileError` for what goes wrong with a file."""
-    try:
-        yield
-    except OSError as error:
-        raise BrokenFileError(error.strerror or str(error)) from error
-    except (EOFError, zlib.error) as error:  # of gzip
-        raise BrokenFileError(str(error)) from error
-
-
 def is_denied(path: str) -> bool:
     """Whether a path leads through a folder that may not be searched: a file may be there."""
     try:
@@ -48,7 +37,7 @@ def check_readable(path: str) -> None:
     Raises:
         BrokenFileError: it cannot be opened.
     """
-    with explaining(), open_bytes(path):
+    with open_bytes(path):
         pass
 
 
@@ -58,7 +47,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
     Raises:
         BrokenFileError: it cannot be read, or has more than `max_bytes`.
     """
-    with explaining(), open_bytes(path) as stream:
+    with open_bytes(path) as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise BrokenFileError(f"has more than {max_bytes >> 20} MiB; divide it")
@@ -70,9 +59,20 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
     """Open a file of a disk or of object storage, or standard input, decompressed.
 
     Raises:
-        BrokenFileError: it is a device, or standard input is closed.
-        OSError: it cannot be opened.
+        BrokenFileError: it is a device, standard input is closed, or it cannot be opened, or read
+            in the block.
     """
+    try:
+        with _open(path) as stream:
+            yield stream
+    except OSError as error:
+        raise BrokenFileError(error.strerror or str(error)) from error
+    except (EOFError, zlib.error) as error:  # of gzip
+        raise BrokenFileError(str(error)) from error
+
+
+@contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
     # Bytes, not text: the encoding is UTF-8 in every locale, and a bad line can be reported.
     if path == STDIN:
         if sys.stdin is None:

@@ -13,7 +13,6 @@ from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
 from embedlib.indexing.sources.file_bytes import (
     STDIN,
     BrokenFileError,
-    explaining,
     open_bytes,
     read_bytes,
 )
@@ -120,7 +119,7 @@ def read_rows(
     if input_format == "parquet":
         yield from _read_parquet(path, columns)
         return
-    with explaining(), open_bytes(path) as stream:
+    with open_bytes(path) as stream:
         if input_format == "lines":
             yield from _read_lines(stream, path, keeps_blank)
         elif input_format == "jsonl":
@@ -151,7 +150,7 @@ def _describe(error: UnicodeDecodeError, line_start: int = 0) -> str:
     return f"is not UTF-8 ({byte}); convert the input, for example with iconv"
 
 
-def _decode(raw: bytes | memoryview, line: int) -> str:
+def _decode(raw: bytes, line: int) -> str:
     return str(raw, "utf-8-sig" if line == 1 else "utf-8")
 
 
@@ -182,10 +181,8 @@ def _read_jsonl(stream: BinaryIO, path: str) -> Iterator[RawRow]:
 
 
 def _parse_json(raw: bytes, line: int) -> tuple[dict[str, Any], str | None]:
-    end = len(raw) - raw.endswith(b"\n") - raw.endswith(b"\r\n")
     try:
-        # A view: a line may be so long that a copy of it counts.
-        value = parse_json(_decode(memoryview(raw)[:end], line))
+        value = parse_json(_decode(raw, line).rstrip("\r\n"))
     except UnicodeDecodeError as error:
         return {}, _describe(error)
     except BadValueError as error:

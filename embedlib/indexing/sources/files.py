@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from types import NotImplementedType
 
+from embedlib.checks import is_unicode
 from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
@@ -21,7 +22,6 @@ from embedlib.indexing.sources.file_formats import (
     read_rows,
 )
 from embedlib.indexing.sources.input_files import InputFile, describe_some, find_files
-from embedlib.indexing.sources.json_values import BadValueError, check_text
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.row_fields import (
     SAMPLE_ROWS,
@@ -49,9 +49,7 @@ def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> Fi
         SourceError: an input does not exist or cannot be read, its format is unknown, or its
             fields cannot be guessed.
     """
-    options.refuse_since("a file")
-    source = FileSource((), options, tell)
-    return source.of(find_files(inputs, options, tell))
+    return FileSource((), options, tell).of(find_files(inputs, options, tell))
 
 
 def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | None:
@@ -106,6 +104,7 @@ class FileSource:
         options: SourceOptions,
         tell: Tell,
     ) -> None:
+        options.refuse_since("a file")
         self._files = files
         self._options = options
         self._tell = tell
@@ -129,8 +128,6 @@ class FileSource:
         source = FileSource(files, self._options, self._tell)
         guesses: dict[str, list[str]] = {}
         for file in files:
-            if file.problem is not None:
-                continue
             if unchanged is not None and file.path in unchanged:
                 if file.path in self._fields:
                     source._fields[file.path] = self._fields[file.path]
@@ -169,9 +166,7 @@ class FileSource:
     @property
     def with_own_ids(self) -> frozenset[str]:
         """The files whose rows have ids of their own, which other files may have too."""
-        return frozenset(
-            path for path, fields in self._fields.items() if fields.id and not fields.has_prefix
-        )
+        return frozenset(path for path, fields in self._fields.items() if fields.has_own_ids)
 
     def narrow(self, paths: Iterable[str]) -> None:
         """Read only these of the files.
@@ -219,14 +214,14 @@ class FileSource:
 
     def _sample_ids(self, file: InputFile) -> list[list[str]]:
         """Return ids of a few documents in each form, none if its name is not in them."""
-        if any(map(_is_bad, file.names)):
+        if not all(map(is_unicode, file.names)):
             return [[] for _ in file.names]
         if file.input_format in WHOLE_FILE:
             return [first_ids(name, file.input_format) for name in file.names]
         fields = self._fields.get(file.path)
-        if fields is None or (fields.id and not fields.has_prefix):
+        if fields is None or fields.has_own_ids:
             return [[] for _ in file.names]
-        rows, _ = _take_sample(read_rows(file.path, file.input_format, fields.names))
+        rows, _ = _take_sample(read_rows(file.path, file.input_format))
         documents = [[fields.to_document(row, name).id for row in rows] for name in file.names]
         return [[id_ for id_ in form if id_ is not None] for form in documents]
 
@@ -261,8 +256,8 @@ class FileSource:
     def _has_bad_id(self, file: InputFile) -> bool:
         """Whether the name of a file would be in ids and cannot be."""
         fields = self._fields.get(file.path)
-        has_ids = fields is not None and fields.id is not None and not fields.has_prefix
-        return not has_ids and _is_bad(file.name)
+        has_own_ids = fields is not None and fields.has_own_ids
+        return not has_own_ids and not is_unicode(file.name)
 
     def _read_rows(self, file: InputFile) -> Iterator[Document | BadRow]:
         name, last_place = file.name, ""
@@ -310,15 +305,6 @@ def _resume(
     if error is not None:
         raise error
     yield from rows
-
-
-def _is_bad(name: str) -> bool:
-    """Whether a name cannot be an id."""
-    try:
-        check_text(name)
-    except BadValueError:
-        return True
-    return False
 
 
 def _bad_name(file: InputFile) -> BadRow:

@@ -46,8 +46,8 @@ _ENDLESS_NUMBER = re.compile(r"&#[0-9]{600,};?")
 """A reference to no character: to browsers it is U+FFFD. Python reads numbers of up to 4,300
 digits, or as many as it is told to, at least 640."""
 
-_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
-_XML_ENCODING = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']\s*([\w:.-]+)")
+_CHARSET = re.compile(rb"<meta[^>]*charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
+_XML_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']\s*([\w:.-]+)")
 """In the declaration of XHTML. Source:
 https://html.spec.whatwg.org/multipage/parsing.html#xml-encoding"""
 
@@ -84,9 +84,9 @@ def decode_html(data: bytes) -> str:
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
         if data.startswith(mark):
             return data[len(mark) :].decode(name)
-    found = None
-    if not data.startswith(codecs.BOM_UTF8):
-        found = _CHARSET.search(data[:_HEAD_BYTES]) or _XML_ENCODING.match(data)
+    head, found = data[:_HEAD_BYTES], None
+    if not head.startswith(codecs.BOM_UTF8):
+        found = _CHARSET.search(head) or _XML_ENCODING.match(head)
     name = "utf-8-sig"
     if found is not None:
         try:
@@ -98,9 +98,7 @@ def decode_html(data: bytes) -> str:
             pass
     try:
         return data.decode(name)
-    except UnicodeDecodeError:
-        raise
-    except (LookupError, UnicodeError):  # a codec of Python for something else: "hex", "idna"
+    except LookupError:  # a codec of Python for something else than texts, such as "hex"
         return data.decode("utf-8-sig")
 
 

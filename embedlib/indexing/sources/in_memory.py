@@ -13,7 +13,7 @@ from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, Fields, RawRow, choose_fields
-from embedlib.indexing.sources.tables import count_rows, is_table, table_rows
+from embedlib.indexing.sources.tables import is_table, table_rows
 
 _NAME = "the source"
 _OWN_ID = "id"
@@ -32,9 +32,6 @@ class MemorySource:
         self._tell = tell
 
     def __length_hint__(self) -> int | NotImplementedType:
-        if is_table(self._source):
-            count = count_rows(self._source)
-            return NotImplemented if count is None else count
         return length_hint(self._source) or NotImplemented
 
     def __iter__(self) -> Iterator[Document | BadRow]:

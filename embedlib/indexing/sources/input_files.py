@@ -125,10 +125,11 @@ def _why_not(path: str) -> str:
         return "Permission denied"
     if path.lower().startswith(("http://", "https://")):
         return "pages are not fetched; download it first"
-    is_url = "://" in path or path.startswith("sqlite:")
-    hint = "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
-    if "*" in path and not is_url:
-        hint = "a pattern is given as glob (--glob), beside its folder"
+    hint = "- is standard input, and in Python a text is embedlib.Document(id=..., text=...)"
+    if "://" in path or path.startswith("sqlite:"):
+        hint = "a database URL needs --sql (open_sql_source)"
+    elif "*" in path:
+        hint = "a pattern is given as glob (--glob, SourceOptions(glob=...)), beside its folder"
     return f"no such file or folder; {hint}"
 
 
@@ -185,16 +186,12 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
     files: list[InputFile] = []
     skipped: Counter[str] = Counter()
     inner_names = list_folder(f"{url}/")
-    own = {
-        inner.partition(f"{FOLDER_SUFFIX}/")[0] for inner in inner_names if FOLDER_SUFFIX in inner
-    }
+    own_folder = f"{FOLDER_SUFFIX}/"
+    exports = {inner.partition(own_folder)[0] for inner in inner_names if own_folder in inner}
     for inner in inner_names:
         path = f"{url}/{inner}"
-        if (
-            _is_hidden(inner)
-            or f"{FOLDER_SUFFIX}/" in inner
-            or inner.removesuffix(ROWS_SUFFIX) in own
-        ):
+        is_own = own_folder in inner or inner.removesuffix(ROWS_SUFFIX) in exports
+        if is_own or _is_hidden(inner):
             continue
         if _is_wanted(inner, options):
             files.append(_inner_file(path, url, (), options))
@@ -207,12 +204,12 @@ def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[Inpu
 def _inner_file(
     path: str, folder: str, forms: tuple[str, ...], options: SourceOptions
 ) -> InputFile:
+    input_format = options.input_format
+    if input_format == "auto":
+        # A file that --glob selects and whose suffix is unknown is text, such as source code.
+        input_format = FORMATS.get(suffix_of(path), "text")
     return InputFile(
-        forms=forms,
-        given=folder,
-        path=path,
-        input_format=_format_in_folder(path, options),
-        is_named=False,
+        forms=forms, given=folder, path=path, input_format=input_format, is_named=False
     )
 
 
@@ -230,10 +227,10 @@ def _tell_choice(
     """
     notice = _describe_skipped(skipped)
     if not files:
-        wanted = (
-            f"file that fits {', '.join(options.glob)}" if options.glob else "text or Markdown file"
-        )
-        if not options.glob and options.input_format != "auto":
+        wanted = "text or Markdown file"
+        if options.glob:
+            wanted = f"file that fits {', '.join(options.glob)}"
+        elif options.input_format != "auto":
             wanted = f"{options.input_format} file"
         raise NoFilesError(f"{name}: has no {wanted}{f'; {notice}' if notice else ''}")
     if notice and not options.glob:
@@ -310,13 +307,6 @@ def _is_hidden(inner: str) -> bool:
     """Whether a path in a folder is hidden, or what Word writes beside a file that it has open."""
     *_, name = parts = inner.split("/")
     return name.startswith("~$") or any(part.startswith(".") for part in parts)
-
-
-def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
-    if options.input_format != "auto":
-        return options.input_format
-    # A file that --glob selects and whose suffix is unknown is text, such as source code.
-    return FORMATS.get(suffix_of(path), "text")
 
 
 def describe_some(paths: Sequence[str]) -> str:

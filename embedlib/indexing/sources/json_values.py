@@ -56,9 +56,9 @@ def json_value(value: Any) -> Any:
         BadValueError: bytes, an unknown type, an integer that Python does not print, or a string
             that `check_text` refuses.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
+    if value is None:
+        return None
+    if isinstance(value, int):  # also True and False
         if value.bit_length() > MAX_INTEGER_BITS:
             raise BadValueError(f"holds an integer of {value.bit_length()} bits, which is too long")
         return value

@@ -9,7 +9,6 @@ from typing import Any, cast
 from embedlib.errors import ConfigError, SourceError, shown
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
-from embedlib.indexing.sources.file_bytes import STDIN, is_denied
 from embedlib.indexing.sources.files import open_source
 from embedlib.indexing.sources.in_memory import MemorySource
 from embedlib.indexing.sources.items import SourceItem
@@ -41,9 +40,9 @@ def open_documents(
         SourceError: a path does not exist, or its files cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
-        return _open_paths([source], options, tell)
+        source = [source]
     if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
-        return _open_paths(source, options, tell)
+        return open_source([_path(path) for path in source], options, tell)
     if is_table(source):
         return MemorySource(cast("Iterable[Any]", source), options, tell)
     if is_column(source) or hasattr(type(source), "dtypes"):
@@ -75,22 +74,6 @@ def no_document(item: Any) -> SourceError:
         )
     way = "embedlib.Document(id=..., text=item) of each" if isinstance(item, str) else _WAY
     return SourceError(f"the source gave {shown(item)}, a {kind}; it must give documents: {way}")
-
-
-def _open_paths(
-    paths: Iterable[str | os.PathLike[str]], options: SourceOptions, tell: Tell
-) -> Iterable[Document | BadRow]:
-    names = [_path(path) for path in paths]
-    for name in names:
-        is_url = "://" in name or name.startswith("sqlite:")
-        if name != STDIN and not is_url and not os.path.exists(name) and not is_denied(name):
-            pattern = "a pattern as source_options=embedlib.SourceOptions(glob=(...)), and "
-            raise SourceError(
-                f"cannot read {shown(name)}: no such file or folder; "
-                f"{pattern if '*' in name else ''}a text is passed as "
-                "embedlib.Document(id=..., text=...)"
-            )
-    return open_source(names, options, tell)
 
 
 def _path(path: object) -> str:

@@ -24,17 +24,15 @@ def load_as_written(connection: Any) -> None:
     psycopg ends the whole query at an `infinity`, and has classes of its own for ranges. JSON that
     Python does not read becomes the error, so that its row is a bad one.
     """
-    psycopg_types = import_extra("psycopg.types", "pgvector", SourceError)
-    text_format = import_extra("psycopg.pq", "pgvector", SourceError).Format.TEXT
+    psycopg = import_extra("psycopg", "pgvector", SourceError)
+    ranges = (psycopg.types.range.RangeInfo, psycopg.types.multirange.MultirangeInfo)
     adapters = connection.adapters
     for kind in adapters.types:
-        if kind.name == _INTERVAL or isinstance(
-            kind, (psycopg_types.range.RangeInfo, psycopg_types.multirange.MultirangeInfo)
-        ):
+        if kind.name == _INTERVAL or isinstance(kind, ranges):
             adapters.register_loader(kind.oid, _Written)
         elif kind.name in (*_TIMES, *_JSON):
-            usual = adapters.get_loader(kind.oid, text_format)
-            adapters.register_loader(kind.oid, _usual_or_written(usual))
+            usual = adapters.get_loader(kind.oid, psycopg.pq.Format.TEXT)
+            adapters.register_loader(kind.oid, _usual_or_written(usual, psycopg.DataError))
 
 
 class _Written:
@@ -49,9 +47,8 @@ class _Written:
         return DatabaseValue(bytes(data).decode())
 
 
-def _usual_or_written(usual: Any) -> type[_Written]:
+def _usual_or_written(usual: Any, data_error: type[Exception]) -> type[_Written]:
     """Return a loader that returns what the usual one does, where that can."""
-    error = import_extra("psycopg", "pgvector", SourceError).DataError
 
     class UsualOrWritten(_Written):
         def __init__(self, oid: int, context: Any = None) -> None:
@@ -61,7 +58,7 @@ def _usual_or_written(usual: Any) -> type[_Written]:
         def load(self, data: Any) -> Any:
             try:
                 return self._load(data)
-            except (error, NotImplementedError):  # the latter: a DateStyle other than ISO
+            except (data_error, NotImplementedError):  # the latter: a DateStyle other than ISO
                 return super().load(data)
             except (ValueError, RecursionError) as unread:
                 return unread

@@ -62,6 +62,11 @@ class Fields:
     has_prefix: bool = False
 
     @property
+    def has_own_ids(self) -> bool:
+        """Whether the ids of rows do not contain the input's name."""
+        return self.id is not None and not self.has_prefix
+
+    @property
     def names(self) -> list[str] | None:
         """All fields that are used; None: every field of a row."""
         if self.metadata is None:

@@ -205,8 +205,7 @@ def _read_sqlite(path: str, query: str, values: Sequence[object], name: str) -> 
             # With surrogates a text that is not UTF-8 is one bad row; an error would end the load.
             connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             cursor = connection.execute(query, values)
-            names = _column_names(cursor.description, name)
-            yield from _number(_batches(cursor), names, name)
+            yield from _rows_of(cursor, name)
     except (sqlite3.Error, sqlite3.Warning, UnicodeError, OverflowError) as error:
         # The last: of a position.
         raise SourceError(f"{name}: {error}") from error
@@ -214,10 +213,9 @@ def _read_sqlite(path: str, query: str, values: Sequence[object], name: str) -> 
 
 def _check_postgres_url(url: str, name: str) -> str:
     """Return which database a URL names, without the passwords in it."""
-    import_extra("psycopg", "pgvector", SourceError)
-    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
+    psycopg = import_extra("psycopg", "pgvector", SourceError)
     try:
-        given = conninfo.conninfo_to_dict(url)
+        given = psycopg.conninfo.conninfo_to_dict(url)
     except Exception:  # its message may contain a part of the password
         raise SourceError(
             f"{name}: PostgreSQL cannot read this URL; write "
@@ -237,8 +235,7 @@ def _read_postgres(url: str, query: str, values: Sequence[object], name: str) ->
         # A named cursor stays on the server and sends some rows at a time.
         with connection.cursor(name="embedlib_source") as cursor:
             cursor.execute(query, values or None)  # with None, % is no parameter
-            names = _column_names(cursor.description, name)
-            yield from _number(_batches(cursor), names, name)
+            yield from _rows_of(cursor, name)
 
 
 def _open_seconds(url: str, name: str) -> float:
@@ -251,11 +248,10 @@ def _open_seconds(url: str, name: str) -> float:
 @contextmanager
 def _connected(url: str, name: str) -> Iterator[Any]:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
-    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     remedy = ""
     try:
         # Of a database in SQL_ASCII psycopg would return bytes.
-        given = {"client_encoding": "UTF8", **conninfo.conninfo_to_dict(url)}
+        given = {"client_encoding": "UTF8", **psycopg.conninfo.conninfo_to_dict(url)}
         with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
             remedy = "; run the load again to continue"
@@ -281,22 +277,17 @@ def with_connect_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**_VANISHED, **first, **given}
 
 
-def _batches(cursor: Any) -> Iterator[Sequence[Any]]:
-    while rows := cursor.fetchmany(_FETCH_ROWS):
-        yield from rows
-
-
-def _column_names(description: Sequence[Sequence[Any]] | None, name: str) -> list[str]:
-    if description is None:
+def _rows_of(cursor: Any, name: str) -> Iterator[RawRow]:
+    """Yield what a query has found."""
+    if cursor.description is None:
         raise SourceError(f"{name}: the query returns no rows; it must be a SELECT")
-    names = [str(column[0]) for column in description]
+    names = [str(column[0]) for column in cursor.description]
     problem = repeated_columns(names)
     if problem is not None:
         raise SourceError(f"{name}: the query {problem} with AS")
-    return names
-
-
-def _number(rows: Iterator[Sequence[Any]], names: Sequence[str], name: str) -> Iterator[RawRow]:
-    for number, values in enumerate(rows, start=1):
-        fields = dict(zip(names, values, strict=True))
-        yield RawRow(number=number, place=f"row {number} of {name}", fields=fields)
+    number = 0
+    while batch := cursor.fetchmany(_FETCH_ROWS):
+        for values in batch:
+            number += 1
+            fields = dict(zip(names, values, strict=True))
+            yield RawRow(number=number, place=f"row {number} of {name}", fields=fields)

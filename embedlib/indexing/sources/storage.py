@@ -16,8 +16,9 @@ from embedlib.installing import import_extra
 
 _EXTRA: Final = "storage"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_SECRET_WITH_SLASH: Final = re.compile(r"[^/@:\[]+:(?!\d+(?:/|$)).*@")
-"""As AWS makes them: KEY:SEC/RET@BUCKET. What a number follows is a host with its port."""
+_SECRET: Final = re.compile(r"[^/@:\[]*:(?!\d+(?:/|$)).*@")
+"""It may have slashes, as AWS makes them: KEY:SEC/RET@BUCKET. What a number follows is a host with
+its port."""
 _LOCAL: Final = "file://"
 _NO_STORAGE: Final = ("http", "https")
 """They list no files, and their URLs may hold keys, which would become ids."""
@@ -105,8 +106,7 @@ def _find(files: Any, root: str) -> Iterator[str]:
     """
     plain = import_extra("fsspec.spec", _EXTRA, SourceError).AbstractFileSystem
     parallel = import_extra("fsspec.asyn", _EXTRA, SourceError).AsyncFileSystem
-    kind = type(files)
-    found = kind._find if issubclass(kind, parallel) else kind.find
+    found = getattr(type(files), "_find", type(files).find)
     if found not in (plain.find, parallel._find):
         yield from files.find(root)
         return
@@ -173,7 +173,7 @@ def _resolve(url: str) -> tuple[Any, str]:
         SourceError: the URL is refused, or a package is missing.
     """
     scheme, _, rest = url.partition("://")
-    if ":" in rest.partition("/")[0].rpartition("@")[0] or _SECRET_WITH_SLASH.match(rest):
+    if _SECRET.match(rest):
         raise SourceError(
             f"{without_password(url)}: a URL takes no password or key; set it in the environment "
             "or a file, as the package of this storage documents it"

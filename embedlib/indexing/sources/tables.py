@@ -47,14 +47,6 @@ def is_table(source: object) -> bool:
     )
 
 
-def count_rows(source: object) -> int | None:
-    """Return how many rows a table has; None: that is unknown before it is read."""
-    try:
-        return len(source)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-
-
 def table_rows(table: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, for which `is_table` is true, in bounded memory.
 

@@ -47,6 +47,11 @@ def test_a_second_lock_is_refused_until_the_first_is_released(
     FileLock(tmp_path / "lock", "docs:").release()
 
 
+def test_a_lock_in_a_folder_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"^cannot write docs:: .*lock: No such file or d"):
+        FileLock(tmp_path / "none" / "lock", "docs:")
+
+
 def test_a_release_that_is_interrupted_closes_no_file_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

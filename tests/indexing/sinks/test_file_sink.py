@@ -212,12 +212,6 @@ def test_a_rows_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [rows_file]
 
 
-def test_looking_at_a_file_of_somebody_else_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("mine\n")
-    with pytest.raises(SinkError, match=r"was not written by embedlib"):
-        make_and_inspect(tmp_path / "a.jsonl")
-
-
 @pytest.mark.parametrize("recreate", [False, True])
 @pytest.mark.parametrize(("scheme", "other"), [*permutations(SCHEMES, 2)])
 def test_a_file_of_another_format_is_left_alone(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.rows import has_same_content, row_digest, row_id
+from embedlib.indexing.rows import has_same_content, row_digest
 from embedlib.indexing.sinks.urls import is_true, open_sink, parse_url, without_password
 from embedlib.testing import FakeSink, FakeStore, check_sink
 
@@ -182,15 +182,6 @@ def test_yes_and_no() -> None:
     assert not is_true("0", "x")
     with pytest.raises(SinkError, match="halfvec=maybe"):
         is_true("maybe", "halfvec")
-
-
-def test_ids_and_digests_never_change() -> None:
-    """Another value here would be another row in every database there is."""
-    assert str(row_id("docs/a.md", 3)) == "fc86af56-69ad-59ce-9a5c-9e122c7d3a4a"
-    assert (
-        row_digest("text", {"b": 1, "a": "ä"}, "main:0123").hex()
-        == "61feb13603d9a03a1b8176dab2f2743014361a43fe2e3413"
-    )
 
 
 def test_a_digest_tells_text_and_model_from_metadata() -> None:

@@ -131,7 +131,8 @@ def test_a_page_becomes_markdown() -> None:
         ("<a " * 20_000, "<a " * 19_999 + "<a"),  # takes minutes if every < looks for its end
         ("<p title='a>b' data-x=\"<p>\" id=a\">a<b class='>'>c", "ac"),
         ("<p title='a>b</p>c", "b\n\nc"),
-        ("<script>'<!--'</script>a<STYLE>b", "a"),
+        ("<script>'<!--'</SCRIPT>a<style><!--</style>b<STYLE>c", "ab"),
+        ("<?xml version='1.0'?>a<p-x>b<p:x>c\fd", "abc d"),
         ("1 < 2 <3> </>", "1 < 2 <3>"),
         ("a&nbsp;b&#8364;&lt;p&gt;", "a\xa0b€<p>"),
         (f"a&#{'1' * 5000};&amp;", "a\ufffd&"),  # Python reads no number of so many digits
@@ -147,9 +148,10 @@ def test_a_page_becomes_markdown() -> None:
             "<h1>T</h1><p># as root</p><p>#1</p><pre># x</pre>",
             "# T\n\n\\# as root\n\n#1\n\n```\n# x\n```",
         ),
-        ("<p>a<br>==</p><p>a ==</p>", "a\n\\==\n\na =="),
+        ("<p>a<br>==</p><p>a ==<br>== a</p>", "a\n\\==\n\na ==\n== a"),
         ("<p>~~~</p><p>``` a</p><p>```a```</p>", "\\~~~\n\n\\``` a\n\n```a```"),
         ("<ul><li>``` a<li>1. ~~~</ul>", "- \\``` a\n- 1. \\~~~"),
+        ("<p>+ ~~~<p>* ~~~<p>123456789) ~~~", "+ \\~~~\n\n* \\~~~\n\n123456789) \\~~~"),
         ("<pre>```\n# a</pre>b", "````\n```\n# a\n````\n\nb"),
         ("<pre>a<pre># b</pre># c</pre>d", "```\na\n# b\n# c\n```\n\nd"),
         ("<pre># a", "```\n# a\n```"),
@@ -208,6 +210,8 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
         ("\ufeffä".encode("utf-16-le"), "ä"),
         ("\ufeffä".encode("utf-16-be"), "ä"),
         (b'<meta charset="latin1">\x80', '<meta charset="latin1">€'),
+        (b'<meta charset="ascii">\x80', '<meta charset="ascii">€'),
+        (b"<meta charset = ' cp1251 '>\xff", "<meta charset = ' cp1251 '>я"),
         # Characters that only the encoding has which browsers take for the declared one.
         ('<meta charset="gb2312">镕'.encode("gbk"), '<meta charset="gb2312">镕'),
         ('<meta charset="gbk">㐀'.encode("gb18030"), '<meta charset="gbk">㐀'),
@@ -230,10 +234,18 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
         ),
         ('<?xml?><p encoding="latin1">ä'.encode(), '<?xml?><p encoding="latin1">ä'),
         ('<meta charset="utf-16">ä'.encode(), '<meta charset="utf-16">ä'),
+        ('<meta charset="utf-16le">ä'.encode(), '<meta charset="utf-16le">ä'),
         ('<meta charset="hex">ä'.encode(), '<meta charset="hex">ä'),
+        ('<meta charset="undefined">ä'.encode(), '<meta charset="undefined">ä'),
         ('<meta charset="unknown">ä'.encode(), '<meta charset="unknown">ä'),
         (b'<meta charset="punycode">-9ec', '<meta charset="punycode">-9ec'),
+        (b'<meta charset="idna">.xn--4ca', '<meta charset="idna">.xn--4ca'),
         (b'<meta charset="unicode_escape">\\n', '<meta charset="unicode_escape">\\n'),
+        (
+            b'<meta charset="raw_unicode_escape">\\u0041',
+            '<meta charset="raw_unicode_escape">\\u0041',
+        ),
+        ('a<?xml encoding="latin1"?>ä'.encode(), 'a<?xml encoding="latin1"?>ä'),
         ('\ufeff<meta charset="latin1">ä'.encode(), '<meta charset="latin1">ä'),
         (f'{" " * 1024}<meta charset="latin1">ä'.encode(), f'{" " * 1024}<meta charset="latin1">ä'),
     ],
@@ -263,11 +275,15 @@ def test_a_folder_is_read_for_them_only_if_asked() -> None:
     Path("docs").mkdir()
     Path("docs/a.md").write_text("a")
     Path("docs/b.htm").write_text("b")
+    Path("docs/c.XHTML").write_text("c")
     told: list[str] = []
     assert [row.id for row in read("docs", told=told)] == ["docs/a.md"]
-    assert told == ["docs/: 1 file of another kind was skipped: .htm; name them with glob (--glob)"]
-    assert [row.id for row in read("docs", input_format="html")] == ["docs/b.htm"]
-    assert [row.id for row in read("docs", glob=("*",))] == ["docs/a.md", "docs/b.htm"]
+    assert told == [
+        "docs/: 2 files of other kinds were skipped: .htm, .xhtml; name them with glob (--glob)"
+    ]
+    pages = ["docs/b.htm", "docs/c.XHTML"]
+    assert [row.id for row in read("docs", input_format="html")] == pages
+    assert [row.id for row in read("docs", glob=("*",))] == ["docs/a.md", *pages]
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.pdf", "pypdf"), ("a.docx", "mammoth")])

@@ -126,12 +126,16 @@ def test_without_a_value_there_is_no_position() -> None:
         "2026-01-01T00:00:00.\uff15",
         [1],
         "",
-        DatabaseValue("0044-03-15 BC"),
     ],
 )
 def test_values_without_an_order_are_refused(value: Any) -> None:
     with pytest.raises(SourceError, match=r"db: the field 'changed' holds .*needs a column of"):
         highest().see(value)
+
+
+def test_what_python_has_no_type_for_is_shown_as_the_database_writes_it() -> None:
+    with pytest.raises(SourceError, match="holds 0044-03-15 BC; since_field"):
+        highest().see(DatabaseValue("0044-03-15 BC"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from embedlib.errors import SourceError
 from embedlib.indexing import BadRow, Document, Source, SourceOptions, open_source
+from embedlib.indexing.sources import storage
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.storage import is_storage
 from embedlib.installing import install_line
@@ -60,8 +61,10 @@ def texts(rows: list[Document | BadRow]) -> dict[str | None, str]:
 @pytest.mark.parametrize("url", ["memory://b/docs", "memory://b/docs/"])
 def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
     told: list[str] = []
+    bucket.pipe("/b/docs/on.embedlib.txt", b"about embedlib")
     assert texts(read(url, told)) == {
         "memory://b/docs/a.txt": "text of a",
+        "memory://b/docs/on.embedlib.txt": "about embedlib",
         "memory://b/docs/sub/c d.md": "# C\n\ntext of c",
         "memory://b/docs/sub/e.txt.gz": "text of e",
     }
@@ -141,6 +144,34 @@ def test_an_object_that_is_removed_meanwhile_is_a_bad_row(bucket: Any) -> None:
 def test_any_name_in_a_folder_is_a_file(bucket: Any) -> None:
     bucket.pipe("/b/docs/a::b.txt", b"colons")
     assert "memory://b/docs/a::b.txt" in {document.id for document in read("memory://b/docs")}
+    _, path = storage._resolve("memory://b/docs/a::b.txt")
+    assert path.endswith("b/docs/a::b.txt")
+
+
+def test_a_number_behind_a_host_is_its_port(bucket: Any) -> None:
+    bucket.pipe("/host:22/a@b.txt", b"mail")
+    assert texts(read("memory://host:22/a@b.txt")) == {"memory://host:22/a@b.txt": "mail"}
+
+
+def test_a_slash_at_the_end_means_the_folder_and_not_the_file_of_its_name(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.pipe({"/b/both/x.txt": b"inside", "/b/both/a.txt": b"first"})
+
+    def find(self: Any, path: str) -> list[str]:
+        """As storage does that has objects for folders, and looks for names that begin so."""
+        return ["/b/both/x.txt", "/b/both/a.txt", "/b/both", "/b/both/sub/", "/b/both2/y.txt"]
+
+    told: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(memory.MemoryFileSystem, "find", find)
+        patched.setattr(memory.MemoryFileSystem, "isfile", lambda self, path: path == "/b/both")
+        source = open_url("memory://b/both/", told)
+    assert list(texts(list(source))) == [
+        "memory://b/both/a.txt",
+        "memory://b/both/x.txt",
+    ]
+    assert told == []
 
 
 def test_an_object_that_the_storage_refuses_is_a_bad_row(
@@ -179,26 +210,37 @@ def test_storage_that_fails_ends_the_load(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("module", "kind", "name"),
+    [("spec", "AbstractFileSystem", "find"), ("asyn", "AsyncFileSystem", "_find")],
+)
 def test_a_folder_in_the_storage_that_cannot_be_listed_ends_the_load(
-    bucket: Any, monkeypatch: pytest.MonkeyPatch
+    module: str, kind: str, name: str, bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = pytest.importorskip("fsspec.spec")
     listed = memory.MemoryFileSystem.ls
     problem: OSError = PermissionError("Permission denied: sub")
 
     def refuse(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
         if path.endswith("/sub"):
             raise problem
-        return listed(self, path, *arguments, **options)
+        own = {"name": f"{path}/", "type": "directory"}  # some list the folder itself
+        return [*listed(self, path, *arguments, **options), own]
 
     # As of SFTP, FTP or SMB, which fsspec walks through folder by folder.
-    monkeypatch.setattr(memory.MemoryFileSystem, "find", spec.AbstractFileSystem.find)
-    assert len(read("memory://b/docs")) == 3
+    walk = getattr(pytest.importorskip(f"fsspec.{module}"), kind)
+    monkeypatch.setattr(memory.MemoryFileSystem, name, getattr(walk, name), raising=False)
+    bucket.pipe("/b/docs/z.txt", b"text of z")
+    assert list(texts(read("memory://b/docs"))) == [
+        *("memory://b/docs/a.txt", "memory://b/docs/sub/c d.md", "memory://b/docs/sub/e.txt.gz"),
+        "memory://b/docs/z.txt",
+    ]
     monkeypatch.setattr(memory.MemoryFileSystem, "ls", refuse)
     with pytest.raises(SourceError, match=r"cannot read memory://b/docs/: Permission denied: sub"):
         read("memory://b/docs")
     problem = FileNotFoundError("removed meanwhile")
-    assert list(texts(read("memory://b/docs"))) == ["memory://b/docs/a.txt"]
+    assert list(texts(read("memory://b/docs"))) == [
+        *("memory://b/docs/a.txt", "memory://b/docs/z.txt"),
+    ]
 
 
 def test_what_the_storage_says_of_a_url_is_told(
@@ -224,7 +266,7 @@ def test_storage_that_fails_while_it_is_read_ends_the_load(
     source = iter(open_url("memory://b/t.csv"))
 
     def fail(*_: object) -> bytes:
-        raise TimeoutError("timed out")
+        raise RuntimeError("timed out")  # as of packages that have errors of their own
 
     monkeypatch.setattr(memory.MemoryFile, "read", fail)
     with pytest.raises(
@@ -237,9 +279,11 @@ def test_storage_that_fails_while_it_is_read_ends_the_load(
     ("url", "reason"),
     [
         ("memory://me:secret@b/docs", r"^memory://me:\*\*\*@b/docs: a URL takes no password"),
+        ("memory://:secret@b/docs", r"^memory://:\*\*\*@b/docs: a URL takes no password"),
         ("memory://KEY:sec/ret@b/docs", r"^memory://KEY:\*\*\*@b/docs: a URL takes no password"),
         ("memory://b/a.zip::memory://c", "a file in another file is not read"),
         ("https://host/a.txt", "pages are not fetched; download it first"),
+        ("http://host/a.txt", "pages are not fetched; download it first"),
         ("postgresql://me:secret@host/db", "no such file or folder; a database URL needs --sql"),
         ("nonsense://host/a.txt", "no such file or folder"),
     ],
