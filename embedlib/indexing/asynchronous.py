@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.closing import wait_left_behind
-from embedlib.errors import SourceError
+from embedlib.errors import PassingBuildError, SourceError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.preparing import check_arguments
@@ -73,7 +73,7 @@ async def aindex(
     items = _Items(aiter(source)) if isinstance(source, AsyncIterable) else None
     try:
         thread = SinkThread("embedlib-index")
-    except RuntimeError as error:  # the program is ending
+    except PassingBuildError as error:  # the program is ending
         await wait_left_behind(error)
         raise
     load = asyncio.wrap_future(

@@ -121,6 +121,24 @@ async def _loads_again(embedder: Embedder, store: FakeStore) -> None:
     assert report.num_rows == 9
 
 
+async def test_a_load_that_the_end_of_the_program_leaves_behind_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with fake_embedder() as embedder, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr("embedlib.closing.is_left_behind", lambda: True)
+        load = asyncio.create_task(aindex([], FakeSink(FakeStore()), embedder=embedder))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not load.done()
+        load.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+
+
 async def test_a_source_that_never_answers_is_cancelled_with_the_task() -> None:
     waits = asyncio.Event()
     is_closed = False
