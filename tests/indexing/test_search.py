@@ -363,7 +363,8 @@ def test_all_is_closed_though_a_model_fails_to(store: FakeStore, embedder: Embed
 
     sink, closed = WatchedSink(store), list[str]()
     search = Search(sink, embedder)
-    search._owned += [lambda: closed.append("first"), refuse]
+    search._owned.callback(closed.append, "first")
+    search._owned.callback(refuse)
     with pytest.raises(CloseTimeoutError, match="a thread still runs"):
         search.close()
     assert closed == ["first"]
