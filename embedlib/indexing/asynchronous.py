@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.closing import wait_left_behind
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 STOP_SECONDS: Final = 10.0
 """Longest wait of a cancelled task for its load, which ends at its next step: mostly half a second.
 A source or a database that does not answer may take longer; then the load ends by itself."""
+_END: Final = object()
 
 
 async def aindex(
@@ -98,9 +98,10 @@ async def aindex(
         stop.is_set = True
         if items is not None:
             items.cancel()
-        load.add_done_callback(_forget)
-        await asyncio.wait({load}, timeout=STOP_SECONDS)
-        load.cancel()  # if it goes on, its end finds nobody
+        try:
+            await asyncio.wait({load}, timeout=STOP_SECONDS)
+        finally:
+            load.cancel()  # nobody asks how it ends
         raise
     finally:
         if items is not None:
@@ -133,27 +134,23 @@ class _Items:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
         self._is_closed = False
-        self._end = object()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the documents; called on the load's thread."""
-        while not self._is_closed:
-            try:
-                item = asyncio.run_coroutine_threadsafe(self._take(), self._loop).result()
-            except CancelledError as error:
-                if self._is_closed:
-                    break
-                raise SourceError("the source was cancelled while it was read") from error
-            if item is self._end:
+        while True:
+            item = asyncio.run_coroutine_threadsafe(self._take(), self._loop).result()
+            if item is _END:
                 return
             yield item
-        raise _Stopped
 
     async def _take(self) -> Any:
         if self._is_closed:
-            return self._end
+            raise _Stopped
         self._task = asyncio.current_task()
-        return await anext(self._items, self._end)
+        try:
+            return await anext(self._items, _END)
+        except asyncio.CancelledError as error:
+            raise SourceError("the source was cancelled while it was read") from error
 
     def cancel(self) -> None:
         """Let the load's thread wait for no document any more; called on the event loop."""
@@ -168,9 +165,3 @@ class _Items:
             await asyncio.wait({self._task})
         if hasattr(self._items, "aclose"):
             await self._items.aclose()
-
-
-def _forget(load: asyncio.Future[IndexReport]) -> None:
-    """Take the error of a load that nobody waits for, or asyncio would log it."""
-    if not load.cancelled():
-        load.exception()
