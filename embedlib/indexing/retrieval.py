@@ -32,7 +32,7 @@ from embedlib.indexing.searching import (
     held_state,
     refuse_unknown,
 )
-from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, tell_nobody
+from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import (
@@ -41,6 +41,7 @@ from embedlib.indexing.stored_model import (
     open_embedder,
     stands_beside,
 )
+from embedlib.progress import shown_progress
 from embedlib.reranker import Reranker
 from embedlib.session.arguments import one_config
 
@@ -325,7 +326,7 @@ class Search:
             name = given or self._state.model
             sparse = self._state.sparse
             own = config_beside_sparse(config, name, sparse.model if sparse else None)
-            opened = open_embedder(name, own, self._state, self._sink.name, tell_nobody)
+            opened = open_embedder(name, own, self._state, self._sink.name, shown_progress().say)
             embedder = self._owned.enter_context(opened)
         if not stands_beside(embedder, self._state):
             self._state = self._thread.submit(held_state, self._sink, [embedder]).result()
@@ -338,6 +339,7 @@ class Search:
     ) -> RankingModel | None:
         if not isinstance(given, str):
             return given
+        shown_progress().watch(f"Loading {given}")
         reranker = load_ranking(given, ranking_config(config))
         self._owned.callback(reranker.close)
         return reranker
