@@ -68,8 +68,15 @@ async def aindex(
     Raises:
         what `index` raises.
     """
-    stop = _Stop(tell_nobody if on_progress is None else on_progress)
-    check_arguments(source_options, tell, stop.on_progress)  # `index` gets another function
+    is_cancelled = False
+    told = tell_nobody if on_progress is None else on_progress
+    check_arguments(source_options, tell, told)  # `index` gets another function
+
+    def go_on(progress: IndexProgress) -> None:
+        if is_cancelled:
+            raise _Stopped
+        told(progress)
+
     items = _Items(aiter(source)) if isinstance(source, AsyncIterable) else None
     try:
         thread = SinkThread("embedlib-index")
@@ -85,7 +92,7 @@ async def aindex(
             sparse=sparse,
             source_options=source_options,
             tell=tell,
-            on_progress=stop.check,
+            on_progress=go_on,
             ray=ray,
             ray_workers=ray_workers,
             **options,
@@ -95,7 +102,7 @@ async def aindex(
     try:
         return await asyncio.shield(load)
     except asyncio.CancelledError:
-        stop.is_set = True
+        is_cancelled = True
         if items is not None:
             items.cancel()
         try:
@@ -110,20 +117,6 @@ async def aindex(
 
 class _Stopped(BaseException):
     """Ends a load whose task was cancelled, as Ctrl-C ends one."""
-
-
-class _Stop:
-    """Tells a load, on its own thread, that nobody waits for it any more."""
-
-    def __init__(self, on_progress: Callable[[IndexProgress], None]) -> None:
-        self.is_set = False
-        self.on_progress = on_progress
-
-    def check(self, progress: IndexProgress) -> None:
-        """Pass the progress on; called by the load."""
-        if self.is_set:
-            raise _Stopped
-        self.on_progress(progress)
 
 
 class _Items:
