@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -525,6 +526,17 @@ def test_an_option_of_the_command_joins_those_of_the_url(
     monkeypatch.setattr("embedlib.indexing.sinks.urls.open_sink", refuse)
     done = run("index", docs, "--to", to[:-1], "--halfvec")
     assert done.stderr == f"Error: opened {to}halfvec=true\n"
+
+
+@pytest.mark.parametrize("command", ["index", "chunks"])
+def test_what_a_library_says_of_damaged_files_is_not_shown(
+    command: str, run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("pypdf")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    options = ("--to", out) if command == "index" else ()
+    assert run(command, docs, "-m", model, *options).exit_code == 0
+    assert logger.level == logging.ERROR
 
 
 def test_a_destination_is_closed_where_the_model_is_not_found(
