@@ -328,9 +328,10 @@ def test_sql_is_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
     done = run("index", url, "--sql", query, "-m", model, "--to", out)
     assert done.exit_code == 0, done.output
     assert rows(out)["1"]["text"] == "a text"
-    refused = run("index", url, url, "--sql", query, "-m", model, "--to", out)
-    assert refused.exit_code == 2
-    assert "--sql needs the URL of one database" in refused.stderr
+    for sources in ((), (url, url)):
+        refused = run("index", *sources, "--sql", query, "-m", model, "--to", out)
+        assert refused.exit_code == 2
+        assert "--sql needs the URL of one database" in refused.stderr
 
 
 def test_a_wrong_option_is_told_before_the_model_is_loaded(run: Run, docs: Path, out: str) -> None:
@@ -424,6 +425,8 @@ def test_the_model_has_to_fit_rows_that_stay(
         raise SinkError("stop")
 
     run("index", docs, "-m", model, "--to", out)
+    changed = run("index", docs, "--to", out, "--replace")
+    assert "name a model with --model; --replace changes it" in changed.stderr
     asked: list[tuple[str, bool]] = []
     monkeypatch.setattr("embedlib.indexing.stored_model.open_embedder", load)
     run("index", docs, "--to", out)
