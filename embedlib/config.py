@@ -232,14 +232,12 @@ def _are_devices(value: object) -> bool:
     )
 
 
-def check_examples(examples: object) -> tuple[Mapping[str, str], ...]:
+def check_examples(examples: Sequence[Any]) -> tuple[Mapping[str, str], ...]:
     """Check few-shot examples and return copies of them.
 
     Raises:
         ConfigError: an example is not a mapping of `instruct`, `query` and `response` to str.
     """
-    if not is_sequence(examples):
-        raise ConfigError(f"examples = {shown(examples)}; it must be a list of examples")
     for index, example in enumerate(examples):
         is_example = isinstance(example, Mapping) and set(example) == set(EXAMPLE_KEYS)
         if not is_example or not all(isinstance(value, str) for value in example.values()):

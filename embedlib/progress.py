@@ -137,6 +137,11 @@ class Progress:
             self._screen = None
 
 
+def shown_progress() -> Progress:
+    """Return the progress of the running command; elsewhere one that shows nothing."""
+    return SHOWN.get() or Progress(None)
+
+
 class _Phase:
     """Some work, and how fast it has been lately."""
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import embedlib
 from embedlib import Classifier
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
@@ -285,8 +284,3 @@ def test_activations_stay_finite(activation: Any, expected: list[list[float]]) -
     scores = activate(np.array([[-1e4, 1e4], [0, 1]], np.float32), activation)
     assert scores.dtype == np.float32
     assert scores == pytest.approx(np.array(expected))
-
-
-def test_the_public_name() -> None:
-    assert embedlib.Classifier is Classifier
-    assert "Classifier" in embedlib.__all__

@@ -95,14 +95,10 @@ def test_devices(device: Any, devices: tuple[str, ...]) -> None:
     assert Config(device=device).devices == devices
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", "CPU", "", "cpu,", "all,cpu", ["all", "cpu"]])
+@pytest.mark.parametrize(
+    "device", ["gpu", "cuda:x", "CPU", "", "cpu,", "all,cpu", ["all", "cpu"], [], 0, object()]
+)
 def test_a_device_that_is_none(device: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^device = .*; it must be cpu, cuda, cuda:N, several"):
-        Config(device=device)
-
-
-@pytest.mark.parametrize("device", [0, object()])
-def test_a_device_of_another_kind(device: Any) -> None:
     with pytest.raises(ConfigError, match=r"^device = .*; it must be cpu, cuda, cuda:N, several"):
         Config(device=device)
 
@@ -202,11 +198,6 @@ def test_the_config_is_not_that_of_the_model() -> None:
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
 
 
-def test_no_device_at_all() -> None:
-    with pytest.raises(ConfigError, match=r"^device = \[\]; it must be cpu, cuda, cuda:N, several"):
-        Config(device=[])
-
-
 @pytest.mark.parametrize("name", ["cache_folder", "engine_cache_dir"])
 def test_a_folder_may_be_in_the_home_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
@@ -253,12 +244,6 @@ def test_ranges_are_neither_compared_nor_shown() -> None:
     first, second = (Config(quantization_ranges=np.zeros((2, 3))) for _ in range(2))
     assert first == second
     assert repr(first) == repr(Config())
-
-
-def test_every_option_has_a_default() -> None:
-    assert Config() == Config(
-        **{item.name: getattr(Config(), item.name) for item in fields(Config)}
-    )
 
 
 def test_type_checkers_know_every_option() -> None:

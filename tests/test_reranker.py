@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import embedlib
 from embedlib import Embedder, Reranker, Usage
 from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.pipeline import Pipeline
@@ -760,8 +759,3 @@ def test_a_known_reranker_is_no_embedding_model(tmp_path: Path, engine_cache: Pa
         Embedder(name, **options)
     with Reranker(name, engine_cache_dir=engine_cache, **options) as reranker:
         assert len(reranker.rank("q", ["a"])) == 1
-
-
-def test_the_public_name() -> None:
-    assert embedlib.Reranker is Reranker
-    assert "Reranker" in embedlib.__all__

@@ -13,7 +13,7 @@ import click
 
 from embedlib.bench.options import BenchOptions, RerankOptions, ServeBenchOptions, TextOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
-from embedlib.cli.json_output import check_json_path, json_option, show
+from embedlib.cli.json_output import json_option, show
 from embedlib.cli.options import (
     MODEL_OPTIONS,
     GroupedCommand,
@@ -134,7 +134,6 @@ def bench(
       embedlib bench --task rerank --vs sentence-transformers
       embedlib bench --serve ./model --vs-url tei=http://127.0.0.1:3000/v1/embeddings
     """
-    check_json_path(json_path)
     if model is None and task == "encode":
         model = model_setting()
         if model is None:

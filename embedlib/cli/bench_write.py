@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from embedlib.bench.options import WriteOptions
-from embedlib.cli.json_output import check_json_path, json_option, show
+from embedlib.cli.json_output import json_option, show
 from embedlib.cli.progress import measuring
 from embedlib.cli.usage_errors import refuse
 
@@ -55,7 +55,6 @@ def bench_write(json_path: str | None, **options: Any) -> None:
 
     if options["model"] is None:
         refuse("is for real texts; add --model", "num_texts")
-    check_json_path(json_path)
     asked = WriteOptions(**options)
     with measuring() as report:
         result = run_write_bench(asked, report)

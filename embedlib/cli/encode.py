@@ -13,7 +13,6 @@ import click
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
-    TEXT_OPTIONS,
     GroupedCommand,
     ModelArgument,
     config_options,
@@ -25,6 +24,7 @@ from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError, count_of
 from embedlib.screens import Reading
+from embedlib.settings.names import TEXT_SETTINGS
 
 if TYPE_CHECKING:
     from embedlib.cli.records import Record
@@ -75,7 +75,7 @@ _FORMATS = ("npy", "jsonl")
     type=FilePath(path_type=Path),
     help="For int8 and uint8: .npy file with the ranges that `Embedder.calibrate` returned.",
 )
-@config_options(*TEXT_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
+@config_options(*TEXT_SETTINGS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def encode(
     model: str,
     inputs: tuple[str, ...],

@@ -231,7 +231,7 @@ def index(
             stack.enter_context(closing(embedder))
             if cluster is not None:
                 destination.close()  # the workers may write to it, and find it by its URL
-            weigher = stack.enter_context(_open_sparse(sparse, model, embedder, config))
+            weigher = stack.enter_context(_open_sparse(sparse, embedder, config))
             if not settings["dry_run"]:
                 on_interrupt(watch.kept)
             progress.watch("Opening the destination")  # may wait for another load to end
@@ -316,11 +316,9 @@ def _open_embedder(
 
 
 @contextmanager
-def _open_sparse(
-    name: str | None, model: str | None, embedder: Any, config: Config
-) -> Iterator[Embedder | None]:
+def _open_sparse(name: str | None, embedder: Any, config: Config) -> Iterator[Embedder | None]:
     """Load the model of the sparse vectors, unless it is the other one; None: there are none."""
-    if name is None or name in (model, embedder.model_name):
+    if name is None or name == embedder.model_name:
         yield None if name is None else embedder
         return
     from embedlib.embedder import Embedder

@@ -20,34 +20,27 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _STDOUT = "-"
 
 
-def as_json(content: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON, characters as they are; NaN and infinity become null.
+def print_json(content: Any, *, indent: int | None = None) -> None:
+    """Print a value as JSON; NaN and infinity become null.
 
     Args:
         content: JSON values, and floats of any value.
         indent: the blanks of a level; None: everything on one line.
     """
-    try:
-        return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(finite(content), indent=indent, ensure_ascii=False)
+    click.echo(_as_json(content, indent, getattr(sys.stdout, "encoding", None) or "utf-8"))
 
 
-def print_json(content: Any, *, indent: int | None = None) -> None:
-    """Print a value as `as_json` writes it, unless the output cannot have its characters.
+def _as_json(content: Any, indent: int | None, encoding: str) -> str:
+    """Return a value as JSON, with its characters as they are if the encoding has all of them.
 
-    The encoding of standard output may lack one, as UTF-8 lacks half of a surrogate pair: then all
-    but ASCII are escaped.
+    UTF-8 lacks half of a surrogate pair.
     """
-    click.echo(_encodable(content, indent, getattr(sys.stdout, "encoding", None) or "utf-8"))
-
-
-def _encodable(content: Any, indent: int | None, encoding: str) -> str:
-    text = as_json(content, indent=indent)
+    content = finite(content)
+    text = json.dumps(content, indent=indent, ensure_ascii=False)
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return json.dumps(finite(content), indent=indent)
+        return json.dumps(content, indent=indent)
     return text
 
 
@@ -56,32 +49,27 @@ def json_option(command: Command) -> Command:
     return click.option(
         "--json",
         "json_path",
-        type=FilePath(),
+        type=FilePath(dir_okay=False),
         metavar="PATH",
+        callback=_check_writable,
         help="Also write all measurements as JSON to this file; - writes them to standard output "
         "and the table to standard error.",
     )(command)
 
 
-def check_json_path(path: str | None) -> None:
-    """Reject a file that cannot be written now, not after minutes of measuring.
-
-    Raises:
-        UsageError: it is a folder, or in a folder that does not exist.
-        ClickException: it cannot be written.
-    """
-    if path is not None and not Path(path).parent.is_dir():
-        raise click.UsageError(f"--json {path!r}: no such folder; create it first")
-    if path is not None and Path(path).is_dir():
-        raise click.UsageError(f"--json {path!r} is a folder; give a file")
+def _check_writable(_: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    """Return a file that can be written; one that cannot fails now, not after the measuring."""
     if path is None or path == _STDOUT:
-        return
+        return path
+    if not Path(path).parent.is_dir():
+        raise click.UsageError(f"--json {path!r}: no such folder; create it first")
     with _explaining(path):
         if Path(path).is_file():
             Path(path).open("ab").close()
         elif not Path(path).exists():  # what is there and no file is a pipe, or /dev/null
             with NamedTemporaryFile(dir=Path(path).parent):
                 pass
+    return path
 
 
 def show(values: dict[str, Any], table: str, json_path: str | None) -> None:
@@ -93,7 +81,7 @@ def show(values: dict[str, Any], table: str, json_path: str | None) -> None:
         if json_path == _STDOUT:
             print_json(values, indent=2)
         elif json_path is not None:
-            text = _encodable(values, 2, "utf-8")
+            text = _as_json(values, 2, "utf-8")
             with _explaining(json_path):
                 Path(json_path).write_text(f"{text}\n", encoding="utf-8")
     finally:

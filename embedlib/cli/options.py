@@ -25,7 +25,6 @@ import click
 from embedlib.cli.paths import FilePath
 from embedlib.cli.settings import take_model, take_setting
 from embedlib.config import Config
-from embedlib.settings.names import TEXT_SETTINGS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -52,12 +51,8 @@ class Share(click.FloatRange):
 
 MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
 """Options that determine which files are read."""
-TEXT_OPTIONS = TEXT_SETTINGS
-"""Options that determine the vector of a text."""
 PATIENT_SECONDS = 60.0
 """`prepare_seconds` of commands that embed for long: a minute in half the speed costs more."""
-PAIR_OPTIONS = ("template", "max_seq_tokens", "on_truncate")
-"""Options that determine the score of a pair."""
 ENGINE_OPTIONS = (
     "engine",
     "device",

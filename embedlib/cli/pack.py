@@ -49,7 +49,7 @@ def pack(model: str, out: Path, as_json: bool, **options: Any) -> None:
         raise click.BadParameter(
             f"{str(out)!r}; the name of a pack ends with {PACK_SUFFIX}", param_hint="'--output'"
         )
-    if not out.absolute().parent.is_dir():
+    if not out.parent.is_dir():
         raise ConfigError(
             f"cannot write {str(out)!r}: there is no folder {str(out.parent)!r}; make it"
         )

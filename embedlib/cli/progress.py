@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -42,7 +43,7 @@ def open_progress() -> Progress:
 
 
 @contextmanager
-def loading(model: str | None, cache_folder: object = None) -> Iterator[Progress]:
+def loading(model: str | None, cache_folder: str | Path | None) -> Iterator[Progress]:
     """Show that a model is loaded, until the block watches something else."""
     from embedlib.models.hub import downloaded_bytes, may_be_on_hub
 

@@ -10,7 +10,6 @@ from embedlib.cli.json_output import print_json
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
-    PAIR_OPTIONS,
     GroupedCommand,
     config_options,
 )
@@ -46,7 +45,7 @@ from embedlib.screens import Reading
     is_flag=True,
     help="Print one JSON object per candidate: score, corpus_id (row, from 0) and input fields.",
 )
-@config_options(*PAIR_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
+@config_options("template", "max_seq_tokens", "on_truncate", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def rerank(
     query: str,
     inputs: tuple[str, ...],

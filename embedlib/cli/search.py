@@ -106,12 +106,10 @@ def search(
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter
-    from embedlib.indexing.late_ranking import load_ranking, ranking_config
     from embedlib.indexing.retrieval import Search
     from embedlib.indexing.searching import check_query, identified_state
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.source_lines import LineFinder
-    from embedlib.indexing.stored_model import config_beside_sparse, open_embedder
 
     check_query(question, top_k)  # before the model is loaded
     if where is not None:
@@ -124,15 +122,8 @@ def search(
                 f"is for sparse vectors, and {opened.name} has none; leave it out",
                 "max_active_dims",
             )
-        name = model or state.model
-        progress = stack.enter_context(loading(name, config.cache_folder))
-        own = config_beside_sparse(config, name, state.sparse.model if state.sparse else None)
-        embedder = stack.enter_context(open_embedder(name, own, state, opened.name, progress.say))
-        ranking = None
-        if reranker is not None:
-            progress.watch(f"Loading {reranker}")
-            ranking = stack.enter_context(closing(load_ranking(reranker, ranking_config(config))))
-        asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid, config=config))
+        progress = stack.enter_context(loading(model or state.model, config.cache_folder))
+        asked = stack.enter_context(Search(opened, model, reranker, hybrid=hybrid, config=config))
         progress.watch("Searching")
         hits = asked.search(
             question, top_k, where=where, min_score=min_score, num_candidates=candidates
@@ -143,7 +134,7 @@ def search(
     for hit in hits:
         lines = find(hit) if find else None
         if as_json:
-            print_json(_fields(hit, lines, is_reranked=ranking is not None))
+            print_json(_fields(hit, lines, is_reranked=reranker is not None))
         else:
             click.echo(visible_line(_place(hit, lines)))
             click.echo(visible(_text(hit, lines, is_whole=show)))

@@ -19,7 +19,6 @@ from embedlib.cli.verify_theirs import (
     Against,
     TheirsOptions,
     compare_theirs,
-    print_theirs,
     theirs_options,
 )
 from embedlib.config import Config
@@ -122,7 +121,10 @@ def verify(
         if plot_path is not None:
             raise click.UsageError("--plot is for a precision")
         rows, facts = compare_theirs(model, against, texts_path, theirs, config, gate)
-        print_theirs(rows, facts, as_json=as_json)
+        if as_json:
+            print_json(facts, indent=2)
+        else:
+            print_table(rows)
         click.get_current_context().exit(0 if facts["same"] else _EXIT_FAILED)
     if theirs.given:
         raise click.UsageError(f"{theirs.given[0]} is for --against a file or a URL")

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.json_output import print_json
 from embedlib.cli.options import Decorator, TitledOption, decorated
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
-from embedlib.cli.table import print_table
 from embedlib.cli.text_input import TEXT, one_line
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
@@ -240,11 +238,3 @@ def _as_json(result: Match, theirs: Theirs) -> dict[str, Any]:
 def _worst(result: Match, theirs: Theirs) -> list[tuple[str, float]]:
     rows = result.cosines.argsort(kind="stable")[:NUM_WORST]
     return [(one_line(theirs.texts[row]), float(result.cosines[row])) for row in rows]
-
-
-def print_theirs(rows: list[tuple[str, str]], facts: dict[str, Any], *, as_json: bool) -> None:
-    """Print the result of `compare_theirs`."""
-    if as_json:
-        print_json(facts, indent=2)
-    else:
-        print_table(rows)

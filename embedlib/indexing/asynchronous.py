@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.closing import wait_left_behind
-from embedlib.errors import SourceError
+from embedlib.errors import PassingBuildError, SourceError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.preparing import check_arguments
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 STOP_SECONDS: Final = 10.0
 """Longest wait of a cancelled task for its load, which ends at its next step: mostly half a second.
 A source or a database that does not answer may take longer; then the load ends by itself."""
+_END: Final = object()
 
 
 async def aindex(
@@ -68,12 +68,19 @@ async def aindex(
     Raises:
         what `index` raises.
     """
-    stop = _Stop(tell_nobody if on_progress is None else on_progress)
-    check_arguments(source_options, tell, stop.on_progress)  # `index` gets another function
+    is_cancelled = False
+    told = tell_nobody if on_progress is None else on_progress
+    check_arguments(source_options, tell, told)  # `index` gets another function
+
+    def go_on(progress: IndexProgress) -> None:
+        if is_cancelled:
+            raise _Stopped
+        told(progress)
+
     items = _Items(aiter(source)) if isinstance(source, AsyncIterable) else None
     try:
         thread = SinkThread("embedlib-index")
-    except RuntimeError as error:  # the program is ending
+    except PassingBuildError as error:  # the program is ending
         await wait_left_behind(error)
         raise
     load = asyncio.wrap_future(
@@ -85,7 +92,7 @@ async def aindex(
             sparse=sparse,
             source_options=source_options,
             tell=tell,
-            on_progress=stop.check,
+            on_progress=go_on,
             ray=ray,
             ray_workers=ray_workers,
             **options,
@@ -95,12 +102,13 @@ async def aindex(
     try:
         return await asyncio.shield(load)
     except asyncio.CancelledError:
-        stop.is_set = True
+        is_cancelled = True
         if items is not None:
             items.cancel()
-        load.add_done_callback(_forget)
-        await asyncio.wait({load}, timeout=STOP_SECONDS)
-        load.cancel()  # if it goes on, its end finds nobody
+        try:
+            await asyncio.wait({load}, timeout=STOP_SECONDS)
+        finally:
+            load.cancel()  # nobody asks how it ends
         raise
     finally:
         if items is not None:
@@ -111,20 +119,6 @@ class _Stopped(BaseException):
     """Ends a load whose task was cancelled, as Ctrl-C ends one."""
 
 
-class _Stop:
-    """Tells a load, on its own thread, that nobody waits for it any more."""
-
-    def __init__(self, on_progress: Callable[[IndexProgress], None]) -> None:
-        self.is_set = False
-        self.on_progress = on_progress
-
-    def check(self, progress: IndexProgress) -> None:
-        """Pass the progress on; called by the load."""
-        if self.is_set:
-            raise _Stopped
-        self.on_progress(progress)
-
-
 class _Items:
     """Documents that an event loop reads, for the thread of the load that asks for them."""
 
@@ -133,27 +127,23 @@ class _Items:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
         self._is_closed = False
-        self._end = object()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the documents; called on the load's thread."""
-        while not self._is_closed:
-            try:
-                item = asyncio.run_coroutine_threadsafe(self._take(), self._loop).result()
-            except CancelledError as error:
-                if self._is_closed:
-                    break
-                raise SourceError("the source was cancelled while it was read") from error
-            if item is self._end:
+        while True:
+            item = asyncio.run_coroutine_threadsafe(self._take(), self._loop).result()
+            if item is _END:
                 return
             yield item
-        raise _Stopped
 
     async def _take(self) -> Any:
         if self._is_closed:
-            return self._end
+            raise _Stopped
         self._task = asyncio.current_task()
-        return await anext(self._items, self._end)
+        try:
+            return await anext(self._items, _END)
+        except asyncio.CancelledError as error:
+            raise SourceError("the source was cancelled while it was read") from error
 
     def cancel(self) -> None:
         """Let the load's thread wait for no document any more; called on the event loop."""
@@ -168,9 +158,3 @@ class _Items:
             await asyncio.wait({self._task})
         if hasattr(self._items, "aclose"):
             await self._items.aclose()
-
-
-def _forget(load: asyncio.Future[IndexReport]) -> None:
-    """Take the error of a load that nobody waits for, or asyncio would log it."""
-    if not load.cancelled():
-        load.exception()

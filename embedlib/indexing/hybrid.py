@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Literal, TypeAlias, TypeGuard, cast
 
 from embedlib.config import Config
@@ -17,10 +18,10 @@ from embedlib.indexing.sinks.abilities import TextSink
 from embedlib.indexing.sinks.protocol import Sink, SinkState
 from embedlib.indexing.sparse_rows import (
     can_hold,
-    check_has_sparse,
     check_stored,
     has_made,
     sparse_sink,
+    stored_sparse,
 )
 from embedlib.session.arguments import config_beside
 from embedlib.vectors.sparse import SparseVector
@@ -77,7 +78,7 @@ def open_second(
     state: SinkState,
     embedder: QueryEmbedder,
     config: Config | None,
-    owned: list[Callable[[], object]],
+    owned: ExitStack,
 ) -> Second | None:
     """Return what asks the second ranking; None: there is none.
 
@@ -88,7 +89,7 @@ def open_second(
         state: what it holds.
         embedder: makes the other vectors, and perhaps both.
         config: of the embedder.
-        owned: gets what closes a model that is loaded here.
+        owned: closes a model that is loaded here.
 
     Raises:
         SinkError: the rows have no such ranking, or another model made their sparse vectors.
@@ -122,7 +123,7 @@ def check_has_text(sink: Sink, state: SinkState, *, needs_text: bool) -> None:
         what = "no full-text index" if needs_text else "no sparse vectors and no full-text index"
         raise SinkError(f"{sink.name} holds {what}, which hybrid search needs; {_WAY}")
     if not needs_text and can_hold(sink):
-        check_has_sparse(state, sink.name)
+        stored_sparse(state, sink.name)  # raises, with the way to load them
     raise SinkError(
         f"{sink.name} cannot index words, which hybrid search needs; leave hybrid (--hybrid) out, "
         "or choose a destination of Postgres, edge: or qdrant://"
@@ -135,22 +136,17 @@ def _find_sparse(
     state: SinkState,
     embedder: QueryEmbedder,
     config: Config | None,
-    owned: list[Callable[[], object]],
+    owned: ExitStack,
 ) -> SparseEmbedder:
     sparse_sink(sink)
-    stored = state.sparse
-    # One model may make both.
-    if given is None and stored is not None and has_made(embedder, stored):
-        sparse = cast(SparseEmbedder, embedder)
-    elif given is not None and not isinstance(given, str):
+    stored = stored_sparse(state, sink.name)
+    if given is None and has_made(embedder, stored):  # one model makes both
+        return cast(SparseEmbedder, embedder)
+    if given is None or isinstance(given, str):
+        beside = config_beside(config, "max_active_dims")
+        sparse: SparseEmbedder = owned.enter_context(Embedder(given or stored.model, config=beside))
+    else:
         check_embedder(given, SparseEmbedder, "sparse")
         sparse = given
-    else:
-        check_has_sparse(state, sink.name)
-        assert stored is not None, "check_has_sparse raises"
-        beside = config_beside(config, "max_active_dims")
-        opened = Embedder(given or stored.model, config=beside)
-        owned.append(opened.close)
-        sparse = opened
-    check_stored(sparse, state, sink.name)
+    check_stored(sparse, stored, sink.name)
     return sparse

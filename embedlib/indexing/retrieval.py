@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from time import perf_counter
@@ -22,7 +22,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ClosedError, ConfigError, SinkError, shown
 from embedlib.indexing.embedders import QueryEmbedder, SparseEmbedder, check_embedder
 from embedlib.indexing.hits import SearchOptions, SearchResults, check_rerank, make_answers
-from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
+from embedlib.indexing.hybrid import Asked, Hybrid, check_hybrid, open_second
 from embedlib.indexing.late_ranking import as_ranking, load_ranking, ranking_config
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 from embedlib.indexing.searching import (
@@ -41,6 +41,7 @@ from embedlib.indexing.stored_model import (
     open_embedder,
     stands_beside,
 )
+from embedlib.progress import shown_progress
 from embedlib.reranker import Reranker
 from embedlib.session.arguments import one_config
 
@@ -113,7 +114,7 @@ class Search:
                 f"reranker = {shown(reranker)}; it must be a Reranker or the name of one, or a "
                 "late-interaction Embedder"
             )
-        self._owned: list[Callable[[], object]] = []
+        self._owned = ExitStack()
         self._is_closed = False
         self._sink: Sink = open_sink(destination) if isinstance(destination, str) else destination
         self._thread = SinkThread("embedlib-search")
@@ -203,7 +204,9 @@ class Search:
         options = self._options(top_k, where, min_score, rerank, num_candidates)
         started = perf_counter()
         vectors = _embed(self._embedder, questions)
-        asked = _ask(self._second, questions)
+        asked: Sequence[Asked | None] = [None] * len(questions)
+        if self._second is not None:
+            asked = self._second(questions)
         embedded = perf_counter()
         found = [self._submit(*pair, options) for pair in zip(vectors, asked, strict=True)]
         rows = [each.result() for each in found]
@@ -259,7 +262,9 @@ class Search:
             vectors = list(await self._embedder.aencode_query(questions))
         else:
             vectors = await asyncio.to_thread(_embed, self._embedder, questions)
-        asked = await asyncio.to_thread(_ask, self._second, questions)
+        asked: Sequence[Asked | None] = [None] * len(questions)
+        if self._second is not None:
+            asked = await asyncio.to_thread(self._second, questions)
         embedded = perf_counter()
         found = [
             asyncio.wrap_future(self._submit(*pair, options))
@@ -277,10 +282,10 @@ class Search:
     def close(self) -> None:
         """End the thread, and close what this object opened; may be called twice."""
         self._is_closed = True
-        with ExitStack() as stack:  # closes all of it, whichever raises
-            stack.callback(self._close_thread)
-            while self._owned:
-                stack.callback(self._owned.pop(0))
+        try:
+            self._owned.close()
+        finally:
+            self._close_thread()
 
     def _close_thread(self) -> None:
         closed = self._end()
@@ -321,9 +326,8 @@ class Search:
             name = given or self._state.model
             sparse = self._state.sparse
             own = config_beside_sparse(config, name, sparse.model if sparse else None)
-            opened = open_embedder(name, own, self._state, self._sink.name, lambda line: None)
-            self._owned.append(opened.close)
-            embedder = opened
+            opened = open_embedder(name, own, self._state, self._sink.name, shown_progress().say)
+            embedder = self._owned.enter_context(opened)
         if not stands_beside(embedder, self._state):
             self._state = self._thread.submit(held_state, self._sink, [embedder]).result()
         if not stands_beside(embedder, self._state):
@@ -335,8 +339,9 @@ class Search:
     ) -> RankingModel | None:
         if not isinstance(given, str):
             return given
+        shown_progress().watch(f"Loading {given}")
         reranker = load_ranking(given, ranking_config(config))
-        self._owned.append(reranker.close)
+        self._owned.callback(reranker.close)
         return reranker
 
     def _check(self, question: object) -> list[str]:
@@ -369,7 +374,9 @@ class Search:
     async def _ascore(
         self, text: str, hits: list[Hit], options: SearchOptions
     ) -> list[float] | None:
-        if options.num_candidates is None or not isinstance(self._reranker, Reranker):
+        if options.num_candidates is None:
+            return None
+        if not isinstance(self._reranker, Reranker):
             return await asyncio.to_thread(self._score, text, hits, options)
         return _in_order(await self._reranker.arank(text, [hit.text for hit in hits]), len(hits))
 
@@ -378,11 +385,6 @@ def _embed(embedder: QueryEmbedder, questions: list[str]) -> list[NDArray[np.flo
     if isinstance(embedder, Embedder):
         return list(embedder.encode_query(questions))
     return [embedder.encode_query(question) for question in questions]
-
-
-def _ask(second: Second | None, questions: list[str]) -> Sequence[Asked | None]:
-    """Return what the second ranking is asked for each question; None: there is none."""
-    return [None] * len(questions) if second is None else second(questions)
 
 
 def _in_order(ranking: Iterable[Mapping[str, Any]], num_documents: int) -> list[float]:

@@ -83,8 +83,8 @@ def most_rows(embedder: SparseEmbedder | None, options: IndexOptions) -> int:
     return min(options.batch_rows, TOKEN_ROWS) if is_bounded else options.batch_rows
 
 
-def check_has_sparse(state: SinkState, name: str) -> None:
-    """Refuse a destination without sparse vectors.
+def stored_sparse(state: SinkState, name: str) -> SparseModel:
+    """Return the model of a destination's sparse vectors.
 
     Raises:
         SinkError: it holds none.
@@ -94,6 +94,7 @@ def check_has_sparse(state: SinkState, name: str) -> None:
             f"{name} holds no sparse vectors, which hybrid search needs; load it with sparse "
             "(embedlib index --sparse MODEL), or leave hybrid out"
         )
+    return state.sparse
 
 
 def has_made(embedder: ModelIdentity, stored: SparseModel) -> bool:
@@ -101,15 +102,13 @@ def has_made(embedder: ModelIdentity, stored: SparseModel) -> bool:
     return model_digest(embedder.fingerprint) == model_digest(stored.fingerprint)
 
 
-def check_stored(embedder: SparseEmbedder, state: SinkState, name: str) -> None:
+def check_stored(embedder: SparseEmbedder, stored: SparseModel, name: str) -> None:
     """Refuse another sparse model than that of the stored rows.
 
     Raises:
-        SinkError: it is another, or there is none.
+        SinkError: it is another.
     """
-    check_has_sparse(state, name)
-    stored = state.sparse
-    if stored is not None and not has_made(embedder, stored):
+    if not has_made(embedder, stored):
         raise SinkError(
             f"{name} holds sparse vectors of {stored.model!r} with fingerprint "
             f"{stored.fingerprint}, this is {embedder.model_name!r} with {embedder.fingerprint}; "

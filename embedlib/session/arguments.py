@@ -280,8 +280,11 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
     _check_list("inputs", inputs, wanted)
     items = list(cast(Iterable[Any], inputs))
     # As CrossEncoder: a list or tuple is a single pair if its first item is neither.
-    is_single = isinstance(inputs, (list, tuple)) and bool(items)
-    is_single &= bool(items) and not isinstance(items[0], (list, tuple))
+    is_single = (
+        isinstance(inputs, (list, tuple))
+        and bool(items)
+        and not isinstance(items[0], (list, tuple))
+    )
     pairs = [items] if is_single else items
     for row, pair in enumerate(pairs):
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:

@@ -33,7 +33,7 @@ def test_help_shows_the_defaults_and_the_peers() -> None:
         (["--json", "no-such-folder/result.json"], "no such folder"),
         (["--python", "fastembed"], "--python 'fastembed': give PEER=INTERPRETER"),
         (["--task", "rerank", "--text-tokens", "9"], "are for --task encode"),
-        (["--json", "."], "--json '.' is a folder; give a file"),
+        (["--json", "."], "'--json': File '.' is a directory; give a file"),
         (["--vs", "all,faster"], "Error: vs = 'faster'"),
         (["--python", "infinity=a", "--python", "infinity=b"], "'infinity' is given twice"),
     ],

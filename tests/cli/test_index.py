@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,11 @@ import pytest
 from click.testing import Result
 
 from embedlib.embedder import Embedder
+from embedlib.errors import SinkError
 from embedlib.progress import Progress
 from embedlib.reranker import Reranker
 from embedlib.screens import Look, Reading
+from embedlib.testing import FakeSink, FakeStore
 from tests.tiny_models.static import write_model2vec
 
 Run = Callable[..., Result]
@@ -278,6 +281,9 @@ def test_a_load_that_is_interrupted_before_its_first_row_counts_none(
     monkeypatch.setattr("embedlib.indexing.run.Run.load", interrupted)
     done = run("index", docs, "-m", model, "--to", out)
     assert done.stderr.splitlines()[-1] == "Interrupted: run the same command again to go on"
+    monkeypatch.setattr("embedlib.indexing.run.Run.count", interrupted)
+    done = run("index", docs, "-m", model, "--to", out, "--dry-run")
+    assert done.stderr.splitlines()[-1] == "Interrupted."
 
 
 def test_quiet_leaves_results_and_errors(run: Run, model: str, tmp_path: Path, out: str) -> None:
@@ -322,9 +328,10 @@ def test_sql_is_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
     done = run("index", url, "--sql", query, "-m", model, "--to", out)
     assert done.exit_code == 0, done.output
     assert rows(out)["1"]["text"] == "a text"
-    refused = run("index", url, url, "--sql", query, "-m", model, "--to", out)
-    assert refused.exit_code == 2
-    assert "--sql needs the URL of one database" in refused.stderr
+    for sources in ((), (url, url)):
+        refused = run("index", *sources, "--sql", query, "-m", model, "--to", out)
+        assert refused.exit_code == 2
+        assert "--sql needs the URL of one database" in refused.stderr
 
 
 def test_a_wrong_option_is_told_before_the_model_is_loaded(run: Run, docs: Path, out: str) -> None:
@@ -369,12 +376,19 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
 
 
 def test_searching_with_a_reranker(
-    run: Run, bert: str, docs: Path, out: str, tiny_folder: Callable[[str], Path]
+    run: Run,
+    bert: str,
+    docs: Path,
+    out: str,
+    tiny_folder: Callable[[str], Path],
+    watched: list[str],
 ) -> None:
     run("index", docs, "-m", bert, "--to", out)
     reranker = tiny_folder("bert-cross-encoder")
+    watched.clear()
     done = run("search", "measure time", "--to", out, "--rerank", reranker, "--json")
     assert done.exit_code == 0, done.output
+    assert watched == [f"Loading {bert}: 10 s", f"Loading {reranker}: 10 s", "Searching: 10 s"]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     with Reranker(reranker) as ranking:
         expected = ranking.rank("measure time", [hit["text"] for hit in found])
@@ -401,6 +415,25 @@ def test_a_destination_knows_its_model(
     for options in ([], ["--recreate"]):
         again = run("index", docs, "--to", out, *options)
         assert again.exit_code == 0, again.output
+
+
+def test_the_model_has_to_fit_rows_that_stay(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, _: object, state: object, *__: object) -> None:
+        asked.append((name, state is not None))
+        raise SinkError("stop")
+
+    run("index", docs, "-m", model, "--to", out)
+    changed = run("index", docs, "--to", out, "--replace")
+    assert "name a model with --model; --replace changes it" in changed.stderr
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr("embedlib.indexing.stored_model.open_embedder", load)
+    run("index", docs, "--to", out)
+    run("index", docs, "--to", out, "--recreate")
+    monkeypatch.setattr("embedlib.indexing.workers.state_to_fit", None)
+    run("index", docs, "--to", out, "--recreate", "-m", "another")
+    assert asked == [(model, True), (model, False), ("another", False)]
 
 
 @pytest.mark.parametrize(
@@ -465,7 +498,6 @@ def test_status_tells_what_is_there(run: Run, model: str, docs: Path, out: str) 
         (["no-such-folder", "--to", "jsonl:x"], "no-such-folder"),
         (["sqlite:app.db", "--to", "jsonl:x"], "a database URL needs --sql"),
         (["docs", "--to", "jsonl:x", "--halfvec"], "has no option 'halfvec'"),
-        (["docs", "--to", "jsonl:x?y=1", "--halfvec"], "has no option 'y'"),
         (["docs", "--to", "jsonl:x", "--chunk-tokens", "9999"], "the model has room for"),
         (["docs", "--to", "jsonl:x", "--shard", "9"], "shard = '9'"),
     ],
@@ -485,6 +517,42 @@ def test_a_wrong_command_is_one_line(
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["docs"]
+
+
+@pytest.mark.parametrize("to", ["postgresql://h/db?", "postgresql://h/db?table=t&"])
+def test_an_option_of_the_command_joins_those_of_the_url(
+    to: str, run: Run, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(url: str) -> None:
+        raise SinkError(f"opened {url}")
+
+    monkeypatch.setattr("embedlib.indexing.sinks.urls.open_sink", refuse)
+    done = run("index", docs, "--to", to[:-1], "--halfvec")
+    assert done.stderr == f"Error: opened {to}halfvec=true\n"
+
+
+@pytest.mark.parametrize("command", ["index", "chunks"])
+def test_what_a_library_says_of_damaged_files_is_not_shown(
+    command: str, run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("pypdf")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    options = ("--to", out) if command == "index" else ()
+    assert run(command, docs, "-m", model, *options).exit_code == 0
+    assert logger.level == logging.ERROR
+
+
+def test_a_destination_is_closed_where_the_model_is_not_found(
+    run: Run, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watched(FakeSink):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    closed: list[str] = []
+    monkeypatch.setattr("embedlib.indexing.sinks.urls.open_sink", lambda _: Watched(FakeStore()))
+    assert run("index", docs, "-m", "./no/model", "--to", "fake:").exit_code == 1
+    assert closed == ["fake:"]
 
 
 def test_a_name_with_a_line_break_stays_on_its_line(

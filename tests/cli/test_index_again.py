@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from embedlib import index
+
 Run = Callable[..., Result]
 
 
@@ -88,6 +90,20 @@ def test_a_watched_folder_is_loaded_until_ctrl_c(
     assert lines[2].startswith("Indexed 4 documents as 4 rows into jsonl:")
     assert "embedded             4" in done.stdout
     assert texts(out)["b.txt"] == "another"
+
+
+def test_each_pass_opens_the_destination_itself(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note(source: Any, sink: Any, **options: Any) -> Any:
+        sinks.append(sink if isinstance(sink, str) else type(sink).__name__)
+        return index(source, sink, **options)
+
+    sinks: list[str] = []
+    monkeypatch.setattr("embedlib.indexing.pipeline.index", note)
+    report_changes(monkeypatch, lambda: {str(docs / "b.txt")})
+    assert run("index", docs, "-m", model, "--to", out, "--watch").exit_code == 0
+    assert sinks == ["FileSink", out], "the first load has closed the one that was checked"
 
 
 def test_a_bad_file_of_any_pass_decides_the_exit_code(

@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from embedlib.config import Config
 from embedlib.models.reading.pack_file import open_pack
 
 Run = Callable[..., Result]
@@ -27,6 +30,56 @@ def test_a_pack_is_written_and_shown(
     again = run("pack", pack, "-o", tmp_path / "again.embedlib", "--json", *cache)
     assert json.loads(again.stdout)["digest"] == digest
     assert json.loads(run("inspect", pack, "--json").stdout)["pack_digest"] == digest
+
+
+def test_it_tells_what_was_packed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_content(files: object, manifest: object, config: Config) -> SimpleNamespace:
+        assert (files, manifest) == (("files", True), "manifest")
+        assert config.template == "qwen3-reranker"
+        return content
+
+    def pack_model(files: object, found: object, out: Path, report: Any) -> str:
+        assert found is content
+        report(1, 2)
+        out.write_bytes(bytes(2_500_000))
+        return "f00d"
+
+    content = SimpleNamespace(
+        paths=["a", "b", "c"], compiled=[SimpleNamespace(precision="int8")], num_reports=2
+    )
+    opened = SimpleNamespace(
+        name="org/model",
+        revision="abc",
+        manifest="manifest",
+        has_head=True,
+        read_files=lambda *, with_head: ("files", with_head),
+    )
+    monkeypatch.setattr("embedlib.models.packing.write.find_content", find_content)
+    monkeypatch.setattr("embedlib.models.packing.write.pack_model", pack_model)
+    monkeypatch.setattr("embedlib.models.opening.OpenedModel.find", lambda *_: opened)
+    monkeypatch.chdir(tmp_path)
+    command = ("pack", "org/model", "-o", "m.embedlib", "--template", "qwen3-reranker")
+    assert [line.split(maxsplit=1) for line in run(*command).stdout.splitlines()] == [
+        ["pack", "m.embedlib"],
+        ["model", "org/model"],
+        ["revision", "abc"],
+        ["size", "2.5 MB, 3 files"],
+        ["compiled", "int8"],
+        ["measured", "2 reports"],
+        ["digest", "f00d"],
+    ]
+    assert json.loads(run(*command, "--json").stdout) == {
+        "pack": "m.embedlib",
+        "model": "org/model",
+        "revision": "abc",
+        "bytes": 2_500_000,
+        "files": 3,
+        "compiled": ["int8"],
+        "reports": 2,
+        "digest": "f00d",
+    }
 
 
 def test_mistakes_are_named(run: Run, tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0, read: int = 0) ->
             id="a limit above which it is slowed down",
         ),
         pytest.param(
+            {"/proc/self/cgroup": "0::/a\n", **cgroup_v2("/a", "5000", 100), **HIGH},
+            2900,
+            id="a limit below the one that it ends at, above which it is slowed down",
+        ),
+        pytest.param(
             {"/proc/self/cgroup": "0::/a\n", **cgroup_v2("/a", "2000", 100), **HIGH},
             1900,
             id="a lower limit below one above which it is slowed down",

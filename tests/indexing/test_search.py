@@ -7,6 +7,7 @@ import copy
 import gc
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import embedlib
@@ -42,7 +44,7 @@ TEXTS = [f"{n} {'word' * (n % 4)}" for n in range(60)]
 
 
 class Ranker:
-    """Scores a document by its number, and notes who asked for what."""
+    """Scores a document by its number, the last one first, and notes who asked for what."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -50,7 +52,8 @@ class Ranker:
     def rank(self, query: str, documents: Sequence[str], /) -> list[dict[str, Any]]:
         self.calls.append((query, len(documents)))
         numbers = [int(text.split()[0]) for text in documents]
-        return [{"corpus_id": row, "score": number / 10} for row, number in enumerate(numbers)]
+        ranking = [{"corpus_id": row, "score": np.float64(n / 10)} for row, n in enumerate(numbers)]
+        return ranking[::-1]
 
 
 class WatchedSink(FakeSink):
@@ -103,6 +106,14 @@ def test_the_nearest_rows_best_first(store: FakeStore, embedder: Embedder) -> No
     assert embedder.encode("still open").shape
 
 
+def test_the_rows_are_counted_when_they_are_asked_for(embedder: Embedder) -> None:
+    store = FakeStore()
+    index([Document(id="a", text="a")], FakeSink(store), embedder=embedder)
+    with Search(FakeSink(store), embedder) as search:
+        index([Document(id="b", text="b")], FakeSink(store), embedder=embedder)
+        assert search.state.num_rows == 2
+
+
 def test_a_filter_and_a_least_score(store: FakeStore, embedder: Embedder) -> None:
     with Search(FakeSink(store), embedder) as search:
         found = search.search(TEXTS[7], 60, where="n >= 5 and n < 20 and n != 7")
@@ -135,6 +146,7 @@ def test_a_reranker_reads_the_candidates(store: FakeStore, embedder: Embedder) -
         best = sorted(nearest, key=lambda hit: -hit.metadata["n"])[:3]
         assert [hit.id for hit in found] == [hit.id for hit in best]
         assert [hit.score for hit in found] == [hit.metadata["n"] / 10 for hit in best]
+        assert {type(hit.score) for hit in found} == {float}, "JSON has no other"
         assert [hit.vector_score for hit in found] == [hit.score for hit in best]
         search.search(TEXTS[7], 30, num_candidates=5)  # no fewer than are wanted
         assert ranker.calls[-1] == (TEXTS[7], 30)
@@ -158,7 +170,9 @@ def test_a_reranker_that_does_not_score_each_document_is_refused(
 
 def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
     with Search(FakeSink(store), embedder, Ranker()) as search:
+        num_batches = embedder.stats().num_batches
         answers = search.search([TEXTS[3], TEXTS[9]], 2, rerank=False)
+        assert embedder.stats().num_batches == num_batches + 1
         assert [answer[0].text for answer in answers] == [TEXTS[3], TEXTS[9]]
         assert answers[0].hits == search.search(TEXTS[3], 2, rerank=False).hits
         assert search.search([]) == []
@@ -175,6 +189,8 @@ def test_asyncio(store: FakeStore, own: bool) -> None:
     async def ask() -> tuple[Any, Any]:
         with fake_embedder() as embedder:
             async with Search(FakeSink(store), embedder, reranker) as search:
+                [alone] = await search.asearch((TEXTS[3],), 2)
+                assert alone.hits == (await search.asearch(TEXTS[3], 2)).hits
                 several = await search.asearch([TEXTS[3], TEXTS[9]], 2, where="n < 30")
                 return several, search.search([TEXTS[3], TEXTS[9]], 2, where="n < 30")
 
@@ -184,9 +200,42 @@ def test_asyncio(store: FakeStore, own: bool) -> None:
         reranker.close()
 
 
-def test_the_destination_knows_its_model(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+async def test_the_event_loop_is_not_blocked(store: FakeStore, embedder: Embedder) -> None:
+    def note(result: Any) -> Any:
+        threads.append(threading.current_thread())
+        return result
+
+    threads: list[threading.Thread] = []
+    other: Any = SimpleNamespace(
+        model_name="other",
+        fingerprint=embedder.fingerprint,
+        get_embedding_dimension=embedder.get_embedding_dimension,
+        encode_query=lambda text: note(embedder.encode_query(text)),
+    )
+    ranker: Any = SimpleNamespace(rank=lambda *asked: note(Ranker().rank(*asked)))
+    async with Search(FakeSink(store), other, ranker) as search:
+        search._second = lambda questions: note(["words"] * len(questions))
+        search._sink.search_text = lambda *_: []  # type: ignore[attr-defined]
+        search._owned.callback(note, None)
+        assert await search.asearch("a")
+    assert len(threads) == 4
+    assert threading.main_thread() not in threads
+
+
+async def test_a_question_in_an_event_loop_takes_no_thread_from_others(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with fake_reranker() as reranker, Search(FakeSink(store), embedder, reranker) as search:
+        monkeypatch.setattr(asyncio, "to_thread", None)
+        for rerank in (True, False):
+            [best, *_] = await search.asearch(TEXTS[7], rerank=rerank)
+            assert (best.score == best.vector_score) is not rerank
+
+
+def test_the_destination_knows_its_model(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_MAX_BATCH_TOKENS", "999")
     model, out = tiny_folder("bert"), f"jsonl:{tmp_path / 'rows.jsonl'}"
     with Embedder(model) as embedder:
         index([Document(id="a", text="copy a folder")], out, embedder=embedder)
@@ -195,7 +244,11 @@ def test_the_destination_knows_its_model(
         assert found[0].score == pytest.approx(1, abs=1e-5)
     with pytest.raises(ClosedError, match="this Search is closed; make another one"):
         search.search("x")
+    copied = shutil.copytree(model, tmp_path / "copied")
+    with Search(out, str(copied)) as of_copy:
+        assert of_copy._embedder.model_name == str(copied)
     made: Any = search
+    assert made._embedder.config.max_batch_tokens == 999
     for call in (lambda: made._embedder.encode("x"), lambda: made._reranker.rank("x", ["y"])):
         with pytest.raises(ClosedError):
             call()
@@ -214,6 +267,39 @@ def test_a_wrong_destination_is_refused_at_the_start(store: FakeStore, embedder:
     with other, pytest.raises(SinkError, match="search with the same model and options"):
         Search(FakeSink(store), other)
     assert not [t for t in threading.enumerate() if t.name == "embedlib-search"]
+
+
+def test_the_model_of_the_rows_is_loaded_as_these_were_made(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, _: Config, state: Any, *__: object) -> Embedder:
+        asked.append((name, state.fingerprint, state.precision))
+        return fake_embedder()
+
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(retrieval, "open_embedder", load)
+    with Search(FakeSink(store)) as search:
+        assert search.search("a")
+        assert asked == [("fake", search.state.fingerprint, "float32")]
+
+
+@pytest.mark.parametrize("error", [ModelNotFoundError, KeyboardInterrupt])
+def test_what_was_opened_is_closed_where_a_model_cannot_be_loaded(
+    store: FakeStore,
+    embedder: Embedder,
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    sink = WatchedSink(store)
+    monkeypatch.setattr(retrieval, "open_sink", lambda url: sink)
+    monkeypatch.setattr(retrieval, "load_ranking", refuse)
+    with pytest.raises(error) as caught:
+        Search("fake:", embedder, "a/reranker")
+    assert sink.is_closed
+    assert caught.tb is not None, "it still holds the object, which nobody has collected"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +449,8 @@ def test_all_is_closed_though_a_model_fails_to(store: FakeStore, embedder: Embed
 
     sink, closed = WatchedSink(store), list[str]()
     search = Search(sink, embedder)
-    search._owned += [lambda: closed.append("first"), refuse]
+    search._owned.callback(closed.append, "first")
+    search._owned.callback(refuse)
     with pytest.raises(CloseTimeoutError, match="a thread still runs"):
         search.close()
     assert closed == ["first"]

@@ -352,8 +352,6 @@ def test_examples_of_a_call_that_gets_none_are_refused(where: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("examples", "message"),
     [
-        ("a", "examples = 'a'; it must be a list of examples"),
-        (3, "examples = 3; it must be a list"),
         (
             [EXAMPLE, {"query": "q"}],
             r"examples\[1\] = .*; it must have the keys instruct, query, r",

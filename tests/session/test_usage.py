@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import embedlib
 from embedlib import Classifier, Embedder, Reranker, Usage
 from embedlib.errors import EngineRunError, InputError
 from embedlib.session.streaming import STREAM_JOB_TEXTS
@@ -27,11 +26,6 @@ Folder = Callable[[str], Path]
 
 def counts(usage: Usage) -> tuple[int, int, list[tuple[int, int]]]:
     return usage.num_texts, usage.num_tokens, usage.truncated
-
-
-def test_it_is_public() -> None:
-    assert "Usage" in embedlib.__all__
-    assert counts(Usage()) == (0, 0, [])
 
 
 @pytest.mark.parametrize("name", ["encode", "encode_query", "encode_document"])
