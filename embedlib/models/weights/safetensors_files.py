@@ -9,14 +9,15 @@ from __future__ import annotations
 import errno
 import json
 import math
+import mmap
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,6 @@ from embedlib.models.reading.model_file import (
     open_file,
     place_of,
 )
-from embedlib.models.weights.mapped import StoredBits, map_bytes
 from embedlib.models.weights.memory import no_memory
 
 NUMPY_TYPES: Final[Mapping[str, str]] = {
@@ -46,6 +46,11 @@ In the order in which the library writes tensors. Source: `Dtype` in its src/ten
 
 STORED_DTYPES: Final = {name: NUMPY_TYPES[name] for name in ("F32", "F16", "BF16")}
 """Those of a transformer's weights."""
+
+NO_RESERVE: Final[int] = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""Linux else refuses to map a file larger than its memory so that it may be written to, although
+nobody writes. Source: MAP_NORESERVE of asm-generic/mman.h, which x86 and ARM have; Python names it
+from 3.13 on. https://docs.kernel.org/mm/overcommit-accounting.html."""
 
 HEADER_LENGTH_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 100_000_000
@@ -92,16 +97,28 @@ class StoredTensor:
         kind = np.dtype(NUMPY_TYPES[self.dtype])
         return data[self.start : self.start + self.num_bytes].view(kind).reshape(self.shape)
 
-    def bits(self, data: NDArray[np.uint8]) -> StoredBits | None:
-        """Return the tensor as it is stored, a view; None if that is not in 16 bits.
+    def check(self, name: str, shape: tuple[int, ...], dtypes: Collection[str]) -> None:
+        """Refuse a tensor of another shape or type.
 
         Args:
-            data: uint8[file size], the mapped file.
+            name: of the tensor, for messages.
+            shape: what it must be; -1 stands for any number from 1 on.
+            dtypes: what its type may be.
+
+        Raises:
+            ModelWeightsError: it is something else.
         """
-        if self.added or self.dtype not in ("F16", "BF16"):
-            return None
-        dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
-        return StoredBits(dtype, self.stored(data).view("<u2"))
+        is_alike = len(self.shape) == len(shape) and all(
+            size == wanted or (wanted < 0 < size)
+            for size, wanted in zip(self.shape, shape, strict=True)
+        )
+        if not is_alike:
+            expected = ["any" if size < 0 else size for size in shape]
+            raise ModelWeightsError(
+                f"{self.file}: tensor {name} has shape {list(self.shape)}; expected: {expected}"
+            )
+        if self.dtype not in dtypes:
+            raise self.refuse_type(name, dtypes)
 
     def refuse_type(self, name: str, accepted: Iterable[str]) -> ModelWeightsError:
         """Return the error for a tensor of this name that is stored in another type."""
@@ -151,18 +168,25 @@ class RowDifference:
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return a file's bytes, see `map_bytes`; for a file in a pack, the pack's.
+    """Return a file's bytes, or for a file in a pack the pack's, mapped copy-on-write.
+
+    The array, uint8[file size], is writable because some libraries share only writable memory. The
+    file never changes.
 
     Raises:
+        OSError: it cannot be opened.
         ModelWeightsError: the system has no memory for it.
     """
     path = place_of(path).path
+    kinds = mmap.MAP_PRIVATE | NO_RESERVE
     try:
-        return map_bytes(path)
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, kinds, mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
         raise no_memory(path.name, path.stat().st_size) from error
+    return np.frombuffer(mapped, np.uint8)
 
 
 def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:

@@ -20,8 +20,8 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import Weights, load_weights
-from embedlib.models.weights.mapped import map_bytes
-from embedlib.models.weights.safetensors_files import StoredTensor
+from embedlib.models.weights.mapped import mapped_paths
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import uniform, write_tiny_model
@@ -302,7 +302,7 @@ NO_MEMORY = (
     ("name", "error"),
     [
         # What they raise for a file that is larger than the memory, or than the process's limit.
-        ("map_bytes", OSError(12, "Cannot allocate memory")),
+        ("mmap.mmap", OSError(12, "Cannot allocate memory")),
         ("safe_open", MemoryError("Cannot allocate memory (os error 12)")),
     ],
 )
@@ -335,10 +335,19 @@ def test_a_file_larger_than_the_memory_is_mapped(tmp_path: Path) -> None:
         file.truncate(1024 * num_kib + (1 << 30))
         file.seek(-1, 2)
         file.write(b"7")
-    content = map_bytes(path)
+    content = map_file(path)
     assert content[-1] == ord("7")
     assert content.flags.writeable
     assert content.size == path.stat().st_size
+
+
+def test_files_are_in_the_order_of_the_roles(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(9)]
+    for path in paths:
+        save_file({"weight": np.zeros(1, np.float32)}, path)
+    stored = {path.stem: list_tensors(path, tmp_path)["weight"] for path in paths}
+    # Part of the key of a cache, which another process must find: no order of hashes.
+    assert mapped_paths(Weights(stored)) == paths
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
