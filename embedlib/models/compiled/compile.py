@@ -8,7 +8,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +40,7 @@ from embedlib.models.compiled.fidelity_report import is_report
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
-from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
+from embedlib.models.compiled.new_folder import new_folder, place_lock, try_place_lock
 from embedlib.models.new_file import not_written
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
@@ -119,7 +118,8 @@ def compile_model(
                 return target
             with new_folder(target) as part:
                 read = _write_files(files, part, precision, layers, config, report)
-                inputs, outputs = _digests(files.folder, read, hashes), _finish(part, config)
+                inputs = _digests(files.folder, read, hashes)
+                outputs = _written_digests(part, config)
                 check_unchanged(files, digest, hashes, "compiled")
                 manifest = _manifest(files, precision, excluded, digest, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
@@ -181,15 +181,14 @@ def _manifest(
     inputs: dict[str, FileDigest],
     outputs: dict[str, FileDigest],
 ) -> Manifest:
-    hub_name, hub_revision = files.hub_source
     versions = {name: importlib.metadata.version(name) for name in PACKAGES[precision]}
     return Manifest(
         format_version=FORMAT_VERSION,
         precision=precision,
         excluded=tuple(sorted(excluded)),
         fingerprint=digest,
-        hub_name=hub_name,
-        hub_revision=hub_revision,
+        hub_name=files.hub_name,
+        hub_revision=files.hub_revision,
         spec=spec_facts(files.spec),
         versions={"embedlib": __version__, **versions},
         inputs=inputs,
@@ -251,25 +250,17 @@ def _copied_files(files: ModelFiles) -> list[Path]:
     return sorted(paths.union(head_files(files.transformer_dir)))
 
 
-def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
-    """Sync the files of an engine directory to the disk and return their digests."""
+def _written_digests(part: Path, config: Config) -> dict[str, FileDigest]:
+    """Return the digests of all files of an engine directory."""
     paths = [path for path in part.rglob("*") if path.is_file()]
     hashes = FileHashes()
-    jobs: list[CompileJob] = []
-    for path in paths:
-        jobs += [_hash_job(path, hashes), partial(_sync, path)]
-    run_jobs(jobs, config.num_threads)
+    run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads)
     return _digests(part, paths, hashes)
 
 
 def _hash_job(path: Path, hashes: FileHashes) -> CompileJob:
     """Return the job that hashes a file, so that `hashes` has the result."""
     return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
-
-
-def _sync(path: Path, report: Callable[[int], object]) -> None:
-    del report  # nothing is read
-    sync(path)
 
 
 def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
@@ -299,8 +290,8 @@ def _is_done(
         manifest = verify_engine_folder(folder, digest)
     except EngineBuildError:
         return False
-    names = (manifest.hub_name, manifest.hub_revision)
-    is_named = not has_name or names == files.hub_source
+    made = (manifest.hub_name, manifest.hub_revision)
+    is_named = not has_name or made == (files.hub_name, files.hub_revision)
     return is_named and is_made_from(manifest, digest, precision, excluded)
 
 
