@@ -97,7 +97,7 @@ def compile_model(
         report: called with the number of bytes of weights read so far, and the total.
 
     Raises:
-        ConfigError: `precision` or `excluded` is not valid, or `out` must not be replaced.
+        ConfigError: `excluded` is not valid, or `out` must not be replaced.
         EngineUnavailableError: the package ml_dtypes is missing.
         ModelWeightsError: the weights do not match the model, or contain NaN or infinity.
         EngineBuildError: the engine directory cannot be written, or the model's files changed

@@ -10,20 +10,17 @@ import errno
 import json
 import math
 import mmap
-import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from embedlib.errors import ModelWeightsError, first_line
+from embedlib.errors import ModelWeightsError, typed_line
+from embedlib.models.reading.json_files import show
 from embedlib.models.reading.model_file import (
     LFS_POINTER,
     lfs_pointer,
@@ -55,6 +52,8 @@ from 3.13 on. https://docs.kernel.org/mm/overcommit-accounting.html."""
 HEADER_LENGTH_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the library: `MAX_HEADER_SIZE` of safetensors, src/tensor.rs."""
+MAX_DIMS: Final = 32
+"""Axes of a tensor, as in numpy."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
     Raises:
         ModelUnsupportedError: it is something else than a file.
         ModelWeightsError: if the file is missing, truncated, a pointer of Git LFS or not
-            safetensors, or there is no memory for it.
+            safetensors.
     """
     file = name_in(path, folder)
     try:
@@ -208,67 +207,48 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
             first_bytes = stream.read(HEADER_LENGTH_BYTES)
             if first_bytes == LFS_POINTER[:HEADER_LENGTH_BYTES]:  # no header is as long as it says
                 raise ModelWeightsError(lfs_pointer(path, folder))
-            if place.path == path:
-                # Checks the header, every offset and the length of the file.
-                with safe_open(path, framework="numpy"):
-                    pass
             length = int.from_bytes(first_bytes, "little")
-            content = stream.read(min(length, MAX_HEADER_BYTES))
-            if place.path != path:
-                _check_header(first_bytes + content, place.num_bytes)
-            header = json.loads(content)
+            header = json.loads(stream.read(min(length, MAX_HEADER_BYTES)))
+        header.pop("__metadata__", None)
+        start = HEADER_LENGTH_BYTES + length
+        _check_places(header, place.num_bytes - start)
     except FileNotFoundError as error:
         raise ModelWeightsError(missing_file(path, folder)) from error
-    except MemoryError as error:
-        raise no_memory(file, place_of(path).num_bytes) from error
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        line = first_line(error)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        line = typed_line(error)
         raise ModelWeightsError(f"{file}: is damaged ({line}); download it again") from error
-    first = place.start + HEADER_LENGTH_BYTES + length
     return {
         name: StoredTensor(
             place.path,
             file,
             entry["dtype"],
             tuple(entry["shape"]),
-            first + entry["data_offsets"][0],
+            place.start + start + entry["data_offsets"][0],
         )
         for name, entry in header.items()
-        if name != "__metadata__"
     }
 
 
-def _check_header(header: bytes, num_bytes: int) -> None:
-    """Let the library check a header, every offset and the length of a file that is in a pack.
+def _check_places(tensors: Mapping[str, Any], num_bytes: int) -> None:
+    """Check that tensors lie one behind the other, as large as their shapes, and fill the file.
 
-    It reads whole files only, so it gets one of the same header and length that has no content.
+    Args:
+        tensors: the entries of a header.
+        num_bytes: of the file, behind the header.
 
     Raises:
-        SafetensorError: as for a file.
-        OSError: no such file can be made.
+        ValueError, LookupError, TypeError, AttributeError: they do not, or the header is none.
     """
-    with _unnamed_file() as (file, path):
-        file.write(header)
-        file.truncate(num_bytes)
-        with safe_open(path, framework="numpy"):
-            pass
-
-
-@contextmanager
-def _unnamed_file() -> Iterator[tuple[IO[bytes], str]]:
-    """Yield an empty file and its path: in memory, or where it would have none, on the disk.
-
-    Linux alone has files in memory. Hardened systems refuse them (the sysctl vm.memfd_noexec), and
-    a root folder without /proc has no paths for them.
-    """
-    with ExitStack() as stack:
-        try:
-            if sys.platform != "linux":
-                raise OSError(errno.ENOSYS, "no files in memory")
-            file: IO[bytes] = stack.enter_context(open(os.memfd_create("embedlib"), "wb", 0))
-            path = f"/proc/self/fd/{file.fileno()}"
-            os.stat(path)
-        except OSError:
-            named = stack.enter_context(NamedTemporaryFile(buffering=0))
-            file, path = named.file, named.name
-        yield file, path
+    end = 0
+    for name, entry in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
+        shape, (start, stop) = entry["shape"], entry["data_offsets"]
+        kind = NUMPY_TYPES.get(entry["dtype"])  # a file may have others beside those of a model
+        is_plain = len(shape) <= MAX_DIMS and all(
+            type(number) is int and number >= 0 for number in (start, stop, *shape)
+        )
+        size = math.prod(shape) * np.dtype(kind).itemsize if is_plain and kind else stop - start
+        if not is_plain or start != end or stop - start != size:
+            raise ValueError(f"tensor {show(name)} of another size than its place")
+        end = stop
+    if end != num_bytes:
+        raise ValueError(f"{num_bytes} bytes of tensors, {end} according to the header")

@@ -425,10 +425,7 @@ def test_without_ml_dtypes(folder: Path, config: Config, monkeypatch: pytest.Mon
     assert compiled_folder(read_model_files(folder), "fp8", (), config) == compiled
 
 
-def test_wrong_arguments_and_weights(folder: Path, config: Config) -> None:
-    precision: Any = "int4"
-    with pytest.raises(ConfigError, match="precision = 'int4'; it must be one of fp8, bf16, int8"):
-        compile_model(read_model_files(folder), precision, (), config)
+def test_wrong_weights(folder: Path, config: Config) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-5])
     with pytest.raises(ModelWeightsError, match="damaged"):
         compile_fp8(folder, config)

@@ -124,23 +124,6 @@ def test_an_embedder_of_a_pack_has_the_vectors_and_the_fingerprint_of_the_folder
     assert [path.name for path in tmp_path.iterdir()] == [pack.name]  # nothing was unpacked
 
 
-def test_a_system_without_files_in_memory(
-    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hardened ones refuse them, and macOS has none."""
-
-    def refuse(name: str) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
-    monkeypatch.setattr(os, "memfd_create", refuse)
-    weights = load_weights(OpenedModel.find(pack, config).read_files(with_head=False))
-    own = load_weights(read_model_files(tiny_folder("bert")))
-    assert {role: weights[role].shape for role in weights} == {
-        role: own[role].shape for role in own
-    }
-
-
 def test_name_and_commit_on_the_hub_stay_known(
     tiny_folder: Folder, put_on_hub: PutOnHub, tmp_path: Path
 ) -> None:
@@ -155,21 +138,6 @@ def test_name_and_commit_on_the_hub_stay_known(
     plan = plan_engine(packs.read_source(), Config(engine="openvino"))
     task = preparing._task(packs, plan, ("int8",), is_background=True)
     assert (task.model, task.options["revision"]) == (str(pack), None)
-
-
-def test_weights_in_a_pack_that_do_not_fit_into_memory(
-    tiny_folder: Callable[[str], Path],
-    tmp_path: Path,
-    config: Config,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError("Cannot allocate memory (os error 12)")  # of a process with a limit
-
-    opened = OpenedModel.find(packed(tiny_folder("bert"), tmp_path / "m.embedlib", config), config)
-    monkeypatch.setattr("embedlib.models.weights.safetensors_files.safe_open", fail)
-    with pytest.raises(ModelWeightsError, match=r"^model.safetensors: the weights need 0.0"):
-        load_weights(opened.read_files(with_head=False))
 
 
 def test_a_reranker_is_packed_by_its_hub_name_with_its_template(
