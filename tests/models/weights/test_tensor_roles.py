@@ -12,16 +12,6 @@ from embedlib.models.spec import Dense
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles, module_shapes
 
 
-def test_the_norm_of_the_embeddings_replaces_that_of_the_first_layer(
-    tiny_folder: Callable[[str], Path],
-) -> None:
-    shapes = encoder_shapes(read_model_files(tiny_folder("modernbert")).spec.encoder)
-    assert "embedding_norm.weight" in shapes
-    norms = [role for role in shapes if role.endswith("attention_norm.weight")]
-    assert norms
-    assert "layers.0.attention_norm.weight" not in norms
-
-
 @pytest.mark.parametrize(
     ("variant", "part", "linear", "others"),
     [
