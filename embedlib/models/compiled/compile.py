@@ -32,6 +32,7 @@ from embedlib.models.compiled.engine_folder import (
     file_hashes,
     is_made_from,
     model_fingerprint,
+    read_manifest,
     spec_facts,
     verify_engine_folder,
     written_files,
@@ -118,8 +119,9 @@ def compile_model(
                 return target
             with new_folder(target) as part:
                 read = _write_files(files, part, precision, layers, config, report)
-                inputs = _digests(files.folder, read, hashes)
-                outputs = _written_digests(part, config)
+                inputs = _digests(files.folder, read, hashes, config)
+                written = [path for path in part.rglob("*") if path.is_file()]
+                outputs = _digests(part, written, FileHashes(), config)
                 check_unchanged(files, digest, hashes, "compiled")
                 manifest = _manifest(files, precision, excluded, digest, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
@@ -250,26 +252,22 @@ def _copied_files(files: ModelFiles) -> list[Path]:
     return sorted(paths.union(head_files(files.transformer_dir)))
 
 
-def _written_digests(part: Path, config: Config) -> dict[str, FileDigest]:
-    """Return the digests of all files of an engine directory."""
-    paths = [path for path in part.rglob("*") if path.is_file()]
-    hashes = FileHashes()
-    run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads)
-    return _digests(part, paths, hashes)
-
-
 def _hash_job(path: Path, hashes: FileHashes) -> CompileJob:
     """Return the job that hashes a file, so that `hashes` has the result."""
     return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
 
 
-def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
+def _digests(
+    folder: Path, paths: Iterable[Path], hashes: FileHashes, config: Config
+) -> dict[str, FileDigest]:
     """Return size and SHA-256 of files by their path in the folder."""
+    ordered = sorted(paths)
+    run_jobs([_hash_job(path, hashes) for path in ordered], config.num_threads)
     return {
         path.relative_to(folder).as_posix(): FileDigest(
             place_of(path).num_bytes, hashes.sha256(path)
         )
-        for path in sorted(paths)
+        for path in ordered
     }
 
 
@@ -287,12 +285,15 @@ def _is_done(
     With `has_name` the model's hub name and revision must match too; in the cache any name does.
     """
     try:
-        manifest = verify_engine_folder(folder, digest)
+        manifest = read_manifest(folder)
+        made = (manifest.hub_name, manifest.hub_revision)
+        is_named = not has_name or made == (files.hub_name, files.hub_revision)
+        if not (is_named and is_made_from(manifest, digest, precision, excluded)):
+            return False
+        verify_engine_folder(folder)
     except EngineBuildError:
         return False
-    made = (manifest.hub_name, manifest.hub_revision)
-    is_named = not has_name or made == (files.hub_name, files.hub_revision)
-    return is_named and is_made_from(manifest, digest, precision, excluded)
+    return True
 
 
 def _check_replaceable(out: Path, files: ModelFiles) -> None:

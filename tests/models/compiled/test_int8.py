@@ -277,7 +277,8 @@ def test_the_directory(tmp_path: Path, config: Config, monkeypatch: pytest.Monke
     files = read_model_files(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # ml_dtypes is not needed
     made = compile_int8(files, config)
-    manifest = verify_engine_folder(made, model_fingerprint(files))
+    manifest = verify_engine_folder(made)
+    assert manifest.fingerprint == model_fingerprint(files)
     assert (manifest.precision, manifest.excluded) == ("int8", ())
     assert manifest.versions.keys() == {"embedlib", "numpy"}
     assert f"0_Transformer/{WEIGHTS}" in manifest.inputs

@@ -335,6 +335,14 @@ def test_a_header_that_does_not_fit_the_file_is_damage(
         list_tensors(path, tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"\xff" * 9, (200_000).to_bytes(8, "little") + b"[" * 200_000])
+def test_what_is_no_header_is_damage(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=r"is damaged \((Unicode|Recursion|JSON)"):
+        list_tensors(path, tmp_path)
+
+
 def test_tensors_lie_in_any_order_and_may_be_empty_or_of_an_unknown_type(tmp_path: Path) -> None:
     content = header(
         ("F32", [1], 11, 15), ("F4", [6], 8, 11), ("F32", [], 4, 8), ("F32", [0], 0, 0),
@@ -385,6 +393,11 @@ def test_a_file_larger_than_the_memory_is_mapped(tmp_path: Path) -> None:
     assert content[-1] == ord("7")
     assert content.flags.writeable
     assert content.size == path.stat().st_size
+
+
+def test_a_file_that_is_gone_is_no_lack_of_memory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        map_file(tmp_path / "gone")
 
 
 def test_files_are_in_the_order_of_the_roles(tmp_path: Path) -> None:
