@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,10 +41,12 @@ from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.compiled.report_cache import measured_versions, report_place, stored_reports
 from embedlib.models.opening import OpenedModel
 from embedlib.models.packing import verify, write
+from embedlib.models.packing.verify import verify_pack
 from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import is_scoring_model, read_model_files
 from embedlib.models.reading.pack_file import ALIGNMENT, INDEX_NAME, is_pack, open_pack
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.token_heads import has_token_head
@@ -340,6 +343,25 @@ def test_a_pack_with_drawn_damage_is_the_same_or_refused_in_one_line(
             lines.append(str(error))
     assert len(lines) > 30
     assert not any("\n" in line for line in lines)
+
+
+def test_a_pack_that_changes_or_fails_while_it_is_opened_is_refused(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    hashes = FileHashes()
+    found = verify_pack(pack, hashes)
+    # What was found of a pack is not the hash of the file.
+    assert hashes.sha256(pack) == hashlib.sha256(pack.read_bytes()).hexdigest()
+    before = replace(found, index_digest="0" * 64)
+    monkeypatch.setattr(verify, "open_pack", lambda path: before)
+    with pytest.raises(ModelWeightsError, match="has changed while it was opened"):
+        verify_pack(pack, hashes)
+    monkeypatch.setattr(verify, "_sha256", Mock(side_effect=OSError(5, "Input/output error")))
+    with pytest.raises(
+        ModelWeightsError, match=r"model\.embedlib: cannot be read: Input/output er"
+    ):
+        verify_pack(pack, FileHashes())
 
 
 def test_an_index_that_does_not_fit_is_refused(
