@@ -45,7 +45,7 @@ def _sha256(stream: BinaryIO, entry: Entry) -> str:
     content = hashlib.sha256()
     stream.seek(entry.start)
     left = entry.num_bytes
-    while left and (block := stream.read(min(left, READ_BYTES))):
+    while block := stream.read(min(left, READ_BYTES)):
         content.update(block)
         left -= len(block)
     return content.hexdigest()

@@ -128,7 +128,7 @@ def find_in_pack(path: Path) -> tuple[Pack, str] | None:
     for parent in path.parents:
         try:
             is_file = stat.S_ISREG(parent.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:  # below a file
             continue
         except OSError:
             return None

@@ -53,6 +53,7 @@ from embedlib.models.weights.token_heads import has_token_head
 from embedlib.session import preparing
 from embedlib.testing.models.table import LATE_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
+from embedlib.version import __version__
 from tests.fidelity_reports import make_report
 from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
 from tests.tiny_models.static import write_model2vec, write_static_model
@@ -362,6 +363,53 @@ def test_a_pack_that_changes_or_fails_while_it_is_opened_is_refused(
         ModelWeightsError, match=r"model\.embedlib: cannot be read: Input/output er"
     ):
         verify_pack(pack, FileHashes())
+
+
+def test_a_pack_that_is_written_anew_in_its_place_is_read_anew(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    written = packed(tiny_folder("bert"), tmp_path / "written", config)
+    pack = rewritten(written, tmp_path / "model.embedlib", lambda all_: None)
+    assert open_pack(pack).embedlib_version == __version__
+    index = zipfile.ZipFile(pack).read(INDEX_NAME)
+    told = __version__.encode()
+    other = index.replace(b'"embedlib": "' + told, b'"embedlib": "' + b"9" * len(told))
+    made = rewritten(written, tmp_path / "other", lambda all_: all_.update({INDEX_NAME: other}))
+    assert made.stat().st_size == pack.stat().st_size
+    pack.write_bytes(made.read_bytes())
+    os.utime(pack, ns=(0, 0))  # the clock of the file system may stand still meanwhile
+    assert open_pack(pack).embedlib_version == "9" * len(told)
+
+
+def test_a_pack_that_ends_too_early_or_is_gone(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    place = content.rindex(b"PK\x01\x02") + 20  # of the index: its sizes
+    content[place : place + 8] = (1 << 20).to_bytes(4, "little") * 2
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match="was cut off or changed"):
+        open_pack(pack)
+    pack.unlink()
+    with pytest.raises(ModelWeightsError, match="cannot be read: No such file"):
+        open_pack(pack)
+
+
+def test_what_cannot_be_read_is_no_pack(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    head = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config).read_bytes()[:100]
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(pipe, head)
+    assert not is_pack(tmp_path / "pipe")
+    assert os.read(pipe, 200) == head
+    os.close(pipe)
+    (tmp_path / "file").write_bytes(b"XX" + head[2:])
+    assert not is_pack(tmp_path / "file")
+    memory = Path("/proc/self/mem")  # Linux gives nobody its first bytes
+    assert not memory.exists() or not is_pack(memory)
 
 
 def test_an_index_that_does_not_fit_is_refused(
