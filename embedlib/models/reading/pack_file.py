@@ -148,8 +148,8 @@ def _read(path: Path, identity: tuple[int, ...]) -> Pack:
     num_bytes = identity[0]
     with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
         infos = {info.filename: info for info in archive.infolist()}
-        if INDEX_NAME not in infos or infos[INDEX_NAME].file_size > MAX_INDEX_BYTES:
-            raise zipfile.BadZipFile(f"{INDEX_NAME} is missing or too large")
+        if infos[INDEX_NAME].file_size > MAX_INDEX_BYTES:
+            raise zipfile.BadZipFile(f"{INDEX_NAME} is too large")
         content = archive.read(_plain(path, infos[INDEX_NAME]))
         index = json.loads(content)
         if index["format_version"] != FORMAT_VERSION:

@@ -382,7 +382,7 @@ def test_a_pack_that_is_written_anew_in_its_place_is_read_anew(
 
 
 def test_a_pack_that_ends_too_early_or_is_gone(
-    tiny_folder: Folder, tmp_path: Path, config: Config
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     content = bytearray(pack.read_bytes())
@@ -390,6 +390,9 @@ def test_a_pack_that_ends_too_early_or_is_gone(
     content[place : place + 8] = (1 << 20).to_bytes(4, "little") * 2
     pack.write_bytes(content)
     with pytest.raises(ModelWeightsError, match="was cut off or changed"):
+        open_pack(pack)
+    monkeypatch.setattr("embedlib.models.reading.pack_file.MAX_INDEX_BYTES", 1000)
+    with pytest.raises(ModelWeightsError, match=r"pack\.json is too large"):
         open_pack(pack)
     pack.unlink()
     with pytest.raises(ModelWeightsError, match="cannot be read: No such file"):
