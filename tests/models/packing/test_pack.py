@@ -44,7 +44,13 @@ from embedlib.models.packing import verify, write
 from embedlib.models.packing.verify import verify_pack
 from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import is_scoring_model, read_model_files
-from embedlib.models.reading.pack_file import ALIGNMENT, INDEX_NAME, is_pack, open_pack
+from embedlib.models.reading.pack_file import (
+    ALIGNMENT,
+    INDEX_NAME,
+    LOCAL_HEADER,
+    is_pack,
+    open_pack,
+)
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
@@ -379,6 +385,50 @@ def test_a_pack_that_is_written_anew_in_its_place_is_read_anew(
     pack.write_bytes(made.read_bytes())
     os.utime(pack, ns=(0, 0))  # the clock of the file system may stand still meanwhile
     assert open_pack(pack).embedlib_version == "9" * len(told)
+
+
+@pytest.mark.parametrize("entry", ["modules.json", INDEX_NAME])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(8, 0x01), (8, 0x20), (8, 0x40), (10, 8), (20, 0xFFFF)],
+    ids=["encrypted", "a patch", "strongly encrypted", "deflated", "of two sizes"],
+)
+def test_an_entry_that_is_not_stored_as_it_is(
+    entry: str, place: int, value: int, tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    start = content.rindex(entry.encode()) - 46  # its header in the directory of the archive
+    assert content[start : start + 4] == b"PK\x01\x02"
+    content[start + place : start + place + 2] = value.to_bytes(2, "little")
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=f"'{entry}' is compressed or encrypted"):
+        open_pack(pack)
+
+
+def test_an_entry_that_is_there_twice_or_has_lost_its_header(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    place = content.index(b"modules.json") - LOCAL_HEADER.size
+    content[place] ^= 1
+    pack.write_bytes(content)
+    with pytest.raises(
+        ModelWeightsError, match=r"'modules\.json' does not have the place and size"
+    ):
+        open_pack(pack)
+    content[place] ^= 1
+    pack.write_bytes(content)
+    with zipfile.ZipFile(pack, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("modules.json", archive.read("modules.json"))
+    with pytest.raises(ModelWeightsError, match="it holds a name twice, unlike its index"):
+        open_pack(pack)
+    place = content.rindex(b"modules.json") - 4  # in the directory: where its header is
+    content[place : place + 4] = (len(content) - 5).to_bytes(4, "little")
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=r"is damaged \(.*unpack requires"):
+        open_pack(pack)
 
 
 def test_a_pack_that_ends_too_early_or_is_gone(
