@@ -194,7 +194,12 @@ def test_a_text_that_would_lose_its_start_is_refused(tmp_path: Path) -> None:
     [
         ({"other": (4, 2)}, "tensor embedding.weight or embeddings is missing"),
         ({"embeddings": (4,)}, r"tensor embeddings has shape \[4\]; expected: \['any', 'any'\]"),
+        (
+            {"embeddings": (0, 2)},
+            r"tensor embeddings has shape \[0, 2\]; expected: \['any', 'any'\]",
+        ),
         ({"embeddings": (4, 2), "more": (1,)}, r"tensor more \[1\] is left over"),
+        ({"embedding.weight": (4, 2), "weights": (4,)}, r"tensor weights \[4\] is left over"),
         ({"embeddings": (4, 2), "weights": (3,)}, r"tensor weights has shape \[3\]"),
         ({"embeddings": (4, 2), "mapping": (4,)}, "tensor mapping has type F32; accepted: I64"),
     ],

@@ -493,6 +493,7 @@ def test_an_index_that_does_not_fit_is_refused(
         lambda values: values["files"]["config.json"].update(num_bytes=1)
     )
     assert "KeyError" in refusal(lambda values: values.pop("files"))
+    assert "TypeError" in refusal(lambda values: values["files"].update({"config.json": 3}))
     assert "AttributeError" in refusal(lambda values: values.update(files=3))
     assert "hub_name, hub_revision" in refusal(lambda values: values.update(hub_name=[1]))
     assert "unlike its index" in refusal(lambda values: values["files"].pop("config.json"))
