@@ -394,6 +394,9 @@ def test_a_table_without_weights_is_refused(tmp_path: Path) -> None:
     save_file({"weights": np.ones(3, np.float32)}, folder / "model.safetensors")
     with pytest.raises(ModelWeightsError, match="holds weights; expected: weight"):
         read_folder(folder)
+    save_file({"weight": np.ones((3, 2), np.float32)}, folder / "model.safetensors")
+    with pytest.raises(ModelWeightsError, match=r"weight has shape \[3, 2\]; expected: \['any'\]"):
+        read_folder(folder)
 
 
 def test_other_engines_refuse_a_sparse_model(tmp_path: Path) -> None:

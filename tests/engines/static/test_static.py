@@ -214,12 +214,13 @@ def test_a_damaged_table(tensors: dict[str, tuple[int, ...]], message: str, tmp_
         read_folder(folder)
 
 
-@pytest.mark.parametrize("row", [40, -1])
-def test_a_mapping_to_rows_that_are_not_there(row: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "dtype"), [(40, np.int64), (-1, np.int64), (40, np.int32)])
+def test_a_mapping_to_rows_that_are_not_there(row: int, dtype: type, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     folder = write_model2vec(tmp_path, is_mapped=True)
     arrays = {name: array.copy() for name, array in load_file(folder / "model.safetensors").items()}
+    arrays["mapping"] = arrays["mapping"].astype(dtype)
     arrays["mapping"][5] = row
     save_file(arrays, folder / "model.safetensors")
     with pytest.raises(ModelWeightsError, match=f"mapping names row {row}; the table has 40,"):
