@@ -838,8 +838,9 @@ def test_similarity_is_a_tensor_where_torch_is_imported(embedder: Embedder) -> N
         assert torch.allclose(embedder.similarity(a, other), scores)
     halves = embedder.similarity(torch.tensor(a).bfloat16(), b)
     assert torch.allclose(halves, scores, atol=0.01)
-    with pytest.raises(InputError, match="similarity compares vectors; encode texts first"):
-        embedder.similarity([torch.zeros(2), torch.zeros(3)], b)
+    for none in ([torch.zeros(2), torch.zeros(3)], torch.zeros(2, 2, device="meta")):
+        with pytest.raises(InputError, match="similarity compares vectors; encode texts first"):
+            embedder.similarity(none, b)
 
 
 @pytest.mark.parametrize(

@@ -81,19 +81,16 @@ def resolve(
     """
     config = config or Config()
     text = os.fspath(name)
-    folder = _expanded(text)
-    # os.path: a method of Path raises for a name that is too long.
-    is_local = os.path.exists(folder) or isinstance(name, os.PathLike) or not _is_hub_name(text)
-    is_package = text.startswith(PACKAGE_PREFIX)
-    if config.revision is not None and (is_package or is_local):
+    is_local = isinstance(name, os.PathLike) or not may_be_on_hub(text)
+    if config.revision is not None and is_local:
         raise ConfigError(
             f"revision={config.revision!r} applies only to hub models; {text!r} is not one; leave "
             "it out"
         )
-    if is_package:
+    if text.startswith(PACKAGE_PREFIX):
         return ModelFolder(name=text, path=find_in_package(text.removeprefix(PACKAGE_PREFIX)))
     if is_local:
-        return ModelFolder(name=text, path=_check_folder(folder, text))
+        return ModelFolder(name=text, path=_check_folder(_expanded(text), text))
     return _find_on_hub(text, config, with_weights)
 
 

@@ -36,7 +36,7 @@ def find_in_package(name: str) -> Path:
             f"no model {PACKAGE_PREFIX}{name}: {inside!r} inside the package is not a folder with "
             f"config.json and weights; {PACKAGE_PREFIX}{package} searches the whole package"
         )
-    found = [folder for root in roots for folder in _model_folders(root)]
+    found = [(root, folder) for root in roots for folder in _model_folders(root)]
     if not found:
         raise ModelNotFoundError(
             f"no model {PACKAGE_PREFIX}{name}: the package is installed, but none of its folders "
@@ -45,14 +45,12 @@ def find_in_package(name: str) -> Path:
     if len(found) > 1:
         names = ", ".join(
             f"{PACKAGE_PREFIX}{package}/{folder.relative_to(root).as_posix()}"
-            for root in roots
-            for folder in found
-            if folder.is_relative_to(root)
+            for root, folder in found
         )
         raise ModelNotFoundError(
             f"{PACKAGE_PREFIX}{name} holds {len(found)} models; name one of them: {names}"
         )
-    return found[0]
+    return found[0][1]
 
 
 def _package_roots(name: str) -> list[Path]:
@@ -63,9 +61,9 @@ def _package_roots(name: str) -> list[Path]:
     # A distribution's name may differ from the names of its import packages.
     try:
         files = importlib.metadata.distribution(name).files or []
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+    except importlib.metadata.PackageNotFoundError:
         return []
-    packages = sorted({file.parts[0] for file in files if len(file.parts) > 1})
+    packages = sorted({file.parts[0] for file in files})
     return [root for package in packages for root in _import_roots(package)]
 
 
@@ -75,7 +73,7 @@ def _import_roots(package: str) -> list[Path]:
     try:
         # For a name without dots this only searches; it does not run the package's code.
         spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
+    except ValueError:  # of __main__
         return []
     if spec is None or spec.submodule_search_locations is None:
         return []
@@ -94,10 +92,8 @@ def _model_folders(root: Path) -> list[Path]:
     The folder of a Dense module inside a model looks like a model folder too.
     """
     found: list[Path] = []
-    for file in sorted(root.rglob("*.json"), key=lambda path: (len(path.parts), path)):
-        folder = file.parent
-        if file.name not in ("config.json", "modules.json") or not _is_model_folder(folder):
-            continue
-        if not any(folder.is_relative_to(outer) for outer in found):
+    for folder in sorted({file.parent for file in root.rglob("*.json")}):
+        is_inner = any(folder.is_relative_to(outer) for outer in found)
+        if _is_model_folder(folder) and not is_inner:
             found.append(folder)
     return found

@@ -25,10 +25,11 @@ from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.openvino.memory import memory_needs, stores_16_bits
 from embedlib.engines.openvino.stored import own_weights
 from embedlib.engines.select import plan_engine
+from embedlib.errors import ModelWeightsError
 from embedlib.models.reading.files import ModelFiles, read_model_files
-from embedlib.models.weights import safetensors_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.mapped import stored_bits
+from embedlib.models.weights.safetensors_files import map_file
 from embedlib.session.loading import load_model
 from embedlib.testing import make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
@@ -226,14 +227,13 @@ def test_a_copy_that_there_is_no_memory_for_is_left_alone(
 ) -> None:
     files = read_model_files(tiny_folder("qwen2"))
     stored(files)
-    opened = safetensors_files.safe_open
 
-    def refuse(path: Path, framework: str) -> Any:
+    def refuse(path: Path) -> Any:
         if path.name == float32_copy.NAME:
-            raise MemoryError("Cannot allocate memory (os error 12)")
-        return opened(path, framework=framework)
+            raise ModelWeightsError("the weights need 1 GiB of memory")
+        return map_file(path)
 
-    monkeypatch.setattr(safetensors_files, "safe_open", refuse)
+    monkeypatch.setattr("embedlib.models.weights.load.map_file", refuse)
     assert stored_bits(stored(files), "layers.0.q.weight") is not None
     assert len(copies(tmp_path)) == 1
 

@@ -208,6 +208,13 @@ def test_a_package_of_bare_transformers_files(packages: Path) -> None:
     assert resolve("package:bare").path == model
 
 
+def test_a_package_of_a_model_whose_parts_have_folders(packages: Path) -> None:
+    model = make_package(packages, "parts") / "model"
+    make_model(model / "0_Transformer")
+    (model / "modules.json").write_text("[]")
+    assert resolve("package:parts").path == model
+
+
 def test_several_models_in_a_package_are_named(packages: Path) -> None:
     root = make_package(packages, "many")
     small, large = make_model(root / "small"), make_model(root / "large")
@@ -229,11 +236,16 @@ def test_several_models_in_a_package_are_named(packages: Path) -> None:
         ("package:-r x", "no package named '-r x' is installed in this Python; check the spelling"),
         ("package:a;b", "no package named 'a;b' is installed in this Python; check the spelling"),
         ("package:a.b", "no package named 'a.b'"),
+        ("package:empty.model", "no package named 'empty.model'"),
+        ("package:abc", "no package named 'abc'"),  # a module
         ("package:__main__", "no package named '__main__'"),
     ],
 )
 def test_no_model_in_a_package(packages: Path, name: str, said: str) -> None:
-    make_package(packages, "empty")
+    root = make_package(packages, "empty")
+    (root / "config.json").write_text("{}")
+    (root / "model").mkdir()
+    (root / "model" / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelNotFoundError) as caught:
         resolve(name)
     assert said in one_line(caught)

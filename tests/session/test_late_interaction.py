@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.token_rows import TokenRows
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, ModelUnsupportedError, TruncationWarning
+from embedlib.models.encoder_parts import Convolutions
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.late_fields import checked
+from embedlib.models.spec import LateInteraction, QueryExpansion
+from embedlib.testing import fake_spec
 from embedlib.testing.models.late import LATE
 from embedlib.testing.models.write import write_tiny_model
 
@@ -264,6 +270,85 @@ def test_files_that_differ_are_refused(
     change(copy, file, **changes)
     with pytest.raises(ModelUnsupportedError, match=message):
         Embedder(copy)
+
+
+MASK, METADATA = "4_Mask/config.json", "artifact.metadata"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "changes", "fields"),
+    [
+        ("late-bert", MASK, {"skiplist_tasks": "query"}, {"skips_in_queries": True}),
+        ("late-bert", MASK, {"skiplist_tasks": "query"}, {"skips_in_documents": False}),
+        ("late-bert", SETTINGS, {"document_length": 10**6}, {"document_tokens": 48}),
+        ("late-pylate", GENERAL, {"query_length": 10**6}, {"query_tokens": 48}),
+        ("late-pylate", GENERAL, {"query_length": None}, {"query_tokens": 19}),
+        ("late-pylate", GENERAL, {"query_prefix": " "}, {"markers": ("[unused1]",)}),
+        (
+            "late-pylate",
+            GENERAL,
+            {"do_query_expansion": True, "query_length": None},
+            {"expansion": QueryExpansion(min_tokens=32, token="[MASK]")},
+        ),
+        ("late-stanford", METADATA, {"query_maxlen": None}, {"query_tokens": 32}),
+        (
+            "late-stanford",
+            METADATA,
+            {"query_token_id": None, "doc_token_id": None},
+            {"markers": ("[unused0] ", "[unused1] ")},
+        ),
+        (
+            "late-stanford",
+            "tokenizer_config.json",
+            {"mask_token": None, "tokenizer_class": "BertTokenizer"},
+            {"expansion": QueryExpansion(min_tokens=16, token="[MASK]")},
+        ),
+    ],
+)
+def test_other_values(
+    folder: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+    file: str,
+    changes: dict[str, Any],
+    fields: dict[str, Any],
+) -> None:
+    copy = shutil.copytree(folder(name), tmp_path / name)
+    change(copy, file, **changes)
+    late = read_model_files(copy).spec.late_interaction
+    assert {field: getattr(late, field) for field in fields} == fields
+
+
+def test_a_prompt_has_its_prefix_once(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(folder("late-pylate"), tmp_path / "copy")
+    change(copy, GENERAL, prompts={"query": "[unused0]search: ", "document": "text: "})
+    assert read_model_files(copy).spec.prompts == {
+        "query": "[unused0]search: ", "document": "[unused1]text: ",
+    }  # fmt: skip
+
+
+def test_an_expansion_that_a_transformer_cannot_have() -> None:
+    file = JsonObject("a.json", {})
+    encoder = replace(fake_spec().encoder, windows=(None, 4), num_positions=9)
+    conv = Convolutions(layers=(0,), width=3, has_bias=False)
+    for changed, length, is_attended, told in (
+        (encoder, 5, False, ""),
+        (encoder, 6, False, "is longer than the 4 tokens that a token sees"),
+        (encoder, 9, True, ""),
+        (encoder, 10, True, "is longer than the 9 positions"),
+        (replace(encoder, convolutions=conv), 5, True, ""),
+        (replace(encoder, convolutions=conv), 5, False, "a convolution of this transformer mixes"),
+        (replace(encoder, is_causal=True), 5, True, "this transformer reads from left to right"),
+    ):
+        expansion = QueryExpansion(min_tokens=length, token="x", is_attended=is_attended)
+        late = LateInteraction(query_tokens=length, document_tokens=9, expansion=expansion)
+        if told:
+            with pytest.raises(
+                ModelUnsupportedError, match=f"^a.json: .*to {length} tokens.*{told}"
+            ):
+                checked(late, changed, file)
+        else:
+            assert checked(late, changed, file) == late
 
 
 @pytest.mark.parametrize(

@@ -387,11 +387,15 @@ def test_a_router_of_other_models_is_told_what_it_is(tmp_path: Path) -> None:
 
 def test_a_table_without_weights_is_refused(tmp_path: Path) -> None:
     folder = write_token_weights(tmp_path)
-    save_file({"weight": np.array([-1.0], np.float32)}, folder / "model.safetensors")
-    with pytest.raises(ModelWeightsError, match="no weight of a token"):
-        load_weights(read_folder(folder))["tokens"]
+    for weight in (-1.0, np.inf, np.nan):
+        save_file({"weight": np.array([weight], np.float32)}, folder / "model.safetensors")
+        with pytest.raises(ModelWeightsError, match="no weight of a token"):
+            load_weights(read_folder(folder))["tokens"]
     save_file({"weights": np.ones(3, np.float32)}, folder / "model.safetensors")
     with pytest.raises(ModelWeightsError, match="holds weights; expected: weight"):
+        read_folder(folder)
+    save_file({"weight": np.ones((3, 2), np.float32)}, folder / "model.safetensors")
+    with pytest.raises(ModelWeightsError, match=r"weight has shape \[3, 2\]; expected: \['any'\]"):
         read_folder(folder)
 
 

@@ -39,7 +39,7 @@ from embedlib.errors import (
 )
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
-from embedlib.models.spec import Dense, LayerNorm, Normalize, Pooling
+from embedlib.models.spec import Dense, LayerNorm, Normalize, Pooling, RoundTanh
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
@@ -591,7 +591,7 @@ def test_modules_behind_the_pooling() -> None:
         np.testing.assert_allclose(found, function(torch.from_numpy(given)).numpy(), atol=1e-5)
     modules = (
         Pooling(modes=("mean",)),
-        LayerNorm(dim=4),
+        LayerNorm(dim=4, eps=0.5),
         Dense(in_features=4, out_features=3, has_bias=True, activation="tanh"),
         Normalize(),
     )
@@ -601,11 +601,13 @@ def test_modules_behind_the_pooling() -> None:
         for name, shape in shapes.items()
     }
     tensors = [torch.from_numpy(array) for array in weights.values()]
-    expected = torch.nn.functional.layer_norm(torch.from_numpy(given), (4,), *tensors[:2])
+    expected = torch.nn.functional.layer_norm(torch.from_numpy(given), (4,), *tensors[:2], 0.5)
     expected = torch.tanh(torch.nn.functional.linear(expected, *tensors[2:]))
     expected = torch.nn.functional.normalize(expected)
     found = apply_modules(given, modules, lambda: weights)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+    whole = apply_modules(given, (Pooling(modes=("mean",)), RoundTanh()), dict)
+    np.testing.assert_array_equal(whole, np.rint(127 * np.tanh(given)))
 
 
 # Long texts in windows.

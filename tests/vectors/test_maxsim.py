@@ -32,6 +32,8 @@ def test_blocks_give_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     pairs = maxsim_pairwise(queries, documents[:5])
     np.testing.assert_allclose(pairs, expected[:, :5].diagonal(), rtol=1e-5)
+    means = maxsim_pairwise(queries, documents[:5], is_mean=True)
+    np.testing.assert_allclose(means, expected[:, :5].diagonal() / counts[:, 0], rtol=1e-5)
 
 
 def test_a_block_has_no_more_rows_than_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +70,12 @@ def test_a_text_without_vectors_comes_last() -> None:
     assert maxsim(texts(1, [0]), documents[:1], is_mean=True).tolist() == [[0.0]]
 
 
+def test_an_array_of_objects_is_a_list() -> None:
+    queries, documents = texts(1, [4, 4]), texts(2, [3, 6])
+    alike: np.ndarray = np.array(queries, object)  # of three axes
+    np.testing.assert_array_equal(maxsim(alike, documents), maxsim(queries, documents))
+
+
 def test_rows_of_zeros_in_one_array_are_padding() -> None:
     def padded(given: list[np.ndarray]) -> np.ndarray:
         return np.stack([np.pad(text, ((0, 6 - len(text)), (0, 0))) for text in given])
@@ -91,6 +99,7 @@ def test_rows_of_zeros_in_one_array_are_padding() -> None:
         ([np.ones(3)], texts(1, [2]), r"shape \(3,\); the vectors"),
         ("text", texts(1, [2]), "encode texts first"),
         (7, texts(1, [2]), "encode texts first"),
+        ([[[10**400]]], texts(1, [2]), "encode texts first"),
     ],
 )
 def test_what_cannot_be_compared(first: object, second: object, message: str) -> None:

@@ -64,10 +64,14 @@ def test_sparse_vectors_compare_as_their_dense_form(kind: Similarity) -> None:
     dense = [[[*row, 0.0] for row in A], [[*row, 2.0] for row in B]]
     second = [{**row, 7: 2.0} for row in sparse[1]]
     expected = similarity(kind, *dense)
-    np.testing.assert_allclose(similarity(kind, sparse[0], second), expected, atol=1e-6)
+    np.testing.assert_allclose(similarity(kind, tuple(sparse[0]), second), expected, atol=1e-6)
     nothing: list[Any] = []
     assert similarity(kind, second, nothing).shape == (3, 0)
     assert similarity(kind, nothing, second).shape == (0, 3)
+
+
+def test_weak_sparse_vectors_have_a_direction() -> None:
+    assert similarity("cosine", {3: 1e-6}, {3: 2e-6, 5: 0.0}).tolist() == [[1.0]]
 
 
 def test_of_equal_weights_the_lower_ids_are_kept() -> None:
@@ -114,6 +118,7 @@ def test_what_cannot_be_compared(kind: Similarity, first: Any, second: Any, mess
 def test_a_caller_whose_numpy_raises_gets_the_numbers(kind: Similarity) -> None:
     tiny = np.array([[1e-30, 1.0], [1e-30, 1.0]], np.float32)
     with np.errstate(all="raise"):
-        assert np.isfinite(similarity(kind, tiny, tiny)).all()
-        assert np.isfinite(similarity_pairwise(kind, tiny, tiny)).all()
+        for other in (tiny, -tiny):
+            assert np.isfinite(similarity(kind, tiny, other)).all()
+            assert np.isfinite(similarity_pairwise(kind, tiny, other)).all()
         assert normalize(tiny)[0, 1] == 1

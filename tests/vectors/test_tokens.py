@@ -7,7 +7,7 @@ from embedlib.errors import InputError
 from embedlib.vectors.tokens import lexical_weights, pool_spans
 
 TEXT = "one two three"
-OFFSETS = [(0, 0), (0, 3), (4, 7), (8, 13), (0, 0)]
+OFFSETS = [(0, 0), (0, 3), (4, 7), (8, 13), (9, 9)]
 VECTORS = np.array([[100, 100], [1, 2], [3, 4], [5, 6], [100, 100]], np.float32)
 
 

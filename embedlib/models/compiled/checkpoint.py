@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final
 
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.int8 import INT8_GROUPS
+from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
@@ -29,9 +30,6 @@ from embedlib.models.weights.tensor_roles import (
     tensor_prefix,
 )
 from embedlib.models.weights.weight_files import INDEX_NAME, weight_folders
-
-if TYPE_CHECKING:
-    from embedlib.models.compiled.jobs import CompileJob
 
 CONFIG_NAME: Final = "config.json"
 QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
@@ -52,12 +50,8 @@ def quantized_layers(
             `pooled_rows`, which changes no file.
 
     Raises:
-        ConfigError: `precision` or a name in `excluded` is not valid for this model.
+        ConfigError: a name in `excluded` is not valid for this model.
     """
-    if precision not in get_args(CompiledPrecision):
-        raise ConfigError(
-            f"precision = {precision!r}; it must be one of {', '.join(get_args(CompiledPrecision))}"
-        )
     layers = linear_layers(files)
     if precision == "fp8" and POOLED_ROWS in excluded:
         if not pooled_modes(files.spec):

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +32,7 @@ from embedlib.models.compiled.engine_folder import (
     file_hashes,
     is_made_from,
     model_fingerprint,
+    read_manifest,
     spec_facts,
     verify_engine_folder,
     written_files,
@@ -41,7 +41,7 @@ from embedlib.models.compiled.fidelity_report import is_report
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
-from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
+from embedlib.models.compiled.new_folder import new_folder, place_lock, try_place_lock
 from embedlib.models.new_file import not_written
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
@@ -98,7 +98,7 @@ def compile_model(
         report: called with the number of bytes of weights read so far, and the total.
 
     Raises:
-        ConfigError: `precision` or `excluded` is not valid, or `out` must not be replaced.
+        ConfigError: `excluded` is not valid, or `out` must not be replaced.
         EngineUnavailableError: the package ml_dtypes is missing.
         ModelWeightsError: the weights do not match the model, or contain NaN or infinity.
         EngineBuildError: the engine directory cannot be written, or the model's files changed
@@ -119,7 +119,9 @@ def compile_model(
                 return target
             with new_folder(target) as part:
                 read = _write_files(files, part, precision, layers, config, report)
-                inputs, outputs = _digests(files.folder, read, hashes), _finish(part, config)
+                inputs = _digests(files.folder, read, hashes, config)
+                written = [path for path in part.rglob("*") if path.is_file()]
+                outputs = _digests(part, written, FileHashes(), config)
                 check_unchanged(files, digest, hashes, "compiled")
                 manifest = _manifest(files, precision, excluded, digest, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
@@ -181,15 +183,14 @@ def _manifest(
     inputs: dict[str, FileDigest],
     outputs: dict[str, FileDigest],
 ) -> Manifest:
-    hub_name, hub_revision = files.hub_source
     versions = {name: importlib.metadata.version(name) for name in PACKAGES[precision]}
     return Manifest(
         format_version=FORMAT_VERSION,
         precision=precision,
         excluded=tuple(sorted(excluded)),
         fingerprint=digest,
-        hub_name=hub_name,
-        hub_revision=hub_revision,
+        hub_name=files.hub_name,
+        hub_revision=files.hub_revision,
         spec=spec_facts(files.spec),
         versions={"embedlib": __version__, **versions},
         inputs=inputs,
@@ -251,34 +252,22 @@ def _copied_files(files: ModelFiles) -> list[Path]:
     return sorted(paths.union(head_files(files.transformer_dir)))
 
 
-def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
-    """Sync the files of an engine directory to the disk and return their digests."""
-    paths = [path for path in part.rglob("*") if path.is_file()]
-    hashes = FileHashes()
-    jobs: list[CompileJob] = []
-    for path in paths:
-        jobs += [_hash_job(path, hashes), partial(_sync, path)]
-    run_jobs(jobs, config.num_threads)
-    return _digests(part, paths, hashes)
-
-
 def _hash_job(path: Path, hashes: FileHashes) -> CompileJob:
     """Return the job that hashes a file, so that `hashes` has the result."""
     return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
 
 
-def _sync(path: Path, report: Callable[[int], object]) -> None:
-    del report  # nothing is read
-    sync(path)
-
-
-def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
+def _digests(
+    folder: Path, paths: Iterable[Path], hashes: FileHashes, config: Config
+) -> dict[str, FileDigest]:
     """Return size and SHA-256 of files by their path in the folder."""
+    ordered = sorted(paths)
+    run_jobs([_hash_job(path, hashes) for path in ordered], config.num_threads)
     return {
         path.relative_to(folder).as_posix(): FileDigest(
             place_of(path).num_bytes, hashes.sha256(path)
         )
-        for path in sorted(paths)
+        for path in ordered
     }
 
 
@@ -296,12 +285,15 @@ def _is_done(
     With `has_name` the model's hub name and revision must match too; in the cache any name does.
     """
     try:
-        manifest = verify_engine_folder(folder, digest)
+        manifest = read_manifest(folder)
+        made = (manifest.hub_name, manifest.hub_revision)
+        is_named = not has_name or made == (files.hub_name, files.hub_revision)
+        if not (is_named and is_made_from(manifest, digest, precision, excluded)):
+            return False
+        verify_engine_folder(folder)
     except EngineBuildError:
         return False
-    names = (manifest.hub_name, manifest.hub_revision)
-    is_named = not has_name or names == files.hub_source
-    return is_named and is_made_from(manifest, digest, precision, excluded)
+    return True
 
 
 def _check_replaceable(out: Path, files: ModelFiles) -> None:

@@ -86,23 +86,14 @@ def compiled_folder(
     return folder if is_made_from(manifest, digest, precision, excluded) else None
 
 
-def verify_engine_folder(folder: Path, fingerprint: str | None = None) -> Manifest:
+def verify_engine_folder(folder: Path) -> Manifest:
     """Check every byte of an engine directory and return its manifest.
 
-    Args:
-        folder: an engine directory.
-        fingerprint: of the model it must be compiled from, see `model_fingerprint`; None: any.
-
     Raises:
-        EngineBuildError: `folder` is not an engine directory, has another format version, was
-            compiled from another model, or is damaged.
+        EngineBuildError: `folder` is not an engine directory, has another format version, or is
+            damaged.
     """
     manifest = read_manifest(folder)
-    if fingerprint is not None and manifest.fingerprint != fingerprint:
-        raise EngineBuildError(
-            f"{folder}: was made from another revision of the model (fingerprint "
-            f"{manifest.fingerprint}, the model's is {fingerprint}); compile the model again"
-        )
     for name, digest in manifest.outputs.items():
         try:
             found = sha256(folder / name)

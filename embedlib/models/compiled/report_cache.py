@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Final
@@ -70,8 +71,6 @@ def measured_versions(
 ) -> list[Compiled]:
     """Return those of the precisions that have a report, each with it.
 
-    The weights are hashed only if the cache has a report of a model like this one.
-
     Args:
         files: the model.
         precisions: computed from its own files.
@@ -79,30 +78,26 @@ def measured_versions(
         hardware: as in `EngineChoice`.
         config: says where the cache is.
     """
-    packed = files.folder / REPORTS_PLACE
-    cached = model_place(files, config)
-    if not precisions or not (_has(cached, f"*/{REPORT_NAME}") or list_directories(packed)):
-        return []
-    digest = model_fingerprint(files, file_hashes(config))
     found = []
     for precision in precisions:
-        name = _name(files, digest, precision, engine, hardware)
-        report = _first_report((cached / name, packed / name), (digest, precision, ()))
+        version = Compiled(folder=None, precision=precision, excluded=(), report=None)
+        report = cached_report(files, version, engine, hardware, config)
         if report is not None:
-            found.append(Compiled(folder=None, precision=precision, excluded=(), report=report))
+            found.append(replace(version, report=report))
     return found
 
 
 def cached_report(
     files: ModelFiles, version: Compiled, engine: str, hardware: str, config: Config
 ) -> FidelityReport | None:
-    """Return the report that `verify` made of an engine directory inside a pack; None: none.
+    """Return the report of a precision that is not in its engine directory; None: none.
 
-    It is in the cache, or in a pack that was made since of the one it measured.
+    It is in the cache, or in the model's pack: one that was made since of the pack it measured.
+    Weights are hashed only if there may be one.
 
     Args:
         files: the model.
-        version: the engine directory.
+        version: the precision, of the model's own files or of an engine directory inside a pack.
         engine: that computes it.
         hardware: as in `EngineChoice`.
         config: says where the cache is.
@@ -115,12 +110,7 @@ def cached_report(
     digest = model_fingerprint(files, file_hashes(config))
     name = _name(files, digest, version.precision, engine, hardware)
     made = (digest, version.precision, version.excluded)
-    return _first_report((cached / name, packed / name), made)
-
-
-def _first_report(folders: Iterable[Path], made: tuple[object, ...]) -> FidelityReport | None:
-    """Return the first report of what was made so: fingerprint, precision, excluded layers."""
-    for report in map(read_report, folders):
+    for report in map(read_report, (cached / name, packed / name)):
         if report and (report.fingerprint, report.precision, report.excluded) == made:
             return report
     return None

@@ -33,7 +33,7 @@ class RoleFile(Weights):
         tensor = self.stored(role)
         if tensor is None or tensor.dtype != "I8":
             return super().__getitem__(role)
-        return tensor.stored(self._data[tensor.path])
+        return tensor.stored(self.mapped_files[tensor.path])
 
 
 def tensors_to_store(weights: Weights) -> dict[str, StoredTensor]:

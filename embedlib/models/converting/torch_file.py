@@ -33,8 +33,6 @@ MAX_ENTRIES: Final = 1 << 18
 MAX_TIMES_SHARED: Final = 64
 """How often the numbers of a file may be in its tensors, each of which is written by itself. T5 has
 its table four times; a pickle of 64 MiB could name a gigabyte often enough to fill any disk."""
-MAX_DIMS: Final = 8
-"""Axes of a tensor."""
 MAX_EMPTY: Final = 1 << 40
 """The product of the other axes of a tensor with an axis of 0; numpy refuses 2**63 bytes."""
 
@@ -168,7 +166,7 @@ def _checked_entry(
     # Strides of 0 would make any size of a few numbers.
     is_inside = tensor.offset + last < storage.num_items and size <= storage.num_items
     is_small = prod(n for n in tensor.shape if n) <= MAX_EMPTY
-    if len(tensor.shape) > MAX_DIMS or not (is_inside if size else is_small):
+    if not (is_inside if size else is_small):
         raise ModelWeightsError(f"{what} has shape {list(tensor.shape)}, beyond its storage")
     return info
 

@@ -29,11 +29,11 @@ def verify_pack(path: Path, hashes: FileHashes) -> Pack:
 
 
 def _read_all(pack: Pack) -> str:
-    """Compare all entries, in their order in the file, and return the digest of the index."""
+    """Compare all entries, and return the digest of the index."""
     logging.getLogger(__name__).info("%s is opened for the first time and checked", pack.path)
     try:
         with pack.path.open("rb") as stream:
-            for name, entry in sorted(pack.entries.items(), key=lambda item: item[1].start):
+            for name, entry in pack.entries.items():
                 if _sha256(stream, entry) != entry.sha256:
                     raise damaged(pack.path, f"{name}: its bytes are not those that were packed")
     except OSError as error:
@@ -45,7 +45,7 @@ def _sha256(stream: BinaryIO, entry: Entry) -> str:
     content = hashlib.sha256()
     stream.seek(entry.start)
     left = entry.num_bytes
-    while left and (block := stream.read(min(left, READ_BYTES))):
+    while block := stream.read(min(left, READ_BYTES)):
         content.update(block)
         left -= len(block)
     return content.hexdigest()

@@ -197,12 +197,11 @@ def _write(files: ModelFiles, content: PackContent, part: Path, report: ReportPr
                     num_done += len(block)
                     report(num_done, total)
             listed[name] = {"num_bytes": num_bytes, "sha256": hashed.hexdigest()}
-        hub_name, hub_revision = files.hub_source
         index = {
             "format_version": FORMAT_VERSION,
             "embedlib": __version__,
-            "hub_name": hub_name,
-            "hub_revision": hub_revision,
+            "hub_name": files.hub_name,
+            "hub_revision": files.hub_revision,
             "files": listed,
         }
         data = (json.dumps(index, indent=1, ensure_ascii=False) + "\n").encode()

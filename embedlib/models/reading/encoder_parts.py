@@ -42,7 +42,7 @@ def read_position_bias(config: JsonObject, family: Family) -> PositionBias | Lin
         return None
     num_buckets = read_integer(config, family.bias_buckets)
     max_distance = read_integer(config, family.bias_distance)
-    if isinstance(family.bias_buckets, Key) and (num_buckets < 4 or num_buckets % 4):
+    if isinstance(family.bias_buckets, Key) and num_buckets % 4:
         raise config.refuse(family.bias_buckets.name, "a multiple of 4")
     if isinstance(family.bias_distance, Key) and max_distance <= num_buckets // 4:
         raise config.refuse(family.bias_distance.name, f"more than {num_buckets // 4}")
@@ -106,9 +106,7 @@ def read_convolutions(config: JsonObject, family: Family, num_layers: int) -> Co
     kinds = config.values.get("layer_types")
     if kinds is None:
         places = config.values.get("full_attn_idxs")
-        if not isinstance(places, list) or any(
-            not isinstance(place, int) or place not in range(num_layers) for place in places
-        ):
+        if not isinstance(places, list) or any(place not in range(num_layers) for place in places):
             raise config.refuse("full_attn_idxs", f"places of layers, from 0 to {num_layers - 1}")
         kinds = ["full_attention" if i in places else "conv" for i in range(num_layers)]
     if not _are_names(kinds, num_layers, ("conv", "full_attention")):

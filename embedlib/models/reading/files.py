@@ -67,13 +67,6 @@ class ModelFiles:
     """The resolved commit of a hub model; None for a local folder."""
 
     @property
-    def hub_source(self) -> tuple[str, str] | tuple[None, None]:
-        """Name and commit on the hub as other files store them: a name alone says not which."""
-        if self.hub_name is None or self.hub_revision is None:
-            return None, None
-        return self.hub_name, self.hub_revision
-
-    @property
     def directories(self) -> list[Path]:
         """All directories that hold files of the model, sorted."""
         found = {self.folder, self.transformer_dir, *self.module_dirs, *self.settings_dirs}

@@ -79,8 +79,6 @@ def read_ropes(
 
 
 def _without_late_keys(scaling: JsonObject) -> JsonObject:
-    for key in LATE_KEYS:
-        scaling.optional_number(key)  # nothing else than a number
     kept = {key: value for key, value in scaling.values.items() if key not in LATE_KEYS}
     return JsonObject(scaling.name, kept)
 

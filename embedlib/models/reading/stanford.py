@@ -64,7 +64,7 @@ def read_stanford(parts: Parts) -> LateFiles:
     }
     query = metadata.optional_integer("query_maxlen", None, minimum=1) or QUERY_TOKENS
     late = LateInteraction(
-        query_tokens=min(query, encoder.max_tokens),
+        query_tokens=query,
         document_tokens=length_limit(parts, metadata, "doc_maxlen"),
         expansion=QueryExpansion(
             min_tokens=query,

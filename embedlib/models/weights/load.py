@@ -22,7 +22,6 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
 from embedlib.models.reading.json_files import show
 from embedlib.models.spec import Dense, LayerNorm, SpladePooling
-from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.safetensors_files import (
     STORED_DTYPES,
     RowDifference,
@@ -63,23 +62,15 @@ class Weights(Mapping[str, NDArray[np.float32]]):
             tensors: role to stored tensor.
         """
         self._tensors = dict(tensors)
-        paths = {tensor.path for tensor in self._tensors.values()}
-        self._data = {path: map_file(path) for path in paths}
+        # In the order of the roles, whatever the hashes of the paths: it is part of a cache's key.
+        paths = dict.fromkeys(tensor.path for tensor in self._tensors.values())
+        self.mapped_files = {path: map_file(path) for path in paths}
+        """The bytes of each file, uint8[file size]."""
 
     def __getitem__(self, role: str) -> NDArray[np.float32]:
         """Return one tensor as float32; converts other types on every call."""
         tensor = self._tensors[role]
-        return tensor.read(self._data[tensor.path])
-
-    @property
-    def mapped_files(self) -> list[NDArray[np.uint8]]:
-        """The bytes of each file; see `mapped.MappedWeights`."""
-        return list(self._data.values())
-
-    def stored_bits(self, role: str) -> StoredBits | None:
-        """Return a tensor that is stored in 16 bits; None: it is stored or computed otherwise."""
-        tensor = self.stored(role)
-        return None if tensor is None else tensor.bits(self._data[tensor.path])
+        return tensor.read(self.mapped_files[tensor.path])
 
     def stored(self, role: str) -> StoredTensor | None:
         """Return where a tensor is stored; None: it is computed when it is accessed."""
@@ -278,13 +269,7 @@ def _pick(
         shape = (block.count * shapes[role][0], *shapes[role][1:])
         if tensor is None:
             raise ModelWeightsError(f"{where}: tensor {block.name} {list(shape)} is missing")
-        if tensor.shape != shape:
-            raise ModelWeightsError(
-                f"{tensor.file}: tensor {block.name} has shape {list(tensor.shape)}; "
-                f"expected: {list(shape)}"
-            )
-        if tensor.dtype not in STORED_DTYPES:
-            raise tensor.refuse_type(block.name, STORED_DTYPES)
+        tensor.check(block.name, shape, STORED_DTYPES)
         picked[role] = tensor.block(block.index, block.count)
     used = {block.name for block in rows.values()}
     for name, tensor in stored.items():

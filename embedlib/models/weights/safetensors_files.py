@@ -9,20 +9,18 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
+import mmap
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from embedlib.errors import ModelWeightsError, first_line
+from embedlib.errors import ModelWeightsError, typed_line
+from embedlib.models.reading.json_files import show
 from embedlib.models.reading.model_file import (
     LFS_POINTER,
     lfs_pointer,
@@ -31,7 +29,6 @@ from embedlib.models.reading.model_file import (
     open_file,
     place_of,
 )
-from embedlib.models.weights.mapped import StoredBits, map_bytes
 from embedlib.models.weights.memory import no_memory
 
 NUMPY_TYPES: Final[Mapping[str, str]] = {
@@ -47,9 +44,16 @@ In the order in which the library writes tensors. Source: `Dtype` in its src/ten
 STORED_DTYPES: Final = {name: NUMPY_TYPES[name] for name in ("F32", "F16", "BF16")}
 """Those of a transformer's weights."""
 
+NO_RESERVE: Final[int] = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""Linux else refuses to map a file larger than its memory so that it may be written to, although
+nobody writes. Source: MAP_NORESERVE of asm-generic/mman.h, which x86 and ARM have; Python names it
+from 3.13 on. https://docs.kernel.org/mm/overcommit-accounting.html."""
+
 HEADER_LENGTH_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the library: `MAX_HEADER_SIZE` of safetensors, src/tensor.rs."""
+MAX_DIMS: Final = 32
+"""Axes of a tensor, as in numpy."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +96,28 @@ class StoredTensor:
         kind = np.dtype(NUMPY_TYPES[self.dtype])
         return data[self.start : self.start + self.num_bytes].view(kind).reshape(self.shape)
 
-    def bits(self, data: NDArray[np.uint8]) -> StoredBits | None:
-        """Return the tensor as it is stored, a view; None if that is not in 16 bits.
+    def check(self, name: str, shape: tuple[int, ...], dtypes: Collection[str]) -> None:
+        """Refuse a tensor of another shape or type.
 
         Args:
-            data: uint8[file size], the mapped file.
+            name: of the tensor, for messages.
+            shape: what it must be; -1 stands for any number from 1 on.
+            dtypes: what its type may be.
+
+        Raises:
+            ModelWeightsError: it is something else.
         """
-        if self.added or self.dtype not in ("F16", "BF16"):
-            return None
-        dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
-        return StoredBits(dtype, self.stored(data).view("<u2"))
+        is_alike = len(self.shape) == len(shape) and all(
+            size == wanted or (wanted < 0 < size)
+            for size, wanted in zip(self.shape, shape, strict=True)
+        )
+        if not is_alike:
+            expected = ["any" if size < 0 else size for size in shape]
+            raise ModelWeightsError(
+                f"{self.file}: tensor {name} has shape {list(self.shape)}; expected: {expected}"
+            )
+        if self.dtype not in dtypes:
+            raise self.refuse_type(name, dtypes)
 
     def refuse_type(self, name: str, accepted: Iterable[str]) -> ModelWeightsError:
         """Return the error for a tensor of this name that is stored in another type."""
@@ -151,18 +167,25 @@ class RowDifference:
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return a file's bytes, see `map_bytes`; for a file in a pack, the pack's.
+    """Return a file's bytes, or for a file in a pack the pack's, mapped copy-on-write.
+
+    The array, uint8[file size], is writable because some libraries share only writable memory. The
+    file never changes.
 
     Raises:
+        OSError: it cannot be opened.
         ModelWeightsError: the system has no memory for it.
     """
     path = place_of(path).path
+    kinds = mmap.MAP_PRIVATE | NO_RESERVE
     try:
-        return map_bytes(path)
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, kinds, mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
         raise no_memory(path.name, path.stat().st_size) from error
+    return np.frombuffer(mapped, np.uint8)
 
 
 def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
@@ -175,7 +198,7 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
     Raises:
         ModelUnsupportedError: it is something else than a file.
         ModelWeightsError: if the file is missing, truncated, a pointer of Git LFS or not
-            safetensors, or there is no memory for it.
+            safetensors.
     """
     file = name_in(path, folder)
     try:
@@ -184,67 +207,48 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
             first_bytes = stream.read(HEADER_LENGTH_BYTES)
             if first_bytes == LFS_POINTER[:HEADER_LENGTH_BYTES]:  # no header is as long as it says
                 raise ModelWeightsError(lfs_pointer(path, folder))
-            if place.path == path:
-                # Checks the header, every offset and the length of the file.
-                with safe_open(path, framework="numpy"):
-                    pass
             length = int.from_bytes(first_bytes, "little")
-            content = stream.read(min(length, MAX_HEADER_BYTES))
-            if place.path != path:
-                _check_header(first_bytes + content, place.num_bytes)
-            header = json.loads(content)
+            header = json.loads(stream.read(min(length, MAX_HEADER_BYTES)))
+        header.pop("__metadata__", None)
+        start = HEADER_LENGTH_BYTES + length
+        _check_places(header, place.num_bytes - start)
     except FileNotFoundError as error:
         raise ModelWeightsError(missing_file(path, folder)) from error
-    except MemoryError as error:
-        raise no_memory(file, place_of(path).num_bytes) from error
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        line = first_line(error)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        line = typed_line(error)
         raise ModelWeightsError(f"{file}: is damaged ({line}); download it again") from error
-    first = place.start + HEADER_LENGTH_BYTES + length
     return {
         name: StoredTensor(
             place.path,
             file,
             entry["dtype"],
             tuple(entry["shape"]),
-            first + entry["data_offsets"][0],
+            place.start + start + entry["data_offsets"][0],
         )
         for name, entry in header.items()
-        if name != "__metadata__"
     }
 
 
-def _check_header(header: bytes, num_bytes: int) -> None:
-    """Let the library check a header, every offset and the length of a file that is in a pack.
+def _check_places(tensors: Mapping[str, Any], num_bytes: int) -> None:
+    """Check that tensors lie one behind the other, as large as their shapes, and fill the file.
 
-    It reads whole files only, so it gets one of the same header and length that has no content.
+    Args:
+        tensors: the entries of a header.
+        num_bytes: of the file, behind the header.
 
     Raises:
-        SafetensorError: as for a file.
-        OSError: no such file can be made.
+        ValueError, LookupError, TypeError, AttributeError: they do not, or the header is none.
     """
-    with _unnamed_file() as (file, path):
-        file.write(header)
-        file.truncate(num_bytes)
-        with safe_open(path, framework="numpy"):
-            pass
-
-
-@contextmanager
-def _unnamed_file() -> Iterator[tuple[IO[bytes], str]]:
-    """Yield an empty file and its path: in memory, or where it would have none, on the disk.
-
-    Linux alone has files in memory. Hardened systems refuse them (the sysctl vm.memfd_noexec), and
-    a root folder without /proc has no paths for them.
-    """
-    with ExitStack() as stack:
-        try:
-            if sys.platform != "linux":
-                raise OSError(errno.ENOSYS, "no files in memory")
-            file: IO[bytes] = stack.enter_context(open(os.memfd_create("embedlib"), "wb", 0))
-            path = f"/proc/self/fd/{file.fileno()}"
-            os.stat(path)
-        except OSError:
-            named = stack.enter_context(NamedTemporaryFile(buffering=0))
-            file, path = named.file, named.name
-        yield file, path
+    end = 0
+    for name, entry in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
+        shape, (start, stop) = entry["shape"], entry["data_offsets"]
+        kind = NUMPY_TYPES.get(entry["dtype"])  # a file may have others beside those of a model
+        is_plain = len(shape) <= MAX_DIMS and all(
+            type(number) is int and number >= 0 for number in (start, stop, *shape)
+        )
+        size = math.prod(shape) * np.dtype(kind).itemsize if is_plain and kind else stop - start
+        if not is_plain or start != end or stop - start != size:
+            raise ValueError(f"tensor {show(name)} of another size than its place")
+        end = stop
+    if end != num_bytes:
+        raise ValueError(f"{num_bytes} bytes of tensors, {end} according to the header")

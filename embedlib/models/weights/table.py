@@ -98,9 +98,11 @@ def find_table(path: Path, folder: Path) -> TokenTable:
                 f"{where}: tensor {show(other)} {list(tensor.shape)} is left over"
             )
     table = TokenTable(stored[name], mapping, weights)
-    _check(table.rows, name, (-1, -1), ROWS)
-    _check(mapping, "mapping", (-1,), INTEGERS)
-    _check(weights, "weights", (table.shape[0],), FLOATS)
+    table.rows.check(name, (-1, -1), ROWS)
+    if mapping is not None:
+        mapping.check("mapping", (-1,), INTEGERS)
+    if weights is not None:
+        weights.check("weights", table.shape[:1], FLOATS)
     return table
 
 
@@ -141,24 +143,5 @@ def find_token_weights(path: Path, folder: Path) -> TokenWeights:
         where = path.relative_to(folder).as_posix()
         names = ", ".join(map(show, list(stored)[:10])) or "nothing"
         raise ModelWeightsError(f"{where}: holds {names}; expected: {TOKEN_WEIGHTS}")
-    _check(stored[TOKEN_WEIGHTS], TOKEN_WEIGHTS, (-1,), FLOATS)
+    stored[TOKEN_WEIGHTS].check(TOKEN_WEIGHTS, (-1,), FLOATS)
     return TokenWeights(stored[TOKEN_WEIGHTS])
-
-
-def _check(
-    tensor: StoredTensor | None, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]
-) -> None:
-    """Refuse a tensor of another shape or type; -1 stands for any number."""
-    if tensor is None:
-        return
-    fits = len(tensor.shape) == len(shape) and all(
-        wanted in (-1, found) and found > 0
-        for wanted, found in zip(shape, tensor.shape, strict=True)
-    )
-    if not fits:
-        wanted = ["any" if size < 0 else size for size in shape]
-        raise ModelWeightsError(
-            f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; expected: {wanted}"
-        )
-    if tensor.dtype not in dtypes:
-        raise tensor.refuse_type(name, dtypes)

@@ -9,7 +9,7 @@ head_dim:
   `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
   `.mlp_norm` [H], and with sandwich norms `.attention_out_norm` and `.mlp_out_norm` [H];
   `.q_norm.weight` and `.k_norm.weight` [head_dim], or with `qk_norm_joins_heads`
-  `.q_norm.weight/.bias` [Q] and `.k_norm.weight/.bias` [K]; with `norms_attention_twice`
+  `.q_norm.weight/.bias` and `.k_norm.weight/.bias` [H]; with `norms_attention_twice`
   `.attention_out_norm` [H], the first of the two norms
 - in a layer with E experts, in place of `.gate`, `.up` and `.down`: `.router.weight` [E, H],
   `.experts_up.weight` [E I, H], `.experts_down.weight` [E I, H], which is not transposed, and
@@ -198,7 +198,7 @@ def _layer_shapes(encoder: Encoder) -> Shapes:
     if encoder.norm_placement == "sandwich":
         shapes |= _norm_shapes("mlp_out_norm", encoder)
     if encoder.has_qk_norm and encoder.qk_norm_joins_heads:
-        shapes |= _norm_shapes("q_norm", encoder, queries) | _norm_shapes("k_norm", encoder, keys)
+        shapes |= _norm_shapes("q_norm", encoder) | _norm_shapes("k_norm", encoder)
     elif encoder.has_qk_norm:
         shapes |= {"q_norm.weight": (encoder.head_dim,), "k_norm.weight": (encoder.head_dim,)}
     if encoder.layer_input_size is not None:
@@ -240,7 +240,7 @@ def _with_convolution(shapes: Shapes, encoder: Encoder, convolutions: Convolutio
     return kept
 
 
-def _norm_shapes(stem: str, encoder: Encoder, width: int | None = None) -> Shapes:
+def _norm_shapes(stem: str, encoder: Encoder) -> Shapes:
     has_bias = encoder.norm == "layer_norm" and encoder.has_norm_bias
     leaves = ("weight", "bias") if has_bias else ("weight",)
-    return {f"{stem}.{leaf}": (width or encoder.hidden_size,) for leaf in leaves}
+    return {f"{stem}.{leaf}": (encoder.hidden_size,) for leaf in leaves}

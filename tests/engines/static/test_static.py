@@ -104,7 +104,8 @@ def test_the_engine_keeps_its_promises(write: Callable[..., Path], tmp_path: Pat
 
 def test_the_table_of_float32_is_not_copied(tmp_path: Path) -> None:
     weights = load_weights(read_folder(write_static_model(tmp_path)))
-    assert np.shares_memory(weights["tokens"], weights.mapped_files[0])
+    [file] = weights.mapped_files.values()
+    assert np.shares_memory(weights["tokens"], file)
 
 
 def test_token_vectors_are_the_rows(tmp_path: Path) -> None:
@@ -193,7 +194,12 @@ def test_a_text_that_would_lose_its_start_is_refused(tmp_path: Path) -> None:
     [
         ({"other": (4, 2)}, "tensor embedding.weight or embeddings is missing"),
         ({"embeddings": (4,)}, r"tensor embeddings has shape \[4\]; expected: \['any', 'any'\]"),
+        (
+            {"embeddings": (0, 2)},
+            r"tensor embeddings has shape \[0, 2\]; expected: \['any', 'any'\]",
+        ),
         ({"embeddings": (4, 2), "more": (1,)}, r"tensor more \[1\] is left over"),
+        ({"embedding.weight": (4, 2), "weights": (4,)}, r"tensor weights \[4\] is left over"),
         ({"embeddings": (4, 2), "weights": (3,)}, r"tensor weights has shape \[3\]"),
         ({"embeddings": (4, 2), "mapping": (4,)}, "tensor mapping has type F32; accepted: I64"),
     ],
@@ -208,12 +214,13 @@ def test_a_damaged_table(tensors: dict[str, tuple[int, ...]], message: str, tmp_
         read_folder(folder)
 
 
-@pytest.mark.parametrize("row", [40, -1])
-def test_a_mapping_to_rows_that_are_not_there(row: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "dtype"), [(40, np.int64), (-1, np.int64), (40, np.int32)])
+def test_a_mapping_to_rows_that_are_not_there(row: int, dtype: type, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     folder = write_model2vec(tmp_path, is_mapped=True)
     arrays = {name: array.copy() for name, array in load_file(folder / "model.safetensors").items()}
+    arrays["mapping"] = arrays["mapping"].astype(dtype)
     arrays["mapping"][5] = row
     save_file(arrays, folder / "model.safetensors")
     with pytest.raises(ModelWeightsError, match=f"mapping names row {row}; the table has 40,"):

@@ -38,7 +38,7 @@ from embedlib.errors import (
 from embedlib.fidelity import FidelityTexts, verify
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.compile import compile_model
-from embedlib.models.compiled.engine_folder import MANIFEST_NAME, verify_engine_folder
+from embedlib.models.compiled.engine_folder import MANIFEST_NAME
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.testing import check_engine, make_batch
@@ -492,13 +492,6 @@ def test_a_damaged_engine_directory(
     (out / MANIFEST_NAME).write_text("{")
     with pytest.raises(EngineBuildError, match=r"embedlib\.json: is damaged"):
         Embedder(out)
-
-
-def test_one_of_another_revision(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    files = read_model_files(tiny_folder("llama"))
-    out = compile_model(files, "bf16", (), Config(), out=tmp_path / "out")
-    with pytest.raises(EngineBuildError, match=r"was made from another revision of the model"):
-        verify_engine_folder(out, "folder:other")
 
 
 def edit_tensors(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:

@@ -174,7 +174,7 @@ def test_products_round_activations_in_groups_or_not_at_all(columns: int, group:
 
 
 @groups
-@pytest.mark.parametrize("columns", [64, 100, 384])
+@pytest.mark.parametrize("columns", [64, 100, 128, 200, 384])
 def test_rounding_activations_in_groups_is_close_to_not_rounding_them(
     columns: int, group: int
 ) -> None:
@@ -183,18 +183,6 @@ def test_rounding_activations_in_groups_is_close_to_not_rounding_them(
     rounded = emulate(vectors, weight, group, rounds=True)
     assert 5e-3 < error(rounded, emulate(vectors, weight, group, rounds=False)) < 5e-2
     assert error(rounded, vectors @ weight.T) < 5e-2
-
-
-@groups
-@pytest.mark.parametrize("columns", [128, 200, 384])
-def test_products_are_those_of_groups_in_int8(columns: int, group: int) -> None:
-    if not rounds_activations():
-        pytest.skip("this CPU does not multiply int8")
-    vectors, weight = sample(37, columns)
-    found = multiply(vectors, weight, group)
-    assert error(found, emulate(vectors, weight, group, rounds=True)) < 2e-6
-    assert error(found, emulate(vectors, weight, group, rounds=False)) > 5e-3
-    assert error(found, vectors @ weight.T) < 5e-2
 
 
 @groups
@@ -289,7 +277,8 @@ def test_the_directory(tmp_path: Path, config: Config, monkeypatch: pytest.Monke
     files = read_model_files(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # ml_dtypes is not needed
     made = compile_int8(files, config)
-    manifest = verify_engine_folder(made, model_fingerprint(files))
+    manifest = verify_engine_folder(made)
+    assert manifest.fingerprint == model_fingerprint(files)
     assert (manifest.precision, manifest.excluded) == ("int8", ())
     assert manifest.versions.keys() == {"embedlib", "numpy"}
     assert f"0_Transformer/{WEIGHTS}" in manifest.inputs

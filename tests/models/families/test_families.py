@@ -389,6 +389,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             "quantization_config = .*gptq.* not quantized: load the one it was made from",
         ),
         ("bert", {"hidden_act": "foo"}, 'hidden_act = "foo" is not supported; accepted: gelu'),
+        ("bert", {"hidden_act": ["gelu"]}, r'hidden_act = \["gelu"\] is not supported'),
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "rela'),
         ("bert", {"is_decoder": True}, "is_decoder = true"),
         ("bert", {"is_causal": True}, "is_causal = true"),
@@ -445,6 +446,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("deberta-v2", {"position_biased_input": True}, "position_biased_input = true"),
         ("deberta-v2", {"pos_att_type": "c2p"}, 'pos_att_type = "c2p"'),
         ("deberta-v2", {"position_buckets": 96}, "position_buckets = 96"),
+        ("deberta-v2", {"position_buckets": 3}, "position_buckets = 3"),
         ("deberta-v2", {"conv_kernel_size": 3}, "conv_kernel_size = 3"),
         ("electra", {"embedding_size": 16}, "embedding_size = 16 .* 32, the value of hidden_size"),
         ("electra", {"embedding_size": MISSING}, "embedding_size is missing"),
@@ -551,6 +553,11 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             {"per_layer_config": {key: {"head_dim": 7, "num_key_value_heads": 1} for key in "13"}},
             "per_layer_config = .* even head_dim",
         ),
+        (
+            "embedding_gemma2_text",
+            {"per_layer_config": {key: {"head_dim": 8, "num_key_value_heads": 3} for key in "13"}},
+            "per_layer_config = .* divisor of num_attention_heads",
+        ),
         ("nomic_bert-own-keys", {"auto_map": {"AutoModel": "x.Model"}}, "auto_map = .*or nomic-ai"),
         ("new", {"auto_map": {"AutoModel": "x.NewModel"}}, "auto_map = .*or Alibaba-NLP/new-impl"),
         ("new", {"logn_attention_scale": True}, "logn_attention_scale = true"),
@@ -631,6 +638,13 @@ def test_refusals_name_file_key_and_value(
 def test_refusals_of_rope(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelUnsupportedError, match=f"^config.json: rope_parameters: {message}"):
         _read("llama", rope_parameters=parameters)
+
+
+def test_yarn_without_a_factor_has_that_of_its_lengths() -> None:
+    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 8}
+    encoder = _read("llama", max_position_embeddings=48, rope_parameters=yarn)
+    assert encoder.rope is not None
+    assert encoder.rope.factor == 6.0
 
 
 def test_two_spellings_of_rope_at_once_are_refused() -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,16 +41,25 @@ from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.compiled.report_cache import measured_versions, report_place, stored_reports
 from embedlib.models.opening import OpenedModel
 from embedlib.models.packing import verify, write
+from embedlib.models.packing.verify import verify_pack
 from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import is_scoring_model, read_model_files
-from embedlib.models.reading.pack_file import ALIGNMENT, INDEX_NAME, is_pack, open_pack
+from embedlib.models.reading.pack_file import (
+    ALIGNMENT,
+    INDEX_NAME,
+    LOCAL_HEADER,
+    is_pack,
+    open_pack,
+)
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.token_heads import has_token_head
 from embedlib.session import preparing
 from embedlib.testing.models.table import LATE_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
+from embedlib.version import __version__
 from tests.fidelity_reports import make_report
 from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
 from tests.tiny_models.static import write_model2vec, write_static_model
@@ -124,23 +134,6 @@ def test_an_embedder_of_a_pack_has_the_vectors_and_the_fingerprint_of_the_folder
     assert [path.name for path in tmp_path.iterdir()] == [pack.name]  # nothing was unpacked
 
 
-def test_a_system_without_files_in_memory(
-    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hardened ones refuse them, and macOS has none."""
-
-    def refuse(name: str) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
-    monkeypatch.setattr(os, "memfd_create", refuse)
-    weights = load_weights(OpenedModel.find(pack, config).read_files(with_head=False))
-    own = load_weights(read_model_files(tiny_folder("bert")))
-    assert {role: weights[role].shape for role in weights} == {
-        role: own[role].shape for role in own
-    }
-
-
 def test_name_and_commit_on_the_hub_stay_known(
     tiny_folder: Folder, put_on_hub: PutOnHub, tmp_path: Path
 ) -> None:
@@ -155,21 +148,6 @@ def test_name_and_commit_on_the_hub_stay_known(
     plan = plan_engine(packs.read_source(), Config(engine="openvino"))
     task = preparing._task(packs, plan, ("int8",), is_background=True)
     assert (task.model, task.options["revision"]) == (str(pack), None)
-
-
-def test_weights_in_a_pack_that_do_not_fit_into_memory(
-    tiny_folder: Callable[[str], Path],
-    tmp_path: Path,
-    config: Config,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError("Cannot allocate memory (os error 12)")  # of a process with a limit
-
-    opened = OpenedModel.find(packed(tiny_folder("bert"), tmp_path / "m.embedlib", config), config)
-    monkeypatch.setattr("embedlib.models.weights.safetensors_files.safe_open", fail)
-    with pytest.raises(ModelWeightsError, match=r"^model.safetensors: the weights need 0.0"):
-        load_weights(opened.read_files(with_head=False))
 
 
 def test_a_reranker_is_packed_by_its_hub_name_with_its_template(
@@ -374,6 +352,119 @@ def test_a_pack_with_drawn_damage_is_the_same_or_refused_in_one_line(
     assert not any("\n" in line for line in lines)
 
 
+def test_a_pack_that_changes_or_fails_while_it_is_opened_is_refused(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    hashes = FileHashes()
+    found = verify_pack(pack, hashes)
+    # What was found of a pack is not the hash of the file.
+    assert hashes.sha256(pack) == hashlib.sha256(pack.read_bytes()).hexdigest()
+    before = replace(found, index_digest="0" * 64)
+    monkeypatch.setattr(verify, "open_pack", lambda path: before)
+    with pytest.raises(ModelWeightsError, match="has changed while it was opened"):
+        verify_pack(pack, hashes)
+    monkeypatch.setattr(verify, "_sha256", Mock(side_effect=OSError(5, "Input/output error")))
+    with pytest.raises(
+        ModelWeightsError, match=r"model\.embedlib: cannot be read: Input/output er"
+    ):
+        verify_pack(pack, FileHashes())
+
+
+def test_a_pack_that_is_written_anew_in_its_place_is_read_anew(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    written = packed(tiny_folder("bert"), tmp_path / "written", config)
+    pack = rewritten(written, tmp_path / "model.embedlib", lambda all_: None)
+    assert open_pack(pack).embedlib_version == __version__
+    index = zipfile.ZipFile(pack).read(INDEX_NAME)
+    told = __version__.encode()
+    other = index.replace(b'"embedlib": "' + told, b'"embedlib": "' + b"9" * len(told))
+    made = rewritten(written, tmp_path / "other", lambda all_: all_.update({INDEX_NAME: other}))
+    assert made.stat().st_size == pack.stat().st_size
+    pack.write_bytes(made.read_bytes())
+    os.utime(pack, ns=(0, 0))  # the clock of the file system may stand still meanwhile
+    assert open_pack(pack).embedlib_version == "9" * len(told)
+
+
+@pytest.mark.parametrize("entry", ["modules.json", INDEX_NAME])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(8, 0x01), (8, 0x20), (8, 0x40), (10, 8), (20, 0xFFFF)],
+    ids=["encrypted", "a patch", "strongly encrypted", "deflated", "of two sizes"],
+)
+def test_an_entry_that_is_not_stored_as_it_is(
+    entry: str, place: int, value: int, tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    start = content.rindex(entry.encode()) - 46  # its header in the directory of the archive
+    assert content[start : start + 4] == b"PK\x01\x02"
+    content[start + place : start + place + 2] = value.to_bytes(2, "little")
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=f"'{entry}' is compressed or encrypted"):
+        open_pack(pack)
+
+
+def test_an_entry_that_is_there_twice_or_has_lost_its_header(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    place = content.index(b"modules.json") - LOCAL_HEADER.size
+    content[place] ^= 1
+    pack.write_bytes(content)
+    with pytest.raises(
+        ModelWeightsError, match=r"'modules\.json' does not have the place and size"
+    ):
+        open_pack(pack)
+    content[place] ^= 1
+    pack.write_bytes(content)
+    with zipfile.ZipFile(pack, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("modules.json", archive.read("modules.json"))
+    with pytest.raises(ModelWeightsError, match="it holds a name twice, unlike its index"):
+        open_pack(pack)
+    place = content.rindex(b"modules.json") - 4  # in the directory: where its header is
+    content[place : place + 4] = (len(content) - 5).to_bytes(4, "little")
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=r"is damaged \(.*unpack requires"):
+        open_pack(pack)
+
+
+def test_a_pack_that_ends_too_early_or_is_gone(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = bytearray(pack.read_bytes())
+    place = content.rindex(b"PK\x01\x02") + 20  # of the index: its sizes
+    content[place : place + 8] = (1 << 20).to_bytes(4, "little") * 2
+    pack.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match="was cut off or changed"):
+        open_pack(pack)
+    monkeypatch.setattr("embedlib.models.reading.pack_file.MAX_INDEX_BYTES", 1000)
+    with pytest.raises(ModelWeightsError, match=r"pack\.json is too large"):
+        open_pack(pack)
+    pack.unlink()
+    with pytest.raises(ModelWeightsError, match="cannot be read: No such file"):
+        open_pack(pack)
+
+
+def test_what_cannot_be_read_is_no_pack(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    head = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config).read_bytes()[:100]
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(pipe, head)
+    assert not is_pack(tmp_path / "pipe")
+    assert os.read(pipe, 200) == head
+    os.close(pipe)
+    (tmp_path / "file").write_bytes(b"XX" + head[2:])
+    assert not is_pack(tmp_path / "file")
+    memory = Path("/proc/self/mem")  # Linux gives nobody its first bytes
+    assert not memory.exists() or not is_pack(memory)
+
+
 def test_an_index_that_does_not_fit_is_refused(
     tiny_folder: Folder, tmp_path: Path, config: Config
 ) -> None:
@@ -402,6 +493,7 @@ def test_an_index_that_does_not_fit_is_refused(
         lambda values: values["files"]["config.json"].update(num_bytes=1)
     )
     assert "KeyError" in refusal(lambda values: values.pop("files"))
+    assert "TypeError" in refusal(lambda values: values["files"].update({"config.json": 3}))
     assert "AttributeError" in refusal(lambda values: values.update(files=3))
     assert "hub_name, hub_revision" in refusal(lambda values: values.update(hub_name=[1]))
     assert "unlike its index" in refusal(lambda values: values["files"].pop("config.json"))

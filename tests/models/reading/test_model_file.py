@@ -232,6 +232,17 @@ def test_an_absurd_number_is_refused(value: Any) -> None:
             config.number(key)
 
 
+def test_a_string_is_unicode_and_null_is_no_choice_but_the_default() -> None:
+    content = JsonObject("a.json", {"key": "\ud800", "null": None})
+    with pytest.raises(
+        ModelUnsupportedError, match=r"key = .*; accepted: a string without lone sur"
+    ):
+        content.text("key")
+    assert content.optional_choice("null", {"a": 1, "b": 2}, "b") == 2
+    with pytest.raises(ModelUnsupportedError, match="null = null is not supported; accepted: a, b"):
+        content.choice("null", {"a": 1, "b": 2}, "b")
+
+
 def test_names_and_values_in_messages_are_short_and_on_one_line() -> None:
     assert quote("a\nb\u2028\ud800") == '"a\\nb\\u2028\\ud800"'
     assert show("layers.0") == "layers.0"

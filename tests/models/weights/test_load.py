@@ -20,8 +20,8 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import Weights, load_weights
-from embedlib.models.weights.mapped import map_bytes
-from embedlib.models.weights.safetensors_files import StoredTensor
+from embedlib.models.weights.mapped import mapped_paths
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import uniform, write_tiny_model
@@ -292,30 +292,84 @@ def test_a_file_cut_short_is_damaged(tmp_path: Path, keep: int) -> None:
     assert "\n" not in str(caught.value)
 
 
+def header(*entries: object) -> dict[str, object]:
+    """Return the entries of a header: each with type, shape, start and end."""
+    keys = ("dtype", "shape")
+    return {
+        f"t{number}": dict(zip(keys, entry[:2], strict=True)) | {"data_offsets": entry[2:]}  # type: ignore[index]
+        for number, entry in enumerate(entries)
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "num_bytes", "told"),
+    [
+        (header(("F32", [2], 0, 8)), 9, "9 bytes of tensors, 8 according to the header"),
+        (header(("F32", [2], 0, 8)), 7, "7 bytes of tensors, 8 according to the header"),
+        (header(("F32", [2], 0, 7)), 7, "tensor t0 of another size than its place"),
+        (header(("F32", [1, 2], 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", [1], 4, 8)), 8, "tensor t0 of another size"),
+        (header(("F32", [1], 0, 4), ("F32", [1], 0, 4)), 4, "tensor t1 of another size"),
+        (header(("F32", [1], 0, 4), ("F32", [1], 2, 6)), 6, "tensor t1 of another size"),
+        (header(("F32", [-1, -1], 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", [1.0], 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", [True], 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", [1] * 33, 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", [1 << 60] * 100_000, 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", 1, 0, 4)), 4, "TypeError: "),
+        (header((["F32"], [1], 0, 4)), 4, "TypeError: "),
+        (header(("F32", [1], 0)), 4, "ValueError: "),
+        (header(("F32", [1], 0, 4), ("F32", [1], "4", 8)), 8, "TypeError: "),
+        ({"t": {"dtype": "F32", "shape": [1]}}, 4, "KeyError: 'data_offsets'"),
+        ([], 0, "TypeError: "),
+        (7, 0, "AttributeError: "),
+    ],
+)
+def test_a_header_that_does_not_fit_the_file_is_damage(
+    tmp_path: Path, content: object, num_bytes: int, told: str
+) -> None:
+    text = json.dumps(content).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(num_bytes))
+    with pytest.raises(ModelWeightsError, match=rf"is damaged \(.*{told}.*; download it again"):
+        list_tensors(path, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 9, (200_000).to_bytes(8, "little") + b"[" * 200_000])
+def test_what_is_no_header_is_damage(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ModelWeightsError, match=r"is damaged \((Unicode|Recursion|JSON)"):
+        list_tensors(path, tmp_path)
+
+
+def test_tensors_lie_in_any_order_and_may_be_empty_or_of_an_unknown_type(tmp_path: Path) -> None:
+    content = header(
+        ("F32", [1], 11, 15), ("F4", [6], 8, 11), ("F32", [], 4, 8), ("F32", [0], 0, 0),
+        ("F32", [1], 0, 4),
+    )  # fmt: skip
+    text = json.dumps({"__metadata__": {"format": "pt"}, **content}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(15))
+    tensors = list_tensors(path, tmp_path)
+    starts = {name: tensor.start - 8 - len(text) for name, tensor in tensors.items()}
+    assert starts == {"t0": 11, "t1": 8, "t2": 4, "t3": 0, "t4": 0}
+
+
 NO_MEMORY = (
     r"^model.safetensors: the weights need 0\.00*[1-9] GiB of memory, and this process can have "
     r"0\.00* GiB"
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        # What they raise for a file that is larger than the memory, or than the process's limit.
-        ("map_bytes", OSError(12, "Cannot allocate memory")),
-        ("safe_open", MemoryError("Cannot allocate memory (os error 12)")),
-    ],
-)
 def test_weights_that_do_not_fit_into_memory(
-    name: str,
-    error: BaseException,
-    tiny_folder: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **options: object) -> None:
-        raise error
+        # As for a file that is larger than the memory, or than the process's limit.
+        raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(f"embedlib.models.weights.safetensors_files.{name}", fail)
+    monkeypatch.setattr("embedlib.models.weights.safetensors_files.mmap.mmap", fail)
     room = Memory(Room(0, "available on this machine"))
     monkeypatch.setattr("embedlib.models.weights.memory.read_memory", lambda: room)
     with pytest.raises(ModelWeightsError, match=NO_MEMORY):
@@ -335,10 +389,24 @@ def test_a_file_larger_than_the_memory_is_mapped(tmp_path: Path) -> None:
         file.truncate(1024 * num_kib + (1 << 30))
         file.seek(-1, 2)
         file.write(b"7")
-    content = map_bytes(path)
+    content = map_file(path)
     assert content[-1] == ord("7")
     assert content.flags.writeable
     assert content.size == path.stat().st_size
+
+
+def test_a_file_that_is_gone_is_no_lack_of_memory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        map_file(tmp_path / "gone")
+
+
+def test_files_are_in_the_order_of_the_roles(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(9)]
+    for path in paths:
+        save_file({"weight": np.zeros(1, np.float32)}, path)
+    stored = {path.stem: list_tensors(path, tmp_path)["weight"] for path in paths}
+    # Part of the key of a cache, which another process must find: no order of hashes.
+    assert mapped_paths(Weights(stored)) == paths
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
