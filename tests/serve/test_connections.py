@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.connection import MAX_HEAD_BYTES
+from embedlib.serve.connection import MAX_HEAD_BYTES, MAX_WAITING
 from embedlib.serve.server import _protocol
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.waiting import WAIT_SECONDS
@@ -271,6 +271,18 @@ def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
         assert when_answered == [True, True, True]
         assert not paused[-1]  # the last one's body is not whole
         assert b"200 OK" in await connection.send(post[-1:])
+
+    converse(conversation)
+
+
+def test_requests_that_come_at_once_have_a_bound(converse: Converse) -> None:
+    """A piece of a connection may have thousands, which are all parsed before one is answered."""
+
+    async def conversation(connection: Connection) -> None:
+        assert (await connection.send(REQUEST * (MAX_WAITING + 1))).count(b"200 OK") > MAX_WAITING
+        assert b"400" in await connection.send(REQUEST * (MAX_WAITING + 9))
+        assert len(connection.protocol.pipeline) == MAX_WAITING
+        assert connection.transport.close.called
 
     converse(conversation)
 

@@ -233,6 +233,16 @@ def test_voyage_reads_data(client: Client) -> None:
         assert error["error"]["message"] == f"{field} = -1; it must be 0 (all) or more"
 
 
+def test_two_numbers_of_results_are_refused(client: Client) -> None:
+    body = {"query": "q", "documents": TEXTS, "top_k": 1}
+    for same in (1, None):
+        assert len(client.post("/v1/rerank", body | {"top_n": same})["data"]) == 1
+    for other in (2, 0):
+        status, error = client.refuse("/v1/rerank", body | {"top_n": other})
+        assert (status, error["error"]["param"]) == (400, "top_n")
+        assert "top_n and top_k both say how many are kept; give one" in str(error)
+
+
 def test_an_embedder_ranks_where_there_is_no_reranker(make_client: Any) -> None:
     from embedlib.testing import fake_embedder
 
@@ -497,6 +507,9 @@ def test_tokenize_and_decode(client: Client) -> None:
     assert vllm == {"tokens": [97, 98], "count": 2, "max_model_len": 32}
     more = client.post("/tokenize", {"prompt": "ab", "model": "embed", "return_token_strs": True})
     assert more == {**vllm, "token_strs": ["a", "b"]}
+    status, error = client.refuse("/tokenize", {"inputs": "a", "prompt": "b", "model": "embed"})
+    assert status == 422
+    assert error["error"] == "inputs and prompt are both there; send one of them"
     document = {"inputs": "a", "model": "embed", "prompt_name": "document"}
     assert len(client.post("/tokenize", document)[0]) == 1  # as /embed takes it
     status, error = client.refuse("/tokenize", {**document, "prompt_name": "nobody"})

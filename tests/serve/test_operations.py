@@ -603,6 +603,7 @@ def test_an_allowed_host_is_added_to_those_of_a_loopback_address(
     ("given", "keys", "message"),
     [
         (("--name", "a=m", "--name", "b=m"), "", "--name 'b=m': m is 'a' already"),
+        (("n", "m"), "", "m is there twice; give it once"),
         ((), " , ", "EMBEDLIB_API_KEYS is set and has no API key; unset it, or write one"),
     ],
 )
