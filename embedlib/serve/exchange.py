@@ -38,8 +38,6 @@ MAX_BYTES_IN_LOOP = 256 * 1024
 """Larger bodies are decoded by a thread: a megabyte takes some 2 milliseconds."""
 LANE_HEADER = "x-embedlib-lane"
 _QUALITY = re.compile(r"(?:^|;)\s*q=([0-9](?:\.[0-9]*)?)\s*(?:;|$)")
-MAX_TRACEPARENT_CHARS = 128
-"""Today's have 55; later versions may be longer. Source: W3C Trace Context, 3.2 and 3.4."""
 
 
 class Common(msgspec.Struct, kw_only=True):
@@ -103,12 +101,6 @@ class Exchange(msgspec.Struct):
                 400, f"{self.request.path:.80} keeps jobs; start the server with --data-dir FOLDER"
             )
         return self.shared.jobs.of(self.owner)
-
-    @property
-    def traceparent(self) -> str:
-        """The header of W3C Trace Context, for a job; empty: there is none of a sensible length."""
-        given = self.request.headers.get("traceparent", "")
-        return given if len(given) <= MAX_TRACEPARENT_CHARS else ""
 
     def count(self, seconds: float) -> None:
         """Count a request that was answered after so many seconds."""
@@ -220,11 +212,6 @@ class Exchange(msgspec.Struct):
         qualities = dict(map(_with_quality, header.split(",")))
         quality = qualities.get(kind, 0.0)
         return quality > 0 and quality >= qualities.get(JSON, 0.0)
-
-    @property
-    def truncated_rows(self) -> list[int]:
-        """The rows that were truncated, in their order."""
-        return sorted(row for row, _ in self.work.usage.truncated)
 
     def _lane(self, named: str | None) -> Lane | None:
         wanted = named or self.request.headers.get(LANE_HEADER)

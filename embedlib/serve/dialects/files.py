@@ -69,7 +69,7 @@ async def _take(data: bytes, part: Part, fields: dict[str, bytes], upload: Uploa
         await upload.write(data)
         return
     fields[part.name] += data
-    if len(fields[part.name]) > MAX_FIELD_BYTES or len(fields) > 16:
+    if len(fields[part.name]) > MAX_FIELD_BYTES:
         raise HTTPError(400, f"{part.name:.80} is too long; send file and purpose", "too_large")
 
 

@@ -95,21 +95,21 @@ class SimilarityBody(Common, kw_only=True):
     parameters: SimilarityParameters | None = None
 
 
-def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str | None) -> None:
-    match (direction or "right").lower():
+def _take_truncation(exchange: Exchange, given: Truncating | SimilarityParameters) -> None:
+    match (given.truncation_direction or "right").lower():
         case "left" | "right" as side:
             exchange.work.side = side
         case _:
             raise HTTPError.wrong_value(
-                "truncation_direction", direction, "it must be Left or Right"
+                "truncation_direction", given.truncation_direction, "it must be Left or Right"
             )
-    exchange.work.on_truncate = "error" if truncate is False else "ignore"
+    exchange.work.on_truncate = "error" if given.truncate is False else "ignore"
 
 
 async def embed_texts(exchange: Exchange) -> Response:
     """Answer `POST /embed`."""
     body = await exchange.read(EmbedBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     check_number(body.dimensions, "dimensions", least=1)
     rows = await embed(
         exchange.find(body.model, "embed"),
@@ -149,7 +149,7 @@ async def _embed_tokens(
     exchange: Exchange, output: Literal["token_embeddings", "sparse"], task: Task
 ) -> list[Any]:
     body = await exchange.read(EmbedAllBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     if body.truncate is False or exchange.work.side == "left":
         raise HTTPError(
             422,
@@ -169,7 +169,7 @@ async def _embed_tokens(
 async def predict(exchange: Exchange) -> Response:
     """Answer `POST /predict`."""
     body = await exchange.read(PredictBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     groups = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     # An empty list is no single text: it is refused below as empty.
     is_single = bool(groups) and all(isinstance(item, str) for item in groups)
@@ -217,7 +217,7 @@ async def predict(exchange: Exchange) -> Response:
 async def rerank_texts(exchange: Exchange) -> Response:
     """Answer `POST /rerank` with `texts`: a bare list, the best first."""
     body = await exchange.read(RerankBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
     check_number(body.top_n, "top_n", least=0)
     scores = await rank_scores(
@@ -246,7 +246,7 @@ async def compare(exchange: Exchange) -> Response:
     """Answer `POST /similarity`."""
     body = await exchange.read(SimilarityBody)
     given = body.parameters or SimilarityParameters()
-    _take_truncation(exchange, given.truncate, given.truncation_direction)
+    _take_truncation(exchange, given)
     check_count(body.inputs.sentences, "sentences", exchange.shared.options.max_texts)
     rows = await embed(
         exchange.find(body.model, "embed"),
