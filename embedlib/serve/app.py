@@ -232,7 +232,7 @@ class Application:
         if route.method == "GET":
             return await route.handle(exchange)
         if route.takes_parts:
-            exchange.parts = exchange.counted(self._bodies.parts(exchange.request, receive))
+            exchange.parts = self._bodies.parts(exchange, receive)
             return await route.handle(exchange)
         return await self._bodies.answer(exchange, receive, route.handle)
 

@@ -97,8 +97,8 @@ class BodyReader:
             )
         self.held_bytes += num_bytes
 
-    async def parts(self, request: Request, receive: Receive) -> AsyncIterator[bytes]:
-        """Yield the parts of a body as they arrive; nothing is held.
+    async def parts(self, exchange: Exchange, receive: Receive) -> AsyncIterator[bytes]:
+        """Yield the parts of a body as they arrive, and count them; nothing is held.
 
         Raises:
             HTTPError: a part is late.
@@ -107,7 +107,8 @@ class BodyReader:
         is_whole = False
         while not is_whole:
             with Endable() as block:
-                part, is_whole = await self._next(request, receive, block)
+                part, is_whole = await self._next(exchange.request, receive, block)
+            exchange.num_body_bytes += len(part)
             yield part
 
     async def _next(self, request: Request, receive: Receive, block: Endable) -> tuple[bytes, bool]:

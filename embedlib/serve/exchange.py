@@ -26,7 +26,7 @@ from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
+from embedlib.serve.vectors import MAX_ROWS_IN_LOOP
 from embedlib.serve.wire import decode
 
 T = TypeVar("T")
@@ -118,12 +118,6 @@ class Exchange(msgspec.Struct):
         raised.__traceback__ = raised.__context__ = raised.__cause__ = None
         return error
 
-    async def counted(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the parts of the body, and count their bytes."""
-        async for part in parts:
-            self.num_body_bytes += len(part)
-            yield part
-
     async def read(self, kind: type[C]) -> C:
         """Return the body as a value of this type, and take its lane.
 
@@ -180,12 +174,6 @@ class Exchange(msgspec.Struct):
         while len(made) < len(items):
             made += await asyncio.to_thread(_make_some, make, items, len(made))
         return made
-
-    async def encode_rows(
-        self, rows: NDArray[Any], encode_row: EncodeRow = as_decimals
-    ) -> list[msgspec.Raw]:
-        """Return each row of an array encoded; many rows by a thread, one by one."""
-        return await self.make(lambda: [msgspec.Raw(encode_row(row)) for row in rows], len(rows))
 
     async def answer(self, content: Any, num_rows: int = 0, *, status: int = 200) -> Response:
         """Return a JSON response; one with many rows is written by a thread.

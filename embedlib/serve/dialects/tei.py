@@ -25,7 +25,7 @@ from embedlib.serve.exchange import (
     ranked,
 )
 from embedlib.serve.sessions import engine_of
-from embedlib.serve.vectors import as_decimals
+from embedlib.serve.vectors import encoded
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
@@ -119,17 +119,15 @@ async def embed_texts(exchange: Exchange) -> Response:
         normalizes=body.normalize is not False,
         dimensions=body.dimensions,
     )
-    return _timed(exchange, await exchange.answer(await exchange.encode_rows(rows), len(rows)))
+    return _timed(exchange, await exchange.answer(lambda: encoded(rows), len(rows)))
 
 
 async def embed_all(exchange: Exchange) -> Response:
     """Answer `POST /embed_all`: the vector of every token, special ones included."""
     texts = await _embed_tokens(exchange, "token_embeddings", "embed")
 
-    def content() -> list[list[msgspec.Raw]]:
-        return [[msgspec.Raw(as_decimals(row)) for row in rows] for rows in texts]
-
-    return _timed(exchange, await exchange.answer(content, sum(map(len, texts))))
+    num_rows = sum(map(len, texts))
+    return _timed(exchange, await exchange.answer(lambda: list(map(encoded, texts)), num_rows))
 
 
 async def embed_sparse(exchange: Exchange) -> Response:
