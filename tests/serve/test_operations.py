@@ -53,12 +53,8 @@ from embedlib.serve.server import _own_socket
 from embedlib.serve.sessions import pipeline_of
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
+from tests.serve.jobs.conftest import until
 from tests.waiting import WAIT_SECONDS
-
-
-async def until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0)
 
 
 def test_one_text_is_a_query_and_lists_are_bulk(client: Client, engine: FakeEngine) -> None:

@@ -31,7 +31,7 @@ from embedlib.testing import (
     fake_spec,
 )
 from embedlib.testing.models.tokenizers import WORDS
-from tests.serve.conftest import Client, ScoreEngine, fake_reranker
+from tests.serve.conftest import Client, ScoreEngine, ended_in_time, fake_reranker
 from tests.tiny_models.sparse import write_router
 from tests.waiting import WAIT_SECONDS
 
@@ -404,14 +404,9 @@ def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: Fake
 
 def test_a_destination_that_does_not_fit_ends_the_server(store: FakeStore) -> None:
     app = create_app({"other": other_embedder()}, search={"docs": FakeSink(store)})
-    # It would serve on.
-    give_up = threading.Timer(WAIT_SECONDS, lambda: app.end_server and app.end_server())
-    give_up.start()
-    try:
-        with pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other"):
-            serve(app, Listen(port=0))
-    finally:
-        give_up.cancel()
+    refused = pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other")
+    with ended_in_time(app), refused:
+        serve(app, Listen(port=0))
 
 
 def test_the_end_waits_for_no_search_of_a_model(

@@ -113,7 +113,7 @@ class BatchStore(Store[BatchRow]):
             )
         self.insert(row)
 
-    def open(self, *, limit: int, now: float, but: Collection[str] = ()) -> Sequence[BatchRow]:
+    def open(self, *, limit: int, now: float, but: Collection[str]) -> Sequence[BatchRow]:
         """Return batches that have not ended: first those that only have to be, then the oldest.
 
         Args:
@@ -177,7 +177,7 @@ class BatchStore(Store[BatchRow]):
             model=row.model or progress.model,
         )
 
-    def cancel(self, batch_id: str, now: int, owner: str = "") -> BatchRow:
+    def cancel(self, batch_id: str, now: int, owner: str) -> BatchRow:
         """Record that a batch is to end; return it.
 
         Raises:

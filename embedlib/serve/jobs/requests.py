@@ -149,7 +149,7 @@ class RequestStore(Store[RequestRow]):
             ],
         )
 
-    def cancel(self, request_id: str, now: float, owner: str = "") -> bool:
+    def cancel(self, request_id: str, now: float, owner: str) -> bool:
         """Cancel a request; return whether it was queued, as only such a one can be."""
         if self.get(request_id, owner).status != "QUEUED":
             return False

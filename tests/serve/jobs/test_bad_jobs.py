@@ -125,8 +125,12 @@ WRONG_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"priority": 3}, "priority = 3; it must be 0 to 2"),
     ({"priority": "high"}, "priority: expected `int`"),
     ({"max_time_in_queue_seconds": 9}, "max_time_in_queue_seconds = 9; it must be 10 to"),
+    ({"max_time_in_queue_seconds": 259_201}, "max_time_in_queue_seconds = 259201"),
     ({"inference_retry_config": {"max_attempts": 11}}, "max_attempts = 11; it must be 1 to"),
+    ({"inference_retry_config": {"max_attempts": 0}}, "max_attempts = 0; it must be 1 to"),
     ({"inference_retry_config": {"initial_delay_ms": -1}}, "initial_delay_ms = -1"),
+    ({"inference_retry_config": {"initial_delay_ms": 10_001}}, "initial_delay_ms = 10001"),
+    ({"inference_retry_config": {"max_delay_ms": 60_001}}, "max_delay_ms = 60001"),
     ({"path": "/v1/batches"}, "path = '/v1/batches'; it must be one of"),
     ({"webhook_endpoint": "https://evil.example/x"}, "--webhook-allow evil.example"),
 ]

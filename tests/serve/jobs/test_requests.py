@@ -15,10 +15,12 @@ from embedlib.engines.base import Lane
 from embedlib.serve.jobs import request_run
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
+from embedlib.serve.jobs.deliveries import as_time
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.testing import FakeEngine, fake_vector
-from tests.serve.conftest import Client
+from tests.ports import free_port
+from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import (
     FakeClock,
     echo,
@@ -84,6 +86,57 @@ def test_a_request_is_answered_as_its_route_answers(keeper: Client, engine: Fake
     assert keeper.send("GET", "/async_queue_status").json()["num_queued_requests"] == 0
 
 
+def test_what_is_asked_for_is_what_is_kept(keeper: Client) -> None:
+    """Without fields it is what Baseten documents."""
+
+    def kept(model_input: Any, **fields: Any) -> tuple[object, ...]:
+        request_id = submit(keeper, model_input, **fields)
+        found = state(keeper, request_id)
+        row = keeper.run(keeper.application._shared.jobs.requests.get(request_id))  # type: ignore[union-attr]
+        assert found["status_at"] == as_time(row.status_at)
+        assert row.not_before == row.created_at < row.status_at
+        seconds = row.queue_until - row.created_at
+        retries = row.max_attempts, row.delay_ms, row.max_delay_ms
+        return found["model_id"], row.path, row.priority, seconds, *retries
+
+    assert kept({"input": "a"}) == ("embed", "/v1/embeddings", 0, 600, 3, 1000, 5000)
+    most = {
+        "priority": 2,
+        "max_time_in_queue_seconds": 259_200,
+        "inference_retry_config": {
+            "max_attempts": 10,
+            "initial_delay_ms": 10_000,
+            "max_delay_ms": 60_000,
+        },
+    }
+    wrong = kept({"documents": []}, **most)
+    assert wrong == ("", "/rerank", 2, 259_200, 10, 10_000, 60_000)
+    assert kept({"input": "a"}, path="/embed_all")[1] == "/embed_all"
+
+
+def test_a_request_with_a_webhook_waits_for_its_delivery(
+    make_client: MakeClient, tmp_path: Path
+) -> None:
+    client = make_client(data_dir=str(tmp_path / "data"), webhook_hosts=("127.0.0.1",))
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    request_id = submit(client, {"input": "a"}, webhook_endpoint=nobody)
+    assert state(client, request_id)["webhook_status"] == "PENDING"
+
+
+def test_a_list_has_20_requests_unless_told_otherwise(keeper: Client) -> None:
+    for _ in range(21):
+        submit(keeper, {"input": "a"})
+    for query, length, has_more in (("", 20, True), ("?limit=100", 21, False)):
+        page = keeper.send("GET", f"/async_requests{query}").json()
+        ids = [each["request_id"] for each in page["data"]]
+        assert (len(ids), page["has_more"]) == (length, has_more)
+        assert (page["first_id"], page["last_id"]) == (ids[0], ids[-1])
+    for wrong in ("101", "0", "-1", "1.0", "²", "9" * 5000, ""):
+        answer = keeper.send("GET", "/async_requests", params={"limit": wrong})
+        assert answer.status_code == 400
+        assert "it must be 1 to 100" in answer.json()["error"]
+
+
 def test_vectors_are_those_of_the_route(keeper: Client) -> None:
     sent = keeper.send(
         "POST", "/environments/production/async_predict", {"model_input": {"input": "abc"}}
@@ -110,7 +163,7 @@ def test_a_wrong_input_fails_at_once(
     assert found["status"] == "FAILED"
     assert found["errors"][0]["code"] == code
     answer = keeper.send("GET", f"/async_request/{request_id}/result")
-    assert answer.status_code in (400, 422)
+    assert answer.status_code == status
     assert found["errors"][0]["message"] in answer.json()["error"]
 
 
@@ -129,10 +182,21 @@ def test_only_a_queued_request_is_cancelled(keeper: Client, engine: FakeEngine) 
             first = (await http.delete(f"/async_request/{ids[0]}")).json()
             assert (last["canceled"], first["canceled"]) == (True, False)
             assert "only a QUEUED request can be cancelled" in first["message"]
+            assert last["message"] == ""
             found = (await http.get(f"/async_request/{ids[-1]}")).json()
             assert found["status"] == "CANCELED"
+            assert (await http.get("/async_queue_status")).json() == {
+                "model_id": "",
+                "deployment_id": "",
+                "num_queued_requests": 0,
+                "num_in_progress_requests": 64,
+            }
             result = await http.get(f"/async_request/{ids[0]}/result")
             assert (result.status_code, "come again" in result.text) == (404, True)
+            assert result.headers["retry-after"] == "1"
+            result = await http.get(f"/async_request/{ids[-1]}/result")
+            assert result.status_code == 404
+            assert result.json()["error"] == "the request is CANCELED: there is no result"
             engine.release()
 
     keeper.run(work())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import shutil
 import sqlite3
@@ -45,6 +44,8 @@ from tests.serve.jobs.conftest import (
     run,
     until,
 )
+from tests.serve.jobs.test_batches import content, create, wait
+from tests.serve.jobs.test_requests import state
 from tests.waiting import WAIT_SECONDS
 
 MakeJobs = Callable[..., Jobs]
@@ -467,12 +468,7 @@ def test_a_server_that_drains_leaves_its_jobs_to_the_next(
     sent = first.send(
         "POST", "/v1/files", data={"purpose": "batch"}, files={"file": ("f", input_of(300))}
     )
-    body = {
-        "input_file_id": sent.json()["id"],
-        "endpoint": "/v1/embeddings",
-        "completion_window": "24h",
-    }
-    batch_id = first.post("/v1/batches", body)["id"]
+    batch_id = create(first, sent.json()["id"])["id"]
 
     async def end() -> str:
         async with first.http() as http:
@@ -487,19 +483,10 @@ def test_a_server_that_drains_leaves_its_jobs_to_the_next(
 
     request_id = first.run(end())
     second = make_client({"embed": fake_embedder()}, data_dir=folder)
-
-    async def wait() -> Any:
-        async with second.http() as http:
-            while True:
-                batch = (await http.get(f"/v1/batches/{batch_id}")).json()
-                request = (await http.get(f"/async_request/{request_id}")).json()
-                if batch["status"] == "completed" and request["status"] == "SUCCEEDED":
-                    return batch
-
-    batch = second.run(wait())
+    batch = wait(second, batch_id)
+    assert state(second, request_id)["status"] == "SUCCEEDED"
     assert batch["request_counts"] == {"total": 300, "completed": 300, "failed": 0}
-    output = second.send("GET", f"/v1/files/{batch['output_file_id']}/content").content
-    ids = [json.loads(line)["custom_id"] for line in output.splitlines()]
+    ids = [line["custom_id"] for line in content(second, batch["output_file_id"])]
     assert ids == [f"r{index}" for index in range(300)]
 
 
@@ -507,19 +494,7 @@ def test_jobs_are_counted_from_the_start(keeper: Client, upload: Callable[[bytes
     before = keeper.send("GET", "/metrics").text
     assert 'embedlib_jobs{kind="batch",state="queued"} 0' in before
     assert 'embedlib_webhook_deliveries_total{outcome="delivered"} 0' in before
-    body = {
-        "input_file_id": upload(input_of(3)),
-        "endpoint": "/v1/embeddings",
-        "completion_window": "24h",
-    }
-    batch_id = keeper.post("/v1/batches", body)["id"]
-
-    async def wait() -> None:
-        async with keeper.http() as http:
-            while (await http.get(f"/v1/batches/{batch_id}")).json()["status"] != "completed":
-                pass
-
-    keeper.run(wait())
+    wait(keeper, create(keeper, upload(input_of(3)))["id"])
     after = keeper.send("GET", "/metrics").text
     assert 'embedlib_jobs_ended_total{kind="batch",state="done"} 1' in after
     assert 'embedlib_batch_lines_total{state="done"} 3' in after
