@@ -320,6 +320,47 @@ def test_a_head_that_is_not_read_is_not_late(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_the_bound_of_a_head_ends_with_one_that_comes_again(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        for stray in (b"", b"\r\n", b"\r\n"):
+            await connection.send(stray)
+            assert b"200 OK" in await connection.send(post)
+            assert connection.protocol._head_limit is None
+
+    converse(conversation)
+
+
+def test_nothing_is_left_of_a_connection_that_is_lost(converse: Converse) -> None:
+    """Else the limit of a head behind others would begin again and again."""
+
+    async def conversation(connection: Connection) -> None:
+        connection.engine.hold()
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        connection.protocol.data_received(post * 2 + REQUEST[:9])
+        limit = connection.protocol._head_limit
+        assert limit is not None
+        connection.transport.is_closing.return_value = True
+        connection.protocol.connection_lost(ConnectionResetError())
+        assert limit.cancelled()
+        connection.protocol._gone = asyncio.get_running_loop().create_future()  # it ends again
+
+    converse(conversation)
+
+
+def test_a_head_that_is_refused_is_not_understood_when_it_comes_again(converse: Converse) -> None:
+    """TLS brings what has come already, also to a connection that is closing."""
+
+    async def conversation(connection: Connection) -> None:
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        assert b"200 OK" in await connection.send(post)
+        wrong = post.replace(b"X-Api-Key", b"X(Key: a\r\nX-Api-Key")
+        for _ in range(2):
+            assert b"400" in await connection.send(wrong)
+
+    converse(conversation)
+
+
 def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")

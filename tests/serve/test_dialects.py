@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
+from embedlib.engines.base import Lane
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
@@ -601,7 +602,12 @@ def test_models_are_described(client: Client) -> None:
     for path in ("/models", "/models/embed"):  # Infinity's client knows one owner
         answer = client.send("GET", path).json()
         assert {e["owned_by"] for e in answer.get("data", [answer])} == {"infinity"}
-    assert listed[0]["stats"] == {"queue_absolute": 0, "queue_fraction": 0}  # Infinity's
+    door = client.application.catalog.find("embed", "embed").admission
+    for lane in Lane:
+        door.inside[lane] = 1024
+    told = client.send("GET", "/v1/models").json()["data"]
+    assert told[0]["stats"] == {"queue_absolute": 2048, "queue_fraction": 0.25}  # Infinity's
+    assert told[1]["stats"] == {"queue_absolute": 0, "queue_fraction": 0}
     assert client.send("GET", "/health").json()["unix"] > 0
 
 

@@ -376,6 +376,7 @@ def test_a_client_that_leaves_costs_nothing_more(
     client: Client, engine: FakeEngine, tells: bool
 ) -> None:
     application = client.application
+    application._log = log = Mock(AccessLog)
     body = b'{"input": [' + b",".join([b'"abc"'] * 500) + b"]}"
     messages = iter([{"type": "http.request", "body": body}])
     gone = asyncio.Event()
@@ -411,6 +412,8 @@ def test_a_client_that_leaves_costs_nothing_more(
 
     client.run(work())
     assert sent == []
+    [line] = log.write.call_args.args
+    assert (line.status, line.model, line.bytes_in) == (499, "embed", len(body))
     client.post("/v1/embeddings", {"input": "b"})
     assert sum(batch.num_seqs for batch in engine.batches) < 500
     assert application.metrics.failures["gone"] == 1

@@ -376,6 +376,27 @@ def test_a_database_that_does_not_answer_is_503(
         monkeypatch.setattr(destinations, "ANSWER_SECONDS", WAIT_SECONDS)
 
 
+def test_the_first_error_of_several_questions_drops_the_others(
+    make: MakeSearch, store: FakeStore
+) -> None:
+    goes_on, num_calls = threading.Event(), 0
+
+    class Broken(FakeSink):
+        def search(self, vector: Any, k: int) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == 1:
+                raise SinkError("fake: is gone")
+            assert goes_on.wait(WAIT_SECONDS)
+            return super().search(vector, k)
+
+    client = make(Broken(store))
+    assert client.refuse("/v1/search", {"query": ["a"] * 9})[0] == 500
+    goes_on.set()  # the second one may have begun
+    client.post("/v1/search", {"query": "a"})
+    assert num_calls <= 3
+
+
 def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: FakeStore) -> None:
     goes_on = threading.Event()
 
