@@ -109,10 +109,6 @@ class BatchRun:
     async def run(self) -> State:
         """Run the batch to its end, and return it. Cancelling leaves it to the next start."""
         row, tools = self._row, self._tools
-        if row.status == "cancelling":
-            self.stop("cancelled")
-        elif row.expires_at <= tools.clock.now():
-            self.stop("expired")
         if row.in_progress_at is None and not await self._check():
             if self._end == "completed":
                 return "failed"

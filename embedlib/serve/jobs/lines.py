@@ -134,7 +134,6 @@ class Checker:
         self._number = 0
         self._digests: set[bytes] = set()
         self.num_requests = 0
-        self._has_ended = False
         self.errors: list[dict[str, Any]] = []
 
     def step(self) -> bool:
@@ -151,7 +150,7 @@ class Checker:
                 return False
             if line.data:
                 self._check(line)
-            if self._has_ended or len(self.errors) >= MAX_ERRORS:
+            if self.num_requests > self._max_lines or len(self.errors) >= MAX_ERRORS:
                 return False
         if not lines:
             if not self.num_requests and not self.errors:
@@ -169,7 +168,6 @@ class Checker:
             return
         self.num_requests += 1
         if self.num_requests > self._max_lines:
-            self._has_ended = True
             self._wrong(
                 "too_many_requests",
                 line.number,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from embedlib.serve.jobs.batch_run import BatchRun
-from embedlib.serve.jobs.batches import BatchRow
+from embedlib.serve.jobs.batches import BatchRow, End
 from embedlib.serve.jobs.deliveries import deliver
 from embedlib.serve.jobs.metrics import ENDS
 from embedlib.serve.jobs.request_run import run_request
@@ -42,7 +42,6 @@ class Worker:
         self._tools = tools
         self._sender = sender
         self._woken = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
         self._batches: dict[str, BatchRun] = {}
         self._not_loaded: set[str] = set()
         """Batches that wait for a server which could load their model; they have no place."""
@@ -53,7 +52,7 @@ class Worker:
 
     def start(self) -> None:
         """Start."""
-        self._loop = asyncio.create_task(self._run())
+        self._spawn(self._run())
 
     def wake(self) -> None:
         """Look for what is due, now."""
@@ -67,11 +66,10 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop everything; what is not saved is done again at the next start."""
-        tasks = [*self._tasks, *([self._loop] if self._loop is not None else [])]
+        tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._loop = None
 
     async def _run(self) -> None:
         tick = 0
@@ -95,16 +93,15 @@ class Worker:
         but = frozenset(self._not_loaded)  # it is read on the store's thread
         rows = await tools.read(lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=but))
         for row in rows:
-            if row.id in self._batches:
-                if row.expires_at <= now:
-                    self._batches[row.id].stop("expired")
-                continue
+            end: End | None = "expired" if row.expires_at <= now else None
+            if row.status == "cancelling":
+                end = "cancelled"
             # What only has to be ended needs no place.
-            is_short = row.status == "cancelling" or row.expires_at <= now
-            if is_short or len(self._batches) < MAX_BATCHES:
-                run = BatchRun(row, tools, lambda: len(self._batches))
-                self._batches[row.id] = run
+            if row.id not in self._batches and (end or len(self._batches) < MAX_BATCHES):
+                run = self._batches[row.id] = BatchRun(row, tools, lambda: len(self._batches))
                 self._spawn(self._run_batch(row, run))
+            if end is not None:
+                self._batches[row.id].stop(end)
 
     async def _run_batch(self, row: BatchRow, run: BatchRun) -> None:
         tools = self._tools

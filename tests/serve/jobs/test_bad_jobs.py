@@ -22,7 +22,7 @@ WRONG_BATCHES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"endpoint": "/v1/chat/completions"}, "endpoint", "it must be one of /v1/embeddings"),
     ({"endpoint": "/v1/batches"}, "endpoint", "it must be one of"),
     ({"completion_window": "soon"}, "completion_window", "it must be hours, as 24h"),
-    ({"completion_window": "999h"}, "completion_window", "at most 168h"),
+    ({"completion_window": "169h"}, "completion_window", "at most 168h"),
     ({"input_file_id": "file-1"}, None, "no file 'file-1' here"),
     ({"input_file_id": None}, "input_file_id", "expected `str`"),
     ({"metadata": {"k": "v" * 600}}, "metadata", "it may have 16 keys"),

@@ -204,10 +204,11 @@ def test_few_large_lines_are_read_at_once(tmp_path: Path) -> None:
     assert [line.number for line in read_lines(path, first[-1].end, 2, SLICE_BYTES)] == [3]
 
 
+@pytest.mark.parametrize(("limit", "most_of_it"), [("MAX_TEXTS", 10), ("MAX_BYTES", 100)])
 def test_large_lines_are_answered_one_by_one(
-    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, limit: str, most_of_it: int
 ) -> None:
-    monkeypatch.setattr(batch_run, "MAX_TEXTS", 10)
+    monkeypatch.setattr(batch_run, limit, most_of_it)
     running = most = 0
 
     async def answer(path: str, body: bytes, request_id: str) -> Answer:
