@@ -131,9 +131,8 @@ class BatchRun:
             max_lines=tools.options.max_batch_requests,
             max_line_bytes=tools.options.max_body_bytes,
         )
-        while not self._stopped.is_set():
-            if not await tools.read(checker.step):
-                break
+        while not self._stopped.is_set() and await tools.read(checker.step):
+            pass
         if self._stopped.is_set():
             return False
         now = int(tools.clock.now())

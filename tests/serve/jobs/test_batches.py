@@ -17,7 +17,7 @@ from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.jobs import Jobs
-from embedlib.serve.jobs.lines import SLICE_BYTES, read_lines
+from embedlib.serve.jobs.lines import SLICE_BYTES, Checker, read_lines
 from embedlib.serve.jobs.worker import MAX_BATCHES
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
@@ -267,22 +267,27 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
 
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
 def test_what_was_not_tried_at_the_end_is_told(
-    make_jobs: MakeJobs, clock: FakeClock, end: str
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
+    monkeypatch.setattr(batch_run, "MAX_LINES", 3)
+    asked: list[str] = []
+
     async def answer(path: str, body: bytes, request_id: str) -> Answer:
-        if json.loads(body)["input"] not in ("r0", "r1"):
+        asked.append(json.loads(body)["input"])
+        if asked[-1] not in ("r0", "r1"):
             await asyncio.Event().wait()
         return ok(body)
 
     async def work() -> None:
         jobs = make_jobs(answer)
         jobs.start()
-        await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(7))))
 
         async def has_two() -> bool:
             return (await jobs.batches.get("batch_1")).num_completed == 2
 
         await until(has_two)
+        await until(lambda: len(asked) == 5)
         assert (await jobs.batches.get("batch_1")).status == "in_progress"
         if end == "cancelled":
             assert (await jobs.cancel_batch("batch_1")).status == "cancelling"
@@ -291,10 +296,11 @@ def test_what_was_not_tried_at_the_end_is_told(
         row = await ended_batch(jobs)
         assert row.status == end
         assert getattr(row, f"{end}_at") == int(clock.time)
-        assert (row.num_total, row.num_completed, row.num_failed) == (5, 2, 0)
+        assert (row.num_total, row.num_completed, row.num_failed) == (7, 2, 0)
         assert len(await lines_of(jobs, "file-out")) == 2
         refused = await lines_of(jobs, "file-err")
-        assert [line["custom_id"] for line in refused] == ["r2", "r3", "r4"]
+        assert [line["custom_id"] for line in refused] == ["r2", "r3", "r4", "r5", "r6"]
+        assert len(asked) == 5  # none is begun for it
         assert {line["error"]["code"] for line in refused} == {f"batch_{end}"}
         assert jobs.metrics.ended["batch", end] == 1
         await jobs.close()
@@ -312,6 +318,30 @@ def test_a_batch_that_never_ran_is_cancelled(make_jobs: MakeJobs) -> None:
         assert (row.status, row.output_bytes, row.error_bytes) == ("cancelled", 0, 0)
         with pytest.raises(Exception, match="is cancelled; there is nothing to cancel"):
             await jobs.cancel_batch("batch_1")
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_batch_is_cancelled_while_its_input_is_checked(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_steps = 0
+
+    def step(checker: Checker) -> bool:
+        nonlocal num_steps
+        num_steps += 1
+        return True
+
+    monkeypatch.setattr(Checker, "step", step)
+
+    async def work() -> None:
+        jobs = make_jobs()
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(1))))
+        await until(lambda: num_steps > 1)
+        await jobs.cancel_batch("batch_1")
+        assert (await ended_batch(jobs)).status == "cancelled"
         await jobs.close()
 
     run(work())
