@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +18,8 @@ from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.batches import BatchStore
+from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.lines import SLICE_BYTES, Checker, read_lines
 from embedlib.serve.jobs.worker import MAX_BATCHES
@@ -375,12 +379,31 @@ def test_some_batches_run_at_once_and_the_others_in_their_order(make_jobs: MakeJ
         await jobs.count()
         assert jobs.metrics.now["batch", "running"] == 4
         assert jobs.metrics.now["batch", "queued"] == 2
+        await jobs.cancel_batch("batch_5")  # which takes no place
+        assert (await ended_batch(jobs, "batch_5")).status == "cancelled"
         released.set()
-        await ended_batch(jobs, "batch_5")
-        assert [name.rpartition("_")[0] for name in asked] == [f"batch_{i}" for i in range(6)]
+        await ended_batch(jobs, "batch_4")
+        assert [name.rpartition("_")[0] for name in asked] == [f"batch_{i}" for i in range(5)]
         await jobs.close()
 
     run(work())
+
+
+def test_batches_that_only_have_to_end_come_first(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "jobs")) as connection:
+        store = BatchStore(connection, Mock(), Mock())
+        for name, fields in (
+            ("first", {}),
+            ("waits", {}),
+            ("ended", {"ended_at": 5}),
+            ("expired", {"expires_at": 9}),
+            ("last", {}),
+            ("cancelling", {"status": "cancelling"}),
+        ):
+            store.insert(batch_row("file-in", id=name, **fields))
+        found = store.open(limit=4, now=9.0, but=["waits", "expired"])
+        assert [row.id for row in found] == ["expired", "cancelling", "first", "last"]
+        assert [row.id for row in store.open(limit=1, now=8.0, but=[])] == ["cancelling"]
 
 
 def test_batches_whose_model_could_not_be_loaded_wait_for_a_new_start(
