@@ -114,7 +114,7 @@ class BatchRun:
                 return "failed"
         else:
             await self._answer_lines()
-            if not self._is_loaded and self._end == "completed":
+            if not self._is_loaded:
                 return "not_loaded"
             if self._end != "completed":
                 await self._refuse_lines()

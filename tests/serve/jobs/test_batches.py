@@ -327,6 +327,31 @@ def test_a_batch_that_never_ran_is_cancelled(make_jobs: MakeJobs) -> None:
     run(work())
 
 
+def test_the_end_waits_for_the_lines_that_are_answered(make_jobs: MakeJobs) -> None:
+    begun: list[str] = []
+    over: list[str] = []
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        begun.append(request_id)
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            for _ in range(99):
+                await asyncio.sleep(0)
+            over.append(request_id)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(2))))
+        await until(lambda: len(begun) == 2)
+        await jobs.stop()
+        assert sorted(over) == begun
+        await jobs.close()
+
+    run(work())
+
+
 def test_a_batch_is_cancelled_while_its_input_is_checked(
     make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,7 +576,7 @@ def test_a_server_with_a_lower_limit_goes_on(make_jobs: MakeJobs) -> None:
         jobs = make_jobs()
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(3)), in_progress_at=1))
         await jobs.close()
-        again = make_jobs(max_body_bytes=10)
+        again = make_jobs(max_body_bytes=10, max_waiting_requests=1)
         again.start()
         assert (await ended_batch(again)).num_completed == 3
         await again.close()
