@@ -16,12 +16,16 @@ from embedlib.engines.base import Lane
 from embedlib.serve.background import Background
 from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.dialects.batches import ENDPOINTS
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
-from embedlib.serve.jobs.batches import BatchStore
+from embedlib.serve.jobs.batches import BatchStore, Progress
 from embedlib.serve.jobs.database import open_database
+from embedlib.serve.jobs.files import FileRow, FileStore
+from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.jobs import Jobs
-from embedlib.serve.jobs.lines import SLICE_BYTES, Checker, read_lines
+from embedlib.serve.jobs.lines import SLICE_BYTES, SLICE_LINES, Checker, read_lines
+from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.worker import MAX_BATCHES
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
@@ -194,6 +198,7 @@ def test_outputs_are_in_the_order_of_the_input_and_the_window_is_bounded(
         row = await ended_batch(jobs)
         found = await lines_of(jobs, row.output_file_id)
         assert [line["custom_id"] for line in found] == [f"r{index}" for index in range(40)]
+        assert len(asyncio.all_tasks()) < 10, "nothing waits for an end that does not come"
         await jobs.close()
 
     run(work())
@@ -249,8 +254,18 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
         name = json.loads(body)["input"]
         return answers[name].pop() if answers[name] else ok(body)
 
+    spans: list[JobSpan] = []
+    sleeps: list[float] = []
+    sleep = clock.sleep
+
+    async def recorded(seconds: float) -> None:
+        sleeps.append(seconds)
+        await sleep(seconds)
+
+    object.__setattr__(clock, "sleep", recorded)
+
     async def work() -> None:
-        jobs = make_jobs(answer)
+        jobs = make_jobs(answer, write_span=spans.append)
         jobs.start()
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(4))))
 
@@ -264,6 +279,13 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
         [line] = await lines_of(jobs, "file-err")
         assert (line["custom_id"], line["response"]["status_code"]) == ("r2", 500)
         assert len(answers["r2"]) == 6  # three attempts
+        assert (sleeps.count(7.0), sleeps.count(2.0), max(sleeps)) == (9, 2, 7.0)
+        assert 4.0 not in sleeps
+        [span] = spans
+        names = ("embedlib.lines_completed", "embedlib.lines_failed")
+        assert [span.attributes[name] for name in names] == [3, 1]
+        assert span.attributes["gen_ai.usage.input_tokens"] == 3 * len(b'{"input": "r0"}')
+        assert jobs.metrics.lines == {"done": 3, "failed": 1}
         await jobs.close()
 
     run(work())
@@ -285,7 +307,8 @@ def test_what_was_not_tried_at_the_end_is_told(
     async def work() -> None:
         jobs = make_jobs(answer)
         jobs.start()
-        await jobs.add_batch(batch_row(await add_file(jobs, input_of(7))))
+        empty = b"\n" * 2 * SLICE_LINES
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(7) + empty)))
 
         async def has_two() -> bool:
             return (await jobs.batches.get("batch_1")).num_completed == 2
@@ -304,7 +327,8 @@ def test_what_was_not_tried_at_the_end_is_told(
         assert len(await lines_of(jobs, "file-out")) == 2
         refused = await lines_of(jobs, "file-err")
         assert [line["custom_id"] for line in refused] == ["r2", "r3", "r4", "r5", "r6"]
-        assert len(asked) == 5  # none is begun for it
+        assert [line["id"] for line in refused] == [f"batch_req_1_{n}" for n in range(3, 8)]
+        assert (row.num_lines, len(asked)) == (7, 5)  # none is begun for it
         assert {line["error"]["code"] for line in refused} == {f"batch_{end}"}
         assert jobs.metrics.ended["batch", end] == 1
         await jobs.close()
@@ -429,6 +453,65 @@ def test_batches_that_only_have_to_end_come_first(tmp_path: Path) -> None:
         found = store.open(limit=4, now=9.0, but=["waits", "expired"])
         assert [row.id for row in found] == ["expired", "cancelling", "first", "last"]
         assert [row.id for row in store.open(limit=1, now=8.0, but=[])] == ["cancelling"]
+
+
+def test_the_row_of_a_batch_from_its_begin_to_its_deletion(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "jobs")
+    with closing(folder), closing(open_database(folder.database)) as connection:
+        files = FileStore(connection)
+        store = BatchStore(connection, folder, files)
+        store.insert(batch_row("file-in", owner="ann", output_seconds=60))
+        store.insert(batch_row("file-in", id="other"))
+        store.cancel("batch_1", 5, "ann")
+        assert store.cancel("batch_1", 6, "ann").cancelling_at == 5
+        store.begin("batch_1", 3, 7)  # whoever checked it did not know
+        row = store.get("batch_1")
+        assert (row.status, row.num_total, row.in_progress_at) == ("cancelling", 3, 7)
+        for model in ("first", "second"):
+            store.save("batch_1", Progress(input_offset=1, num_lines=1, output=b"a\n", model=model))
+        for name in ("file-out", "file-err"):
+            with folder.file(name).open("ab") as stream:
+                stream.write(b"of a killed server")
+        assert store.count() == {"cancelling": 1, "validating": 1}
+        store.finish("batch_1", "cancelled", 9)
+        assert store.count() == {"validating": 1}
+        row = store.get("batch_1")
+        ended = (row.finalizing_at, row.cancelled_at, row.ended_at)
+        assert (row.status, row.model, *ended) == ("cancelled", "first", 9, 9, 9)
+        assert folder.file("file-out").read_bytes() == b"a\na\n"
+        assert not folder.file("file-err").exists()
+        assert files.get("file-out", "ann") == FileRow(
+            id="file-out",
+            purpose="batch_output",
+            filename="batch_1_output.jsonl",
+            num_bytes=4,
+            created_at=9,
+            expires_at=69,
+            owner="ann",
+        )
+        assert [row.id for row in files.page("", after=None, limit=9, is_descending=True).rows] == [
+            "file-out"
+        ]
+        store.delete_ended(8.5)
+        assert store.get("batch_1")
+        store.delete_ended(9)
+        with pytest.raises(HTTPError, match="no batch 'batch_1' here"):
+            store.get("batch_1")
+        assert store.get("other")
+
+
+def test_outputs_that_are_gone_are_not_those_of_a_batch_that_fails(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "jobs")
+    with closing(folder), closing(open_database(folder.database)) as connection:
+        store = BatchStore(connection, folder, FileStore(connection))
+        store.insert(batch_row("file-in"))
+        lines = Progress(input_offset=1, num_lines=2, output=b"a\n", errors=b"b\n")
+        store.save("batch_1", lines)
+        folder.file("file-err").unlink()
+        store.fail("batch_1", [], 5)
+        row = store.get("batch_1")
+        assert (row.status, row.output_bytes, row.error_bytes) == ("failed", 2, 0)
+        assert (row.failed_at, row.ended_at) == (5, 5)
 
 
 def test_batches_whose_model_could_not_be_loaded_wait_for_a_new_start(
