@@ -71,8 +71,6 @@ def read_lines(path: Path, offset: int, number: int, max_line_bytes: int) -> lis
             # An empty line counts, so that numbers are those of an editor; it is no request.
             is_cut = len(data) > max_line_bytes and not data.endswith(b"\n")
             lines.append(Line(number, offset, text.strip(), is_cut))
-            if is_cut:
-                break
     return lines
 
 
@@ -110,8 +108,7 @@ def num_texts(body: bytes) -> int:
         fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return 1  # its route will refuse it
-    values = fields.values() if isinstance(fields, dict) else ()
-    return max(1, sum(len(value) for value in values if isinstance(value, list)))
+    return max(1, sum(len(value) for value in fields.values() if isinstance(value, list)))
 
 
 class Checker:

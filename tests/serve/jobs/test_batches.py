@@ -211,6 +211,10 @@ def test_few_large_lines_are_read_at_once(tmp_path: Path) -> None:
     first = read_lines(path, 0, 0, SLICE_BYTES)
     assert [line.number for line in first] == [1, 2]
     assert [line.number for line in read_lines(path, first[-1].end, 2, SLICE_BYTES)] == [3]
+    path.write_bytes(b"1234\n" * (SLICE_LINES + 1))
+    lines = read_lines(path, 0, 0, 4)
+    assert (len(lines), lines[-1].data, lines[-1].is_cut) == (SLICE_LINES, b"1234", False)
+    assert read_lines(path, 0, 0, 3)[0].is_cut
 
 
 @pytest.mark.parametrize(("limit", "most_of_it"), [("MAX_TEXTS", 10), ("MAX_BYTES", 100)])
@@ -498,6 +502,22 @@ def test_the_row_of_a_batch_from_its_begin_to_its_deletion(tmp_path: Path) -> No
         with pytest.raises(HTTPError, match="no batch 'batch_1' here"):
             store.get("batch_1")
         assert store.get("other")
+
+
+def test_files_that_running_batches_read_or_write_stay(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "jobs")) as connection:
+        files = FileStore(connection)
+        store = BatchStore(connection, Mock(), files)
+        old = {"purpose": "batch", "filename": "f", "num_bytes": 1, "created_at": 1}
+        for name in ("read", "free", "new"):
+            files.insert(FileRow(id=name, expires_at=6 if name == "new" else 5, **old))
+        store.insert(batch_row("read"))
+        assert files.ids() == {"read", "free", "new", "file-out", "file-err"}
+        assert files.delete_expired(5) == ["free"]
+        assert files.ids() == {"read", "new", "file-out", "file-err"}
+        store.update("batch_1", ended_at=5)
+        assert files.delete_expired(5) == ["read"]
+        assert files.ids() == {"new"}
 
 
 def test_outputs_that_are_gone_are_not_those_of_a_batch_that_fails(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchStore
-from embedlib.serve.jobs.folder import DataFolder
+from embedlib.serve.jobs.folder import FREE_BYTES, DataFolder, told
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.thread import StoreThread
@@ -152,6 +152,7 @@ def test_whatever_a_killed_server_left_behind_an_output_is_right(data: Any) -> N
                 with path.open("ab") as stream:
                     stream.write(garbage)
         (folder / "files" / "file-half-uploaded").write_bytes(b"x")
+        (folder / "files" / "a folder").mkdir()
         again = open_jobs(folder)
         assert not (folder / "files" / "file-half-uploaded").exists()
         again.start()
@@ -281,14 +282,49 @@ def test_a_write_whose_client_leaves_is_done_as_the_others_of_its_commit(tmp_pat
     run(work())
 
 
+def test_what_is_written_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes, and the name of its file."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        names = jobs._tools.folder.file(".").stat().st_ino
+        path = jobs._tools.folder.file(await add_file(jobs, b"x"))
+        assert synced == [path.stat().st_ino, names]
+        synced.clear()
+        for size in (0, 1):
+            jobs._tools.folder.append("file-out", size, b"x")
+        output = jobs._tools.folder.file("file-out").stat().st_ino
+        assert synced == [output, names, output]
+        await jobs.close()
+
+    run(work())
+
+
+def test_the_bytes_that_come_count_before_they_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DataFolder(tmp_path)
+    folder.database.touch()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=FREE_BYTES + 10))
+    folder.check_room(10)
+    with pytest.raises(HTTPError, match="is full"):
+        folder.check_room(11)
+    folder.close()
+    assert "is full" in str(told(OSError(errno.EDQUOT, "Disk quota exceeded")))
+
+
 def test_a_second_server_is_refused(tmp_path: Path) -> None:
     async def work() -> None:
         jobs = open_jobs(tmp_path / "jobs")
+        num_open = len(os.listdir("/proc/self/fd"))
         with pytest.raises(ConfigError, match="is used by another server") as caught:
             create_app(
                 {"a": fake_embedder()}, options=ServeOptions(data_dir=str(tmp_path / "jobs"))
             )
         assert "\n" not in str(caught.value)
+        assert len(os.listdir("/proc/self/fd")) == num_open
         await jobs.close()
         await open_jobs(tmp_path / "jobs").close()  # given back
 
@@ -298,11 +334,15 @@ def test_a_second_server_is_refused(tmp_path: Path) -> None:
 def test_the_database_is_for_its_user_alone(make_jobs: MakeJobs, tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir(mode=0o755)  # as an administrator or systemd makes it
-    before = os.umask(0o022)
+    before = os.umask(0)
     try:
         jobs = make_jobs()
+        other = DataFolder(tmp_path / "above" / "other")
     finally:
         os.umask(before)
+
+    other.close()
+    assert other.path.stat().st_mode & 0o077 == 0
 
     async def use() -> None:
         await add_file(jobs, b"a\n")
@@ -373,7 +413,7 @@ def test_a_full_disk_refuses_what_comes(
         answer = keeper.send("POST", "/v1/batches", body)
         assert answer.status_code == 507
         assert "--data-dir failed" in answer.json()["error"]["message"]
-        assert "Input/output error" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["message"].endswith("accepted: Input/output error")
     assert len(keeper.send("GET", "/v1/files").json()["data"]) == 1
     assert keeper.send("GET", "/async_requests").json()["data"] == []
     keeper.post("/v1/batches", body)

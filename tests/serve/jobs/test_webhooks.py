@@ -143,7 +143,7 @@ def test_failures_and_expiries_are_told_too(make_jobs: MakeJobs, clock: FakeCloc
 
 
 def test_a_receiver_that_fails_is_tried_again_for_some_time(
-    make_jobs: MakeJobs, clock: FakeClock
+    make_jobs: MakeJobs, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
         async with Receiver().listen() as receiver:
@@ -170,6 +170,7 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
                 row.error_message or ""
             )
             assert (await jobs.result("s"))[1] == b"{}"  # it can still be fetched
+            assert caplog.messages == [f"request s: {row.error_message}"]
             assert jobs.metrics.deliveries == {
                 "delivered": 1,
                 "retried": 2 + deliveries.ATTEMPTS - 1,
@@ -253,11 +254,28 @@ def test_a_delivery_has_a_limit_of_time() -> None:
     run(work())
 
 
-def test_a_large_result_is_to_be_fetched() -> None:
-    row = request_row("r", status="SUCCEEDED", num_bytes=1 << 30)
-    content = json.loads(deliveries.write_body(row, b"", 0.0, is_large=True))
-    assert content["data"] is None
-    assert "/async_request/r/result" in content["errors"][0]["message"]
+def test_a_large_result_is_to_be_fetched(
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "MAX_RESULT_BYTES", 3)
+
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            jobs = make_jobs(webhook_hosts=("127.0.0.1",))
+            jobs.start()
+            for body in (b"[1]", b"[12]"):
+                row = request_row(str(len(body)), webhook=receiver.url, webhook_status="PENDING")
+                await jobs.add_request(row, body)
+                await delivered(jobs, clock, row.id, "SUCCEEDED")
+            await jobs.close()
+        small, large = (json.loads(body) for _, body in receiver.requests)
+        assert (small["data"], small["errors"]) == ([1], [])
+        assert large["data"] is None
+        [error] = large["errors"]
+        assert error["code"] == "RESULT_TOO_LARGE"
+        assert "has 4 bytes; fetch it from /async_request/4/result" in error["message"]
+
+    run(work())
 
 
 @pytest.mark.parametrize(
