@@ -211,6 +211,7 @@ class Worker:
 
         for file_id in await tools.write(delete):
             await tools.thread.run(partial(tools.folder.remove, file_id))
+        await tools.read(tools.requests.shrink)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

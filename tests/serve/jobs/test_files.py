@@ -173,6 +173,7 @@ def test_files_are_listed(keeper: Client, upload: Upload) -> None:
     page = keeper.send("GET", f"/v1/files?order=asc&after={ids[0]}&limit=1").json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == ([ids[1]], True)
     assert keeper.send("GET", "/v1/files?purpose=batch_output").json()["data"] == []
+    assert len(keeper.send("GET", "/v1/files?purpose=").json()["data"]) == 3  # any
     assert keeper.send("GET", "/v1/files?order=up").status_code == 400
 
 

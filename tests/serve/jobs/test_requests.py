@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,17 @@ from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.deliveries import as_time
 from embedlib.serve.jobs.jobs import Jobs
-from embedlib.serve.jobs.requests import RequestStore
+from embedlib.serve.jobs.requests import RequestStore, Result
 from embedlib.testing import FakeEngine, fake_vector
 from tests.ports import free_port
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import (
     FakeClock,
+    add_file,
+    batch_row,
     echo,
     error,
+    input_of,
     ok,
     request_row,
     request_that,
@@ -178,18 +181,18 @@ def test_only_a_queued_request_is_cancelled(keeper: Client, engine: FakeEngine) 
                 (await http.post("/async_predict", json=body)).json()["request_id"]
                 for _ in range(65)
             ]
-            await until(lambda: len(engine.batches) > 0)
-            assert (await http.get("/async_queue_status")).json() == {
-                "model_id": "",
-                "deployment_id": "",
-                "num_queued_requests": 1,
-                "num_in_progress_requests": 64,
-            }
+            found: dict[str, Any] = {}
+            while found.get("num_in_progress_requests") != 64:
+                found = (await http.get("/async_queue_status")).json()
+            told = {"model_id": "", "deployment_id": "", "num_in_progress_requests": 64}
+            assert found == {**told, "num_queued_requests": 1}
             last = (await http.delete(f"/async_request/{ids[-1]}")).json()
             first = (await http.delete(f"/async_request/{ids[0]}")).json()
             assert (last["canceled"], first["canceled"]) == (True, False)
             assert "only a QUEUED request can be cancelled" in first["message"]
             assert last["message"] == ""
+            metrics = (await http.get("/metrics")).text
+            assert 'jobs_ended_total{kind="async",state="cancelled"} 1' in metrics
             found = (await http.get(f"/async_request/{ids[-1]}")).json()
             assert found["status"] == "CANCELED"
             result = await http.get(f"/async_request/{ids[0]}/result")
@@ -261,11 +264,112 @@ def test_attempts_are_counted_and_a_busy_server_is_none(
 
 
 @pytest.mark.parametrize(
-    ("kind", "seconds"), [("overloaded", 7.0), ("unavailable", 7.0), ("not_loaded", 30.0)]
+    ("kind", "seconds", "num_attempts"),
+    [
+        *(("overloaded", 7.0, 0), ("unavailable", 7.0, 0)),
+        ("not_loaded", 30.0, 0),  # it is asked seldom
+        *(("failed", 2.0, 1), ("internal", 2.0, 1), ("timeout", 2.0, 1)),
+    ],
 )
-def test_a_model_that_could_not_be_loaded_is_asked_seldom(kind: str, seconds: float) -> None:
-    answer = error(503, kind, retry_seconds=7.0)
-    assert request_run._seconds_to_wait(request_row("r"), answer) == seconds
+def test_what_passes_is_tried_again(
+    make_jobs: MakeJobs, clock: FakeClock, kind: str, seconds: float, num_attempts: int
+) -> None:
+    answers = [error(503, kind, retry_seconds=7.0)]
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        return answers.pop() if answers else ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        await jobs.add_request(request_row("r", delay_ms=2000), b"{}")
+        begun = clock.time
+        jobs.start()
+
+        async def is_back() -> bool:
+            return not answers and (await jobs.requests.get("r")).status == "QUEUED"
+
+        await until(is_back)
+        row = await jobs.requests.get("r")
+        assert (row.not_before - begun, row.num_attempts) == (seconds, num_attempts)
+        clock.advance(seconds)
+        assert (await request_that(jobs, "r", "SUCCEEDED")).num_attempts == num_attempts
+        assert jobs.metrics.ended["async", "done"] == 1
+        await jobs.close()
+
+    run(work())
+
+
+def test_the_time_before_an_attempt_doubles() -> None:
+    rows = [request_row("r", num_attempts=number) for number in range(4)]
+    seconds = [request_run._seconds_to_wait(row, error(500, "failed")) for row in rows]
+    assert seconds == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (404, "not_found", "MODEL_DOES_NOT_EXIST"),
+        (504, "timeout", "MODEL_PREDICT_TIMEOUT"),
+        (500, "failed", "MODEL_PREDICT_ERROR"),
+        (500, "internal", "INTERNAL_SERVER_ERROR"),
+        (400, "invalid", "MODEL_INVALID_INPUT"),
+    ],
+)
+def test_what_failed_has_the_code_of_baseten(
+    make_jobs: MakeJobs, status: int, kind: str, code: str
+) -> None:
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        return error(status, kind)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        await jobs.add_request(request_row("r", max_attempts=1), b"{}")
+        jobs.start()
+        row = await request_that(jobs, "r", "FAILED")
+        assert (row.http_status, row.error_code, row.error_message) == (status, code, kind)
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_result_that_cannot_be_kept_has_failed(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_run, "MAX_RESULT_BYTES", 2)
+
+    async def work() -> None:
+        jobs = make_jobs()
+        jobs.start()
+        await jobs.add_request(request_row("small"), b"{}")
+        await jobs.add_request(request_row("large"), b"[1]")
+        assert (await request_that(jobs, "small", "SUCCEEDED", "FAILED")).status == "SUCCEEDED"
+        row = await request_that(jobs, "large", "SUCCEEDED", "FAILED")
+        assert (row.status, row.http_status) == ("FAILED", 413)
+        assert (row.error_message or "").startswith("the result has 3 bytes, the limit is 2; send")
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_bug_of_one_request_is_logged_and_the_others_run(
+    make_jobs: MakeJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if request_id == "bug":
+            raise KeyError("a bug")
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        for name in ("bug", "other"):
+            await jobs.add_request(request_row(name), b"{}")
+        await request_that(jobs, "other", "SUCCEEDED")
+        await jobs.close()
+
+    run(work())
+    assert "request bug" in caplog.text
+    assert "KeyError: 'a bug'" in caplog.text
 
 
 def test_a_request_that_waits_too_long_expires(make_jobs: MakeJobs, clock: FakeClock) -> None:
@@ -288,6 +392,7 @@ def test_a_request_that_waits_too_long_expires(make_jobs: MakeJobs, clock: FakeC
         assert "max_time_in_queue_seconds = 100" in (row.error_message or "")
         assert row.ended_at is not None
         assert row.ended_at >= 1_000_100
+        await until(lambda: jobs.metrics.ended["async", "expired"] == 1)
         await jobs.close()
 
     run(work())
@@ -299,6 +404,7 @@ def test_results_are_deleted_when_their_time_is_over(
     async def work() -> None:
         jobs = make_jobs(echo, keep_jobs_seconds=1000.0)
         await jobs.add_request(request_row("r"), b"{}")
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(1)), expires_at=1 << 40))
         async with jobs.upload() as upload:
             await upload.write(b"x")
             row = await upload.finish(filename="f", seconds=1000.0)
@@ -313,6 +419,7 @@ def test_results_are_deleted_when_their_time_is_over(
         await until(is_gone)
         with pytest.raises(Exception, match="--keep-jobs-hours"):
             await jobs.requests.get("r")
+        assert (await jobs.batches.page(after=None, limit=1)).rows == []
         await until(lambda: not (tmp_path / "jobs" / "files" / row.id).exists())
         assert clock.time >= 1_001_000
         await jobs.close()
@@ -341,12 +448,140 @@ def test_what_runs_at_once_is_bounded_in_bytes(make_jobs: MakeJobs) -> None:
             await jobs.add_request(request_row(f"r{place}", num_bytes=24_000_000), b"{}")
         jobs.start()
         await until(lambda: running == 2)  # 64 MiB, and a third would be more
+        await jobs.add_request(request_row("late", num_bytes=24_000_000), b"{}")  # another look
+        for _ in range(99):
+            await asyncio.sleep(0)
         go.set()
         await request_that(jobs, "r4", "SUCCEEDED")
         await jobs.close()
 
     run(work())
     assert most == 2
+
+
+@pytest.mark.parametrize(("num_places", "num_running"), [(8, 2), (1, 1)])
+def test_requests_leave_three_quarters_of_the_door_to_others(
+    make_jobs: MakeJobs, num_places: int, num_running: int
+) -> None:
+    running: list[str] = []
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        running.append(request_id)
+        return await asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        jobs = make_jobs(answer, max_waiting_requests=num_places)
+        for place in range(4):
+            await jobs.add_request(request_row(f"r{place}"), b"{}")
+        jobs.start()
+        await until(lambda: running)
+        await jobs.add_request(request_row("late"), b"{}")
+        for _ in range(99):
+            await asyncio.sleep(0)
+        assert len(running) == num_running
+        await jobs.close()
+
+    run(work())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RequestStore]:
+    with closing(open_database(tmp_path / "jobs.sqlite3")) as connection:
+        yield RequestStore(connection)
+
+
+def test_the_next_requests_are_those_that_are_due(store: RequestStore) -> None:
+    store.insert(request_row("late", 5.0, queue_until=9.0), body=b"{}")
+    store.insert(request_row("soon", 5.0, not_before=9.5), body=b"{}")
+    for place in range(3):
+        store.insert(request_row(f"r{place}", 5.0, num_bytes=4), body=b"{}")
+    taken = store.take(max_requests=9, max_bytes=3, now=9.0)
+    assert [row.id for row in taken] == ["r0"]  # always one
+    assert (store.get("r0").status, store.get("r0").status_at) == ("IN_PROGRESS", 9.0)
+    assert [row.id for row in store.take(max_requests=1, max_bytes=99, now=9.0)] == ["r1"]
+    assert store.expire(8.9) == 0
+    assert store.expire(9.0) == 1
+    assert store.get("late").status == "EXPIRED"
+    assert store.count() == {"EXPIRED": 1, "IN_PROGRESS": 2, "QUEUED": 2}
+
+
+def test_a_request_that_has_ended_stays_as_it_is(store: RequestStore) -> None:
+    for name, webhook_status in (("told", "PENDING"), ("plain", "NO_WEBHOOK_PROVIDED")):
+        row = request_row(name, webhook="https://a/", webhook_status=webhook_status)
+        store.insert(row, body=b"{}")
+        store.take(max_requests=1, max_bytes=9, now=1_000_000.0)
+        assert not store.cancel(name, 2_000_000.0, "")
+        store.end(name, Result("SUCCEEDED", 200, b"[]", "m"), 3.0)
+        store.end(name, Result("FAILED", 500, None, "m"), 4.0)
+        store.put_back(name, not_before=0.0, num_attempts=9)
+        row = store.get(name)
+        assert (row.status, row.ended_at, row.num_attempts) == ("SUCCEEDED", 3.0, 0)
+        assert (store.blob(name, "body"), store.blob(name, "result")) == (b"", b"[]")
+    assert (store.get("told").webhook_at, store.get("plain").webhook_at) == (3.0, None)
+    assert store.count_webhooks() == 1
+    store.delete_ended(3.0)  # one of them is to be told yet
+    assert store.count() == {"SUCCEEDED": 1}
+    store.give_up_webhook("told", "nobody listens")
+    row = store.get("told")
+    assert (row.status, row.webhook_status, row.webhook_at) == ("WEBHOOK_FAILED", "FAILED", None)
+    assert (row.error_code, row.error_message) == ("WEBHOOK_FAILED", "nobody listens")
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [("PENDING", "CANCELED"), ("NO_WEBHOOK_PROVIDED", "NO_WEBHOOK_PROVIDED")],
+)
+def test_of_a_request_that_is_cancelled_nothing_is_told(
+    store: RequestStore, given: Any, after: str
+) -> None:
+    store.insert(request_row("r", webhook="https://a/", webhook_status=given), body=b"{}")
+    assert store.cancel("r", 3.0, "")
+    row = store.get("r")
+    assert (row.status, row.webhook_status, row.webhook_at) == ("CANCELED", after, None)
+
+
+def test_a_failure_is_told_also_where_its_webhook_was_not_delivered(store: RequestStore) -> None:
+    store.insert(request_row("r", webhook="https://a/", webhook_status="PENDING"), body=b"{}")
+    store.end("r", Result("FAILED", 400, None, "m", "CODE", "a field is wrong"), 3.0)
+    store.give_up_webhook("r", "nobody listens")
+    row = store.get("r")
+    assert (row.status, row.webhook_status, row.error_code) == ("FAILED", "FAILED", "CODE")
+    assert row.error_message == "a field is wrong"
+
+
+def test_webhooks_are_due_in_the_order_of_their_times(store: RequestStore) -> None:
+    for place, host in enumerate("abbab"):
+        row = request_row(f"r{place}", webhook=f"https://{host}/", webhook_at=9.0 - place)
+        store.insert(row, body=b"{}")
+    due = partial(store.due, max_per_host=2, max_bytes=99, now=9.0, but=[])
+    assert [row.id for row in due(max_requests=9)] == ["r4", "r3", "r2", "r0"]
+    assert [row.id for row in due(max_requests=2)] == ["r4", "r3"]
+
+
+def test_the_room_of_what_was_deleted_is_given_back(make_jobs: MakeJobs, clock: FakeClock) -> None:
+    async def work() -> None:
+        jobs = make_jobs(keep_jobs_seconds=10.0)
+        path = jobs._tools.folder.database
+
+        def size() -> int:
+            count = jobs._tools.thread._connection.execute("PRAGMA page_count")
+            return int(count.fetchone()[0])
+
+        jobs.start()
+        before = await jobs._tools.thread.run(size)
+        await jobs.add_request(request_row("r"), b"[" + b"1" * (1 << 20) + b"]")
+        await request_that(jobs, "r", "SUCCEEDED")
+        assert await jobs._tools.thread.run(size) > before + 200
+
+        async def is_given_back() -> bool:
+            clock.advance(20.0)
+            return await jobs._tools.thread.run(size) < before + 20
+
+        await until(is_given_back)
+        await jobs.close()
+        assert path.stat().st_size < 200 * 4096
+
+    run(work())
 
 
 def test_a_look_at_the_queue_costs_the_same_however_long_it_is(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from embedlib import Document, index
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs import database
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchStore
 from embedlib.serve.jobs.folder import FREE_BYTES, DataFolder, told
@@ -229,8 +230,10 @@ def test_commits_are_durable_and_shared(tmp_path: Path, monkeypatch: pytest.Monk
 
     async def work() -> None:
         jobs = open_jobs(tmp_path / "jobs")
-        assert jobs._tools.thread._connection.execute("PRAGMA synchronous").fetchone()[0] == 2
-        assert jobs._tools.thread._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        execute = jobs._tools.thread._connection.execute
+        assert execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert execute("PRAGMA journal_size_limit").fetchone()[0] == 64 << 20
         rows = [request_row(f"r{place}") for place in range(200)]
         await asyncio.gather(*(jobs.add_request(row, b"{}") for row in rows))
         await jobs.close()
@@ -354,14 +357,18 @@ def test_the_database_is_for_its_user_alone(make_jobs: MakeJobs, tmp_path: Path)
     run(use())
 
 
-def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"cannot be used: .*give another --data-dir"):
         open_jobs(tmp_path / "file")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "jobs.sqlite3").write_bytes(b"no database" * 100)
     for _ in range(2):  # the lock is given back
-        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used"):
+        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used: .*; give another"):
+            open_jobs(tmp_path / "damaged")
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "is_full", lambda _: True)
+        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used: .*; give it room"):
             open_jobs(tmp_path / "damaged")
     run(open_jobs(tmp_path / "lost").close())
     (tmp_path / "lost" / "files" / "file-1").write_bytes(b"x")
