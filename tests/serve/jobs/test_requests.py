@@ -584,25 +584,25 @@ def test_the_room_of_what_was_deleted_is_given_back(make_jobs: MakeJobs, clock: 
     run(work())
 
 
-def test_a_look_at_the_queue_costs_the_same_however_long_it_is(tmp_path: Path) -> None:
+def test_a_look_at_the_queue_costs_the_same_however_long_it_is(store: RequestStore) -> None:
     """Otherwise the time for all of a queue grows with the square of its length."""
-    with closing(open_database(tmp_path / "jobs.sqlite3")) as connection:
-        store = RequestStore(connection)
-        for number in range(2000):
-            store.insert(request_row(f"r{number}"), body=b"{}")
-            store.insert(request_row(f"w{number}", webhook="https://a/x", webhook_at=number))
-        store.insert(request_row("last", webhook="https://b:1?x/", webhook_at=9000))
-        num_steps = 0
+    store._connection.execute("BEGIN")
+    for number in range(2000):
+        store.insert(request_row(f"r{number}"), body=b"{}")
+        store.insert(request_row(f"w{number}", webhook="https://a/x", webhook_at=number))
+    store.insert(request_row("last", webhook="https://b:1?x/", webhook_at=9000))
+    store._connection.execute("COMMIT")
+    num_steps = 0
 
-        def count() -> None:
-            nonlocal num_steps
-            num_steps += 1
+    def count() -> None:
+        nonlocal num_steps
+        num_steps += 1
 
-        connection.set_progress_handler(count, 10)
-        assert store.expire(1_000_000.0) == 0
-        assert len(store.take(max_requests=1, max_bytes=100, now=1_000_000.0)) == 1
-        assert num_steps < 100
-        due = partial(store.due, max_requests=9, max_per_host=3, max_bytes=1000, but=["w1"])
-        assert [row.id for row in due(now=1_000_000.0)] == ["w0", "w2", "last"]
-        assert [row.id for row in due(now=1.0)] == ["w0"]
-        assert num_steps < 200
+    store._connection.set_progress_handler(count, 10)
+    assert store.expire(1_000_000.0) == 0
+    assert len(store.take(max_requests=1, max_bytes=100, now=1_000_000.0)) == 1
+    assert num_steps < 100
+    due = partial(store.due, max_requests=9, max_per_host=3, max_bytes=1000, but=["w1"])
+    assert [row.id for row in due(now=1_000_000.0)] == ["w0", "w2", "last"]
+    assert [row.id for row in due(now=1.0)] == ["w0"]
+    assert num_steps < 200
