@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -158,7 +158,7 @@ class Worker:
         )
         for row in rows:
             self._requests[row.id] = row.num_bytes
-            self._spawn(self._ended(self._requests, row.id, run_request(row, tools)))
+            self._spawn(self._ended(self._requests, row.id, partial(run_request, row, tools)))
 
     async def _start_deliveries(self) -> None:
         tools, running = self._tools, self._deliveries
@@ -179,13 +179,13 @@ class Worker:
         )
         for row in rows:
             running[row.id] = row.num_bytes
-            self._spawn(self._ended(running, row.id, deliver(row, tools, self._sender)))
+            self._spawn(self._ended(running, row.id, partial(deliver, row, tools, self._sender)))
 
     async def _ended(
-        self, running: dict[str, int], row_id: str, work: Coroutine[Any, Any, None]
+        self, running: dict[str, int], row_id: str, work: Callable[[], Awaitable[None]]
     ) -> None:
         try:
-            await work
+            await work()
         except Exception:
             log.exception("request %s", row_id)
         finally:

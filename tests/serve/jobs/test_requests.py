@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -346,6 +347,19 @@ def test_a_result_that_cannot_be_kept_has_failed(
         row = await request_that(jobs, "large", "SUCCEEDED", "FAILED")
         assert (row.status, row.http_status) == ("FAILED", 413)
         assert (row.error_message or "").startswith("the result has 3 bytes, the limit is 2; send")
+        await jobs.close()
+
+    run(work())
+
+
+def test_an_end_that_comes_before_the_first_step_leaves_no_coroutine(make_jobs: MakeJobs) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        await jobs.add_request(request_row("r"), b"{}")
+        await jobs._worker._start_requests()
+        await jobs.stop()
+        gc.collect()  # which would tell of it
+        assert (await jobs.requests.get("r")).status == "IN_PROGRESS"
         await jobs.close()
 
     run(work())
