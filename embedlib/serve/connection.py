@@ -85,8 +85,6 @@ class Connection(ReadLimitedProtocol):
 
     def _remember(self, data: bytes) -> None:
         """Keep the head of a request that was parsed, if these bytes are all of it."""
-        if self.transport.is_closing():  # the parser did not take them
-            return
         names = [name for name, _ in self.scope["headers"]]
         self._repeated = RepeatedHead.find(data, names, len(self.cycle.body))
         self._request = None

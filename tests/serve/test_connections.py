@@ -348,19 +348,6 @@ def test_nothing_is_left_of_a_connection_that_is_lost(converse: Converse) -> Non
     converse(conversation)
 
 
-def test_a_head_that_is_refused_is_not_understood_when_it_comes_again(converse: Converse) -> None:
-    """TLS brings what has come already, also to a connection that is closing."""
-
-    async def conversation(connection: Connection) -> None:
-        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
-        assert b"200 OK" in await connection.send(post)
-        wrong = post.replace(b"X-Api-Key", b"X(Key: a\r\nX-Api-Key")
-        for _ in range(2):
-            assert b"400" in await connection.send(wrong)
-
-    converse(conversation)
-
-
 def test_a_proxy_that_connects_is_refused(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         assert b"400" in await connection.send(b"CONNECT x:443 HTTP/1.1\r\n" + HEAD + b"\r\n")
