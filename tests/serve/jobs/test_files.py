@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.asgi import DIRECT
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.files import FileStore
 from embedlib.serve.jobs.own_jobs import READ_BYTES
 from embedlib.serve.multipart import MultipartReader, Part
 from tests.serve.conftest import Client, MakeClient
@@ -122,6 +125,33 @@ def test_a_file_is_kept_as_it_was_sent(keeper: Client, upload: Upload, tmp_path:
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "not_found"
     assert [*(tmp_path / "data" / "files").iterdir()] == []
+
+
+def test_what_a_killed_server_left_is_no_content(
+    keeper: Client, upload: Upload, tmp_path: Path
+) -> None:
+    file_id = upload(b"x" * 10)
+    path = tmp_path / "data" / "files" / file_id
+    num_open = len(os.listdir("/proc/self/fd"))
+    path.write_bytes(b"x" * 20)
+    assert keeper.send("GET", f"/v1/files/{file_id}/content").content == b"x" * 10
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_an_upload_that_cannot_be_kept_leaves_nothing(
+    make_client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    client = make_client(data_dir=str(tmp_path / "data"), max_file_bytes=10)
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"x" * 10)}}
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "insert", fail)
+        assert client.send("POST", "/v1/files", **form).status_code == 507
+    assert [*(tmp_path / "data" / "files").iterdir()] == []
+    kept = client.send("POST", "/v1/files", **form).json()  # as many bytes as are allowed
+    assert (kept["bytes"], kept["expires_at"] - kept["created_at"]) == (10, 7 * 86_400)
 
 
 def test_a_content_that_cannot_be_read_to_its_end_is_told(

@@ -482,15 +482,32 @@ def test_a_start_that_the_disk_refuses_is_one_line_and_leaves_nothing_open(
 
 
 def test_jobs_wait_for_a_full_disk_and_lose_nothing(
-    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    make_jobs: MakeJobs,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    num_refused = 0
+
+    def refuse(*_: Any) -> None:
+        nonlocal num_refused
+        num_refused += 1
+        full()
+
     async def work() -> None:
         jobs = make_jobs()
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
         with monkeypatch.context() as patched:
-            patched.setattr(DataFolder, "append", full)
+            patched.setattr(DataFolder, "append", refuse)
             jobs.start()
-            await until(lambda: jobs.metrics.is_blocked)
+
+            async def is_refused_again() -> bool:
+                clock.advance(5.0)
+                return num_refused > 3
+
+            await until(is_refused_again)
+            assert jobs.metrics.num_blocked == 1
+            assert "embedlib_jobs_blocked 1" in [*jobs.metrics.render()]
             assert (await jobs.batches.get("batch_1")).ended_at is None
 
         async def has_ended() -> bool:
@@ -498,12 +515,14 @@ def test_jobs_wait_for_a_full_disk_and_lose_nothing(
             return (await jobs.batches.get("batch_1")).ended_at is not None
 
         await until(has_ended)
-        assert not jobs.metrics.is_blocked
+        assert "embedlib_jobs_blocked 0" in [*jobs.metrics.render()]
         found = await lines_of(jobs, "file-out")
         assert [line["custom_id"] for line in found] == [f"r{index}" for index in range(5)]
         await jobs.close()
 
     run(work())
+    [message] = caplog.messages  # once, however long it lasts
+    assert message.startswith("jobs wait for the disk of --data-dir: [Errno 28] No space left")
 
 
 def test_a_server_that_drains_leaves_its_jobs_to_the_next(

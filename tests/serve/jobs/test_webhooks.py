@@ -19,9 +19,10 @@ import pytest
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs import deliveries, webhook
+from embedlib.serve.jobs import deliveries, webhook, worker
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
+from embedlib.serve.jobs.deliveries import deliver
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.webhook import DeliveryError, Policy, Sender, is_public
@@ -75,6 +76,16 @@ class Receiver:
 
 def policy(*allowed: str) -> Policy:
     return Policy(allowed)
+
+
+class Silent(Sender):
+    """Speaks to nobody who answers."""
+
+    def __init__(self) -> None:
+        super().__init__(policy())
+
+    async def send(self, url: str, headers: Any, body: bytes) -> None:
+        raise DeliveryError("the connection failed", may_retry=True)
 
 
 async def delivered(jobs: Jobs, clock: FakeClock, request_id: str, status: str) -> Any:
@@ -177,6 +188,56 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
                 "failed": 1,
             }
             await jobs.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("num_before", "seconds"), [(0, 2), (3, 16), (deliveries.ATTEMPTS - 1, None)]
+)
+def test_the_time_before_an_attempt_doubles(
+    make_jobs: MakeJobs, clock: FakeClock, num_before: int, seconds: int | None
+) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        row = request_row("r", webhook="https://a/", webhook_status="PENDING", webhook_at=1.0)
+        await jobs._tools.write(lambda: jobs._tools.requests.insert(row, body=b"{}"))
+        await deliver(replace(row, webhook_attempts=num_before), jobs._tools, Silent())
+        row = await jobs.requests.get("r")
+        assert row.webhook_at == (None if seconds is None else clock.time + seconds)
+        assert row.webhook_attempts == (0 if seconds is None else num_before + 1)
+        await jobs.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("MAX_DELIVERIES", 3), ("MAX_DELIVERY_BYTES", 5), ("MAX_HOST_DELIVERIES", 3)],
+)
+def test_deliveries_at_once_have_bounds(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    monkeypatch.setattr(worker, "MAX_HOST_DELIVERIES", 9)
+    monkeypatch.setattr(worker, name, limit)
+    sent: list[str] = []
+
+    class Sending(Sender):
+        async def send(self, url: str, headers: Any, body: bytes) -> None:
+            sent.append(url)
+            await asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        jobs = make_jobs(sender=Sending(policy()), webhook_hosts=("a",))
+        jobs.start()
+        for place in range(6):
+            row = request_row(f"r{place}", webhook="https://a/", webhook_status="PENDING")
+            await jobs.add_request(row, b"{}")
+            await request_that(jobs, row.id, "SUCCEEDED")
+        await jobs.add_request(request_row("last"), b"{}")  # more looks
+        await request_that(jobs, "last", "SUCCEEDED")
+        assert len(sent) == 3
+        await jobs.close()
 
     run(work())
 
