@@ -251,7 +251,6 @@ async def compare(exchange: Exchange) -> Response:
         [body.inputs.source_sentence, *body.inputs.sentences],
         exchange.work,
         prompt_name=given.prompt_name,
-        normalizes=False,
     )
 
     def content() -> list[float]:
