@@ -472,10 +472,12 @@ def test_a_start_that_the_disk_refuses_is_one_line_and_leaves_nothing_open(
     options, store = ServeOptions(data_dir=str(tmp_path / "jobs")), FakeStore()
     with fake_embedder() as embedder:
         index([Document(id="a", text="a")], FakeSink(store), embedder=embedder)
+    num_open = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
         patched.setattr(RequestStore, "recover", fail)
-        with pytest.raises(ConfigError, match="the disk of --data-dir is full"):
+        with pytest.raises(ConfigError, match="the disk of --data-dir is full") as caught:
             create_app(["m"], options=options, search={"docs": FakeSink(store)})
+    assert len(os.listdir("/proc/self/fd")) == num_open, caught  # which leads to its frames
     names = [thread.name for thread in threading.enumerate()]
     assert [name for name in names if name.startswith("embedlib-serve-search")] == []
     run(open_jobs(tmp_path / "jobs").close())
