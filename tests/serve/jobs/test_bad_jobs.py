@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from embedlib.serve.jobs.lines import Checker
+from embedlib.serve.jobs.lines import Checker, num_texts
 from tests.serve.conftest import Client
 from tests.serve.jobs.conftest import input_line, input_of
 from tests.serve.jobs.test_batches import content, create, wait
@@ -86,6 +86,18 @@ def test_a_wrong_line_is_told(
     assert (error["code"], error["line"]) == (code, number)
     assert words in error["message"]
     assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b'{"input": "a", "dimensions": 9}', 1),
+        (b'{"input": ["a", "b"], "other": [1]}', 3),
+        (b'{"input": ' + b"[" * 5000 + b"]" * 5000 + b"}", 1),  # its route will refuse it
+    ],
+)
+def test_texts_are_counted_as_far_as_one_can_tell(body: bytes, count: int) -> None:
+    assert num_texts(body) == count
 
 
 def test_an_input_with_wrong_lines_fails_as_a_whole(keeper: Client, upload: Upload) -> None:

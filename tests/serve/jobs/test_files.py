@@ -197,8 +197,10 @@ def test_no_more_is_read_for_a_client_that_has_left(keeper: Client, upload: Uplo
     assert sent == [0, READ_BYTES]
 
 
-def test_files_are_listed(keeper: Client, upload: Upload) -> None:
-    ids = [upload(b"x") for _ in range(3)]
+def test_files_are_listed(keeper: Client, upload: Upload, tmp_path: Path) -> None:
+    ids = [upload(b"x") for _ in range(4)]
+    keeper.send("DELETE", f"/v1/files/{ids.pop()}")
+    assert {path.name for path in (tmp_path / "data" / "files").iterdir()} == set(ids)
     assert [row["id"] for row in keeper.send("GET", "/v1/files").json()["data"]] == ids[::-1]
     page = keeper.send("GET", f"/v1/files?order=asc&after={ids[0]}&limit=1").json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == ([ids[1]], True)

@@ -308,13 +308,17 @@ def test_what_is_written_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_bytes_that_come_count_before_they_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = DataFolder(tmp_path)
-    folder.database.touch()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=FREE_BYTES + 10))
-    folder.check_room(10)
-    with pytest.raises(HTTPError, match="is full"):
-        folder.check_room(11)
-    folder.close()
+    async def work() -> None:
+        jobs = open_jobs(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=FREE_BYTES + 10))
+        await add_file(jobs, b"x" * 10)
+        await jobs.add_request(request_row("fits"), b"x" * 10)
+        for add in (add_file(jobs, b"x" * 11), jobs.add_request(request_row("r"), b"x" * 11)):
+            with pytest.raises(HTTPError, match="is full"):
+                await add
+        await jobs.close()
+
+    run(work())
     assert "is full" in str(told(OSError(errno.EDQUOT, "Disk quota exceeded")))
 
 
