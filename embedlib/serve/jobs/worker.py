@@ -26,12 +26,12 @@ MAX_OPEN = 100
 """Batches that are looked at in a tick."""
 MAX_REQUESTS = 64
 MAX_REQUEST_BYTES = 64 << 20
-"""Of asynchronous requests that run at once; always one request."""
+"""Of asynchronous requests that run at once; below it one more may begin, of any size."""
 MAX_DELIVERIES = 16
 MAX_HOST_DELIVERIES = 4
 """To one host: one that does not answer leaves places to the others."""
 MAX_DELIVERY_BYTES = 64 << 20
-"""Of webhooks that are delivered at once; always one."""
+"""Of webhooks that are delivered at once; below it one more may begin."""
 
 
 class Worker:

@@ -442,35 +442,32 @@ def test_results_are_deleted_when_their_time_is_over(
 
 
 def test_what_runs_at_once_is_bounded_in_bytes(make_jobs: MakeJobs) -> None:
-    running = most = 0
-    done = asyncio.Event
+    running: list[str] = []
+    go: list[asyncio.Event] = []
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        running.append(request_id)
+        await go[0].wait()
+        return ok(b"{}")
 
     async def work() -> None:
-        nonlocal running, most
-        go = done()
-
-        async def answer(path: str, body: bytes, request_id: str) -> Answer:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await go.wait()
-            running -= 1
-            return ok(b"{}")
-
+        go.append(asyncio.Event())
         jobs = make_jobs(answer)
         for place in range(5):
             await jobs.add_request(request_row(f"r{place}", num_bytes=24_000_000), b"{}")
         jobs.start()
-        await until(lambda: running == 2)  # 64 MiB, and a third would be more
-        await jobs.add_request(request_row("late", num_bytes=24_000_000), b"{}")  # another look
-        for _ in range(99):
-            await asyncio.sleep(0)
-        go.set()
-        await request_that(jobs, "r4", "SUCCEEDED")
+        await until(lambda: len(running) >= 2)
+        assert len(running) == 2  # 64 MiB, and a third would be more: it begins with the next look
+        for number in range(3):
+            await jobs.add_request(request_row(f"late{number}", num_bytes=24_000_000), b"{}")
+            for _ in range(20):
+                await jobs.count()
+        assert running == ["r0", "r1", "r2"]
+        go[0].set()
+        await request_that(jobs, "late2", "SUCCEEDED")
         await jobs.close()
 
     run(work())
-    assert most == 2
 
 
 @pytest.mark.parametrize(("num_places", "num_running"), [(8, 2), (1, 1)])
@@ -488,10 +485,10 @@ def test_requests_leave_three_quarters_of_the_door_to_others(
         for place in range(4):
             await jobs.add_request(request_row(f"r{place}"), b"{}")
         jobs.start()
-        await until(lambda: running)
-        await jobs.add_request(request_row("late"), b"{}")
-        for _ in range(99):
-            await asyncio.sleep(0)
+        await until(lambda: len(running) >= num_running)
+        await jobs.add_request(request_row("late"), b"{}")  # another look
+        for _ in range(20):
+            await jobs.count()
         assert len(running) == num_running
         await jobs.close()
 

@@ -236,6 +236,9 @@ def test_deliveries_at_once_have_bounds(
             await request_that(jobs, row.id, "SUCCEEDED")
         await jobs.add_request(request_row("last"), b"{}")  # more looks
         await request_that(jobs, "last", "SUCCEEDED")
+        await until(lambda: len(sent) >= 3)
+        for _ in range(20):
+            await jobs.count()
         assert len(sent) == 3
         await jobs.close()
 
