@@ -26,6 +26,8 @@ WRONG_BATCHES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"input_file_id": "file-1"}, None, "no file 'file-1' here"),
     ({"input_file_id": None}, "input_file_id", "expected `str`"),
     ({"metadata": {"k": "v" * 600}}, "metadata", "it may have 16 keys"),
+    ({"metadata": {"k" * 65: "v"}}, "metadata", "it may have 16 keys"),
+    ({"metadata": {str(n): "v" for n in range(17)}}, "metadata", "it may have 16 keys"),
     ({"metadata": {"k": 3}}, "metadata[...]", "expected `str`"),
     ({"output_expires_after": {"seconds": 1}}, "output_expires_after", "it must be 3600"),
     (

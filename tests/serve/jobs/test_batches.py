@@ -15,7 +15,7 @@ import pytest
 from embedlib.engines.base import Lane
 from embedlib.serve.background import Background
 from embedlib.serve.dialects.baseten import PATHS
-from embedlib.serve.dialects.batches import ENDPOINTS
+from embedlib.serve.dialects.batches import ENDPOINTS, describe_batch
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
@@ -108,6 +108,37 @@ def test_a_file_of_requests_becomes_a_file_of_answers(
     body = {"endpoint": "/v1/embeddings", "completion_window": "24h"}
     _, refused = keeper.refuse("/v1/batches", {**body, "input_file_id": done["output_file_id"]})
     assert "has the purpose batch_output; upload one with" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "window", "seconds"),
+    [
+        ({}, 24 * 3600, 7 * 24 * 3600),
+        ({"completion_window": "168h"}, 168 * 3600, 7 * 24 * 3600),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 7200}}, 24 * 3600, 7200),
+    ],
+)
+def test_times_of_a_batch_are_those_that_are_asked_for(
+    keeper: Client, upload: Callable[[bytes], str], fields: Any, window: int, seconds: int
+) -> None:
+    batch = create(keeper, upload(input_of(1)), **fields)
+    assert batch["expires_at"] - batch["created_at"] == window
+    done = wait(keeper, batch["id"])
+    output = keeper.send("GET", f"/v1/files/{done['output_file_id']}").json()
+    assert output["expires_at"] - output["created_at"] == seconds
+
+
+def test_outputs_are_files_when_a_batch_has_ended() -> None:
+    counts = {"num_total": 9, "num_completed": 2, "num_failed": 1, "num_tokens": 5}
+    row = batch_row("file-in", output_bytes=5, error_bytes=6, errors='["e"]', **counts)
+    told = describe_batch(row)
+    assert (told["output_file_id"], told["error_file_id"]) == (None, None)
+    assert told["request_counts"] == {"total": 9, "completed": 2, "failed": 1}
+    assert (told["usage"]["input_tokens"], told["usage"]["total_tokens"]) == (5, 5)
+    assert told["errors"] == {"object": "list", "data": ["e"]}
+    row.ended_at = 9
+    told = describe_batch(row)
+    assert (told["output_file_id"], told["error_file_id"]) == ("file-out", "file-err")
 
 
 def test_every_kind_of_model_answers_batches(

@@ -239,6 +239,23 @@ WRONG_UPLOADS: list[tuple[str, bytes, int, str]] = [
         400,
         "expires_after = 9; it must be 3600 to",
     ),
+    (
+        TYPE,
+        form(
+            ("purpose", None, b"batch"),
+            ("expires_after[anchor]", None, b"last_active_at"),
+            ("expires_after[seconds]", None, b"7200"),
+            FILE,
+        ),
+        400,
+        "expires_after: send the anchor created_at and whole seconds",
+    ),
+    (
+        TYPE,
+        form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"9" * 4096), FILE),
+        400,
+        "expires_after = 999",
+    ),
 ]
 
 
@@ -251,6 +268,19 @@ def test_a_wrong_upload_leaves_nothing(make_client: MakeClient, tmp_path: Path) 
         assert words in error["message"]
         assert "\n" not in error["message"]
         assert [*(tmp_path / "data" / "files").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [(None, "input.jsonl"), ("a" * 300, "a" * 255), ("b.jsonl", "b.jsonl")]
+)
+def test_a_file_has_a_name_and_a_time(keeper: Client, sent: str | None, kept: str) -> None:
+    body = form(
+        ("purpose", None, b"batch"),
+        ("expires_after[seconds]", None, b"7200"),
+        ("file", sent, b"{}"),
+    )
+    found = keeper.post("/v1/files", body, headers={"content-type": TYPE})
+    assert (found["filename"], found["expires_at"] - found["created_at"]) == (kept, 7200)
 
 
 def test_an_upload_that_stops_half_way_leaves_nothing(keeper: Client, tmp_path: Path) -> None:
