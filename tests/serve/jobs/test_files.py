@@ -252,6 +252,12 @@ WRONG_UPLOADS: list[tuple[str, bytes, int, str]] = [
     ),
     (
         TYPE,
+        form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"soon"), FILE),
+        400,
+        "expires_after: send the anchor created_at and whole seconds",
+    ),
+    (
+        TYPE,
         form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"9" * 4096), FILE),
         400,
         "expires_after = 999",
