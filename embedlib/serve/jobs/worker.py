@@ -18,8 +18,8 @@ from embedlib.serve.jobs.webhook import Sender
 
 TICK_SECONDS = 1.0
 """Between two looks for what is due by the clock; what is accepted is looked for at once."""
-SWEEP_TICKS = 60
-"""Ticks between two looks for what is kept no longer."""
+SWEEP_SECONDS = 60.0
+"""Between two looks for what is kept no longer."""
 MAX_BATCHES = 4
 """Batches that run at once; further ones wait, in their order."""
 MAX_OPEN = 100
@@ -72,7 +72,7 @@ class Worker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        tick = 0
+        swept_at = 0.0
         while True:
             self._woken.clear()
             try:
@@ -80,11 +80,12 @@ class Worker:
                 await self._start_batches()
                 await self._start_requests()
                 await self._start_deliveries()
-                if tick % SWEEP_TICKS == 0:
+                now = self._tools.clock.now()
+                if abs(now - swept_at) >= SWEEP_SECONDS:  # the clock may be set back
+                    swept_at = now
                     await self._sweep()
             except Exception:  # nothing may end this loop: jobs would wait for ever
                 log.exception("a look for jobs that are due")
-            tick += 1
             await self._tools.clock.wait(self._woken, TICK_SECONDS)
 
     async def _start_batches(self) -> None:

@@ -595,6 +595,36 @@ def test_the_room_of_what_was_deleted_is_given_back(make_jobs: MakeJobs, clock: 
     run(work())
 
 
+def test_what_is_kept_no_longer_is_looked_for_once_a_minute(
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the server looks for what is due."""
+    num_looks = 0
+
+    def shrink(store: RequestStore) -> None:
+        nonlocal num_looks
+        num_looks += 1
+
+    monkeypatch.setattr(RequestStore, "shrink", shrink)
+
+    async def work() -> None:
+        jobs = make_jobs()
+        jobs.start()
+        for place in range(80):
+            await jobs.add_request(request_row(f"r{place}"), b"{}")
+            await request_that(jobs, f"r{place}", "SUCCEEDED")
+        assert num_looks == 1
+        for _ in range(59):
+            clock.advance(1.0)
+            await until(lambda: clock.waiting)
+        assert num_looks == 1
+        clock.advance(1.0)
+        await until(lambda: num_looks == 2)
+        await jobs.close()
+
+    run(work())
+
+
 def test_a_look_at_the_queue_costs_the_same_however_long_it_is(store: RequestStore) -> None:
     """Otherwise the time for all of a queue grows with the square of its length."""
     store._connection.execute("BEGIN")
