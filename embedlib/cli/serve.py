@@ -217,6 +217,9 @@ def _set_model() -> tuple[str]:
 
 def _named(models: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     """Return the models by the names that requests use."""
+    for model in models:
+        if models.count(model) > 1:
+            raise click.UsageError(f"{model} is there twice; give it once")
     aliases: dict[str, str] = {}
     for text in names:
         name, equals, model = text.partition("=")

@@ -35,7 +35,7 @@ LOAD_SECONDS = 2.0
 """That the end of a server waits for a model which it is loading."""
 BASETEN_ID = "x-baseten-customer-request-id"
 """The header in which Baseten's client sends the id of a request."""
-_IDS: Final = dict.fromkeys((BASETEN_ID, "x-request-id"))  # a proxy may add the second
+_IDS: Final = (BASETEN_ID, "x-request-id")  # a proxy may add the second
 
 
 class Application:
@@ -195,8 +195,6 @@ class Application:
                     exchange.refuse = route.dialect.respond
                     exchange.owner = check_entrance(route, request, self._keys, self.options)
                     request.entrance = route, exchange.rest, exchange.owner
-                if route.keeps_jobs:
-                    _ = exchange.jobs  # told before the body is read
                 response = await self._handle(route, exchange, receive)
             except ClientGoneError:
                 self.metrics.failures["gone"] += 1
@@ -234,7 +232,7 @@ class Application:
         if route.method == "GET":
             return await route.handle(exchange)
         if route.takes_parts:
-            exchange.parts = exchange.counted(self._bodies.parts(exchange.request, receive))
+            exchange.parts = self._bodies.parts(exchange, receive)
             return await route.handle(exchange)
         return await self._bodies.answer(exchange, receive, route.handle)
 
@@ -270,8 +268,6 @@ class Application:
 
 def request_id_of(request: Request) -> str:
     """Return the id of a request: the client's, or a new one."""
-    if _IDS.keys().isdisjoint(request.headers):
-        return new_id()
     for name in _IDS:
         given = request.headers.get(name)
         if given and len(given) <= 128 and given.isascii() and given.isprintable():

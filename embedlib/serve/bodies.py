@@ -28,7 +28,7 @@ class BodyReader:
         """Take the bounds."""
         self._options = options
         self.held_bytes = 0
-        """Of all requests; whoever read a body gives its bytes back with `release`."""
+        """Of all requests that are not answered."""
 
     async def answer(
         self, exchange: Exchange, receive: Receive, handle: Callable[[Exchange], Awaitable[T]]
@@ -51,10 +51,10 @@ class BodyReader:
                     block.end_after(limit, partial(HTTPError.too_late, limit))
                 return await handle(exchange)
             finally:
-                self.release(body)
+                self.held_bytes -= len(body)
 
     async def read(self, request: Request, receive: Receive, block: Endable) -> bytes:
-        """Return the body; its bytes are held until `release`.
+        """Return the body, whose bytes are held from now on.
 
         Args:
             request: its head.
@@ -97,8 +97,8 @@ class BodyReader:
             )
         self.held_bytes += num_bytes
 
-    async def parts(self, request: Request, receive: Receive) -> AsyncIterator[bytes]:
-        """Yield the parts of a body as they arrive; nothing is held.
+    async def parts(self, exchange: Exchange, receive: Receive) -> AsyncIterator[bytes]:
+        """Yield the parts of a body as they arrive, and count them; nothing is held.
 
         Raises:
             HTTPError: a part is late.
@@ -107,7 +107,8 @@ class BodyReader:
         is_whole = False
         while not is_whole:
             with Endable() as block:
-                part, is_whole = await self._next(request, receive, block)
+                part, is_whole = await self._next(exchange.request, receive, block)
+            exchange.num_body_bytes += len(part)
             yield part
 
     async def _next(self, request: Request, receive: Receive, block: Endable) -> tuple[bytes, bool]:
@@ -123,10 +124,6 @@ class BodyReader:
         if request.direct is not None and not message.get("more_body", False):
             request.direct.resume_reading()
         return message.get("body", b""), not message.get("more_body", False)
-
-    def release(self, body: bytes) -> None:
-        """Count a body as answered."""
-        self.held_bytes -= len(body)
 
     def _late(self) -> HTTPError:
         return HTTPError(

@@ -21,6 +21,9 @@ from embedlib.serve.parsing import FRAMING, RequestParser
 from embedlib.serve.repeated import RepeatedHead
 from embedlib.serve.slow_readers import ReadLimitedProtocol
 
+MAX_WAITING = 1024
+"""Requests behind the one that is answered: a piece may bring any number of small ones, and all are
+parsed at once."""
 MAX_HEAD_BYTES = 64 << 10
 """Of the head of a request, beside the piece that it begins in; and of all else that is no body,
 such as trailers. Source: that of h11, the other parser of uvicorn."""
@@ -82,8 +85,6 @@ class Connection(ReadLimitedProtocol):
 
     def _remember(self, data: bytes) -> None:
         """Keep the head of a request that was parsed, if these bytes are all of it."""
-        if self.transport.is_closing():  # the parser did not take them
-            return
         names = [name for name, _ in self.scope["headers"]]
         self._repeated = RepeatedHead.find(data, names, len(self.cycle.body))
         self._request = None
@@ -150,6 +151,8 @@ class Connection(ReadLimitedProtocol):
         """Begin to read a head."""
         if self._is_resumed:
             return
+        if len(self.pipeline) >= MAX_WAITING:
+            raise ValueError("too many requests wait")  # uvicorn takes it for one that is wrong
         self._disarm()
         self._awaits_head = True
         self._num_bytes = 0

@@ -26,7 +26,7 @@ from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
+from embedlib.serve.vectors import MAX_ROWS_IN_LOOP
 from embedlib.serve.wire import decode
 
 T = TypeVar("T")
@@ -38,8 +38,6 @@ MAX_BYTES_IN_LOOP = 256 * 1024
 """Larger bodies are decoded by a thread: a megabyte takes some 2 milliseconds."""
 LANE_HEADER = "x-embedlib-lane"
 _QUALITY = re.compile(r"(?:^|;)\s*q=([0-9](?:\.[0-9]*)?)\s*(?:;|$)")
-MAX_TRACEPARENT_CHARS = 128
-"""Today's have 55; later versions may be longer. Source: W3C Trace Context, 3.2 and 3.4."""
 
 
 class Common(msgspec.Struct, kw_only=True):
@@ -104,12 +102,6 @@ class Exchange(msgspec.Struct):
             )
         return self.shared.jobs.of(self.owner)
 
-    @property
-    def traceparent(self) -> str:
-        """The header of W3C Trace Context, for a job; empty: there is none of a sensible length."""
-        given = self.request.headers.get("traceparent", "")
-        return given if len(given) <= MAX_TRACEPARENT_CHARS else ""
-
     def count(self, seconds: float) -> None:
         """Count a request that was answered after so many seconds."""
         work = self.work
@@ -125,12 +117,6 @@ class Exchange(msgspec.Struct):
         # collector; it seldom comes (`server.GC_OBJECTS`).
         raised.__traceback__ = raised.__context__ = raised.__cause__ = None
         return error
-
-    async def counted(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the parts of the body, and count their bytes."""
-        async for part in parts:
-            self.num_body_bytes += len(part)
-            yield part
 
     async def read(self, kind: type[C]) -> C:
         """Return the body as a value of this type, and take its lane.
@@ -189,12 +175,6 @@ class Exchange(msgspec.Struct):
             made += await asyncio.to_thread(_make_some, make, items, len(made))
         return made
 
-    async def encode_rows(
-        self, rows: NDArray[Any], encode_row: EncodeRow = as_decimals
-    ) -> list[msgspec.Raw]:
-        """Return each row of an array encoded; many rows by a thread, one by one."""
-        return await self.make(lambda: [msgspec.Raw(encode_row(row)) for row in rows], len(rows))
-
     async def answer(self, content: Any, num_rows: int = 0, *, status: int = 200) -> Response:
         """Return a JSON response; one with many rows is written by a thread.
 
@@ -220,11 +200,6 @@ class Exchange(msgspec.Struct):
         qualities = dict(map(_with_quality, header.split(",")))
         quality = qualities.get(kind, 0.0)
         return quality > 0 and quality >= qualities.get(JSON, 0.0)
-
-    @property
-    def truncated_rows(self) -> list[int]:
-        """The rows that were truncated, in their order."""
-        return sorted(row for row, _ in self.work.usage.truncated)
 
     def _lane(self, named: str | None) -> Lane | None:
         wanted = named or self.request.headers.get(LANE_HEADER)

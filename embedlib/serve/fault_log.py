@@ -21,7 +21,7 @@ def fault_log() -> Iterator[None]:
     if root.handlers:
         yield
         return
-    handler = _Handler(sys.stderr)
+    handler = _Handler()
     root.addHandler(handler)
     try:
         yield
@@ -33,9 +33,9 @@ def fault_log() -> Iterator[None]:
 class _Handler(logging.Handler):
     """Takes what `logging.lastResort` would, in its format."""
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._writer = _Writer(stream, "embedlib-serve-faults")
+        self._writer = _Writer(sys.stderr, "embedlib-serve-faults")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record; `logging` lets one thread at a time call it."""

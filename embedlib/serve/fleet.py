@@ -23,7 +23,7 @@ from embedlib.serve.keys import Keys
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.remote import ElsewhereError, RemoteModels
 from embedlib.serve.routes import check_entrance, find_route
-from embedlib.serve.sessions import engine_of
+from embedlib.serve.sessions import computed
 
 __all__ = [
     "Application",
@@ -46,7 +46,7 @@ __all__ = [
     "ServeFleet",
     "Task",
     "check_entrance",
-    "engine_of",
+    "computed",
     "find_fleet",
     "find_route",
     "headers_of",

@@ -53,6 +53,14 @@ class _RemoteModel(ServedModel):
         """Ready: requests are held until one of its processes is."""
         return "ready"
 
+    def open(self) -> AnyModel:
+        """Tell that another process has it.
+
+        Raises:
+            ElsewhereError: always.
+        """
+        raise ElsewhereError(self.name)
+
 
 class _UnknownTasksError(Exception):
     """The choice of a model needs the tasks of these, if they tell them in time."""
@@ -69,14 +77,6 @@ class _RemoteExchange(Exchange, kw_only=True):
     answer_part: AnswerPart
     asked: set[str] = msgspec.field(default_factory=set)
     """Models that were asked for their tasks, whether they have told them or not."""
-
-    def find(self, name: str | None, *tasks: Task) -> ServedModel:
-        """Find the model of the request.
-
-        Raises:
-            ElsewhereError: always, with the model; unless HTTPError says that there is none.
-        """
-        raise ElsewhereError(self.choose(name, *tasks).name)
 
     def choose(self, name: str | None, *tasks: Task) -> ServedModel:
         """Return the model of the request.

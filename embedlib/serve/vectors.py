@@ -42,6 +42,11 @@ def as_stored_base64(row: NDArray[Any]) -> bytes:
     return msgspec.json.encode(row.tobytes())  # an array's view costs more than the copy
 
 
+def encoded(rows: NDArray[Any], encode_row: EncodeRow = as_decimals) -> list[msgspec.Raw]:
+    """Return each row, for a document of JSON."""
+    return [msgspec.Raw(encode_row(row)) for row in rows]
+
+
 def stored_as(rows: Vectors, kind: str, *, is_big_endian: bool) -> NDArray[Any]:
     """Return float32[N, D] as numbers of one of `STORED_TYPES`, with this order of their bytes."""
     numbers: NDArray[Any] = bfloat16_bits(rows) if kind == "bfloat16" else rows

@@ -75,12 +75,13 @@ class EmbedlibActor:
         self._text = text
         self._output = output
         config = Config.from_options(options)
-        self._model: SharedModel | _OwnModel
+        self._model: SharedModel | Worker
         if ray.is_initialized() and not ray.get_gpu_ids():
             plan = ModelPlan(model=model, config=config_for(config, 0))
             self._model = SharedModel(plan, fingerprint)
-        else:
-            self._model = _OwnModel(ModelPlan(model=model, config=config), fingerprint)
+        else:  # a GPU of its own, or outside of Ray
+            self._model = Worker()
+            self._model.open(ModelPlan(model=model, config=config), fingerprint)
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch, a dict or an Arrow table, with float32[N, D] in the output column.
@@ -102,10 +103,11 @@ class EmbedlibActor:
 
     def _embed(self, texts: list[str]) -> Vectors:
         try:
-            return self._model.embed(texts)
+            vectors, _ = self._model.embed(texts)
         except InputError as error:  # it names the text by its number in the batch
             error.args = (f"the column {self._text!r}: {error}", *error.args[1:])
             raise
+        return vectors
 
 
 def check_column(names: Iterable[str], text: str) -> None:
@@ -117,18 +119,6 @@ def check_column(names: Iterable[str], text: str) -> None:
     there = list(names)
     if text not in there:
         raise InputError(no_column(text, there))
-
-
-class _OwnModel:
-    """A model in this process: on a GPU of its own, or outside of Ray."""
-
-    def __init__(self, plan: ModelPlan, fingerprint: str | None) -> None:
-        self._worker = Worker()
-        self._worker.open(plan, fingerprint)
-
-    def embed(self, texts: list[str]) -> Vectors:
-        vectors, _ = self._worker.embed(texts)
-        return vectors
 
 
 def embed_dataset(

@@ -103,8 +103,6 @@ class Gateway:
             route, exchange.rest = find_route(request)
             exchange.refuse = route.dialect.respond
             check_entrance(route, request, self._keys, self._options)
-            if route.keeps_jobs:
-                _ = exchange.jobs  # refused: there are none
             call = Call(
                 method=request.method,
                 path=request.path,

@@ -12,7 +12,7 @@ from typing import Any
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.fleet import Application, Message, engine_of
+from embedlib.serve.fleet import Application, Message, computed
 from embedlib_ray.autoscaling import BUSY, WORK
 
 ModelSource = str | Callable[[], Any]
@@ -85,7 +85,8 @@ class Loaded:
     def __init__(self, application: Application) -> None:
         self.application = application
         self._looked = monotonic()
-        self._engine_ms = 0.0
+        self._computed = 0.0
+        """Seconds, up to then."""
 
     @classmethod
     async def load(
@@ -110,12 +111,9 @@ class Loaded:
         """Return the seconds of work in it, and the share of time it computed since the last."""
         [model] = self.application.catalog
         assert model.session is not None, "it was loaded"
-        stats = model.session.stats()
-        now, before = monotonic(), self._looked
-        parallel = engine_of(model.session).limits.num_parallel_batches
-        computed = (stats.engine_ms - self._engine_ms) / 1000 / parallel
-        self._looked, self._engine_ms = now, stats.engine_ms
-        busy = min(1.0, computed / max(now - before, 1e-3))
+        now, (_, seconds) = monotonic(), computed(model.session)
+        busy = min(1.0, (seconds - self._computed) / max(now - self._looked, 1e-3))
+        self._looked, self._computed = now, seconds
         return model.admission.seconds_of_work, busy
 
     def check_health(self) -> None:

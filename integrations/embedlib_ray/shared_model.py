@@ -14,7 +14,7 @@ from embedlib.errors import EmbedlibError
 from embedlib.indexing import Vectors
 from embedlib_ray.failures import cause_of
 from embedlib_ray.pool import ATTEMPTS
-from embedlib_ray.worker import ModelPlan, Worker
+from embedlib_ray.worker import Counts, ModelPlan, Worker
 
 Answer = TypeVar("Answer")
 
@@ -44,15 +44,15 @@ class SharedModel:
         self._process: Any = None
         self._ask(lambda _: None)
 
-    def embed(self, texts: list[str]) -> Vectors:
-        """Return float32[N, D] of documents.
+    def embed(self, texts: list[str]) -> tuple[Vectors, Counts]:
+        """Return float32[N, D] of documents, as `Worker.embed`.
 
         Raises:
             EmbedlibError: they cannot be embedded.
         """
-        vectors: Vectors
-        vectors, _ = self._ask(lambda process: ray.get(process.embed.remote(texts)))
-        return vectors
+        answer: tuple[Vectors, Counts]
+        answer = self._ask(lambda process: ray.get(process.embed.remote(texts)))
+        return answer
 
     def _ask(self, call: Callable[[Any], Answer]) -> Answer:
         """Call the process, or another one if it has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -113,6 +114,19 @@ class Client:
 
 
 MakeClient = Callable[..., Client]
+
+
+@contextmanager
+def ended_in_time(application: Application) -> Iterator[None]:
+    """End its server after some time: one that should not go on would keep the test for ever."""
+    give_up = threading.Timer(
+        WAIT_SECONDS, lambda: application.end_server and application.end_server()
+    )
+    give_up.start()
+    try:
+        yield
+    finally:
+        give_up.cancel()
 
 
 @pytest.fixture

@@ -240,6 +240,13 @@ def test_too_many_texts_and_bytes(make_client: MakeClient) -> None:
     assert "--max-body-mb" in error["error"]
 
 
+def test_what_was_answered_is_held_no_more(make_client: MakeClient) -> None:
+    client = make_client(max_held_bytes=30)
+    for _ in range(3):
+        client.post("/embed", b'{"inputs": "a"}')
+        assert client.send("POST", "/embed", b'{"inputs": "a", ').is_client_error
+
+
 FIELDS = st.sampled_from(
     sorted(
         {field for route in POSTS for field in getattr(route.body, "__annotations__", ())}

@@ -47,10 +47,7 @@ def test_bodies_are_held_until_they_are_answered() -> None:
     with pytest.raises(HTTPError, match="11 bytes of requests wait for an answer, the limit is 10"):
         read(reader, part(2, more=True), part(1))
     assert reader.held_bytes == 8
-    second = read(reader, part(2))
-    for body in (first, second):
-        reader.release(body)
-    assert reader.held_bytes == 0
+    assert read(reader, part(2)) == b"x" * 2
 
 
 @pytest.mark.parametrize(

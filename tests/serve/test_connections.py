@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.connection import MAX_HEAD_BYTES
+from embedlib.serve.connection import MAX_HEAD_BYTES, MAX_WAITING
 from embedlib.serve.server import _protocol
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.waiting import WAIT_SECONDS
@@ -275,6 +275,18 @@ def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_requests_that_come_at_once_have_a_bound(converse: Converse) -> None:
+    """A piece of a connection may have thousands, which are all parsed before one is answered."""
+
+    async def conversation(connection: Connection) -> None:
+        assert (await connection.send(REQUEST * (MAX_WAITING + 1))).count(b"200 OK") > MAX_WAITING
+        assert b"400" in await connection.send(REQUEST * (MAX_WAITING + 9))
+        assert len(connection.protocol.pipeline) == MAX_WAITING
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_nothing_is_answered_while_the_client_does_not_read(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         connection.protocol.pause_writing()
@@ -304,6 +316,34 @@ def test_a_head_that_is_not_read_is_not_late(converse: Converse) -> None:
         connection.protocol.data_received(REQUEST[:9])
         connection.protocol._head_limit._run()
         assert connection.transport.close.called
+
+    converse(conversation)
+
+
+def test_the_bound_of_a_head_ends_with_one_that_comes_again(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        for stray in (b"", b"\r\n", b"\r\n"):
+            await connection.send(stray)
+            assert b"200 OK" in await connection.send(post)
+            assert connection.protocol._head_limit is None
+
+    converse(conversation)
+
+
+def test_nothing_is_left_of_a_connection_that_is_lost(converse: Converse) -> None:
+    """Else the limit of a head behind others would begin again and again."""
+
+    async def conversation(connection: Connection) -> None:
+        connection.engine.hold()
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        connection.protocol.data_received(post * 2 + REQUEST[:9])
+        limit = connection.protocol._head_limit
+        assert limit is not None
+        connection.transport.is_closing.return_value = True
+        connection.protocol.connection_lost(ConnectionResetError())
+        assert limit.cancelled()
+        connection.protocol._gone = asyncio.get_running_loop().create_future()  # it ends again
 
     converse(conversation)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from embedlib import Embedder
+from embedlib.engines.base import Lane
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.serve import compute
 from embedlib.serve.catalog import FEEDERS
@@ -231,6 +232,16 @@ def test_voyage_reads_data(client: Client) -> None:
         status, error = client.refuse("/v1/rerank", asked)
         assert (status, error["error"]["param"]) == (400, field)
         assert error["error"]["message"] == f"{field} = -1; it must be 0 (all) or more"
+
+
+def test_two_numbers_of_results_are_refused(client: Client) -> None:
+    body = {"query": "q", "documents": TEXTS, "top_k": 1}
+    for same in (1, None):
+        assert len(client.post("/v1/rerank", body | {"top_n": same})["data"]) == 1
+    for other in (2, 0):
+        status, error = client.refuse("/v1/rerank", body | {"top_n": other})
+        assert (status, error["error"]["param"]) == (400, "top_n")
+        assert "top_n and top_k both say how many are kept; give one" in str(error)
 
 
 def test_an_embedder_ranks_where_there_is_no_reranker(make_client: Any) -> None:
@@ -497,6 +508,9 @@ def test_tokenize_and_decode(client: Client) -> None:
     assert vllm == {"tokens": [97, 98], "count": 2, "max_model_len": 32}
     more = client.post("/tokenize", {"prompt": "ab", "model": "embed", "return_token_strs": True})
     assert more == {**vllm, "token_strs": ["a", "b"]}
+    status, error = client.refuse("/tokenize", {"inputs": "a", "prompt": "b", "model": "embed"})
+    assert status == 422
+    assert error["error"] == "inputs and prompt are both there; send one of them"
     document = {"inputs": "a", "model": "embed", "prompt_name": "document"}
     assert len(client.post("/tokenize", document)[0]) == 1  # as /embed takes it
     status, error = client.refuse("/tokenize", {**document, "prompt_name": "nobody"})
@@ -588,7 +602,12 @@ def test_models_are_described(client: Client) -> None:
     for path in ("/models", "/models/embed"):  # Infinity's client knows one owner
         answer = client.send("GET", path).json()
         assert {e["owned_by"] for e in answer.get("data", [answer])} == {"infinity"}
-    assert listed[0]["stats"] == {"queue_absolute": 0, "queue_fraction": 0}  # Infinity's
+    door = client.application.catalog.find("embed", "embed").admission
+    for lane in Lane:
+        door.inside[lane] = 1024
+    told = client.send("GET", "/v1/models").json()["data"]
+    assert told[0]["stats"] == {"queue_absolute": 2048, "queue_fraction": 0.25}  # Infinity's
+    assert told[1]["stats"] == {"queue_absolute": 0, "queue_fraction": 0}
     assert client.send("GET", "/health").json()["unix"] > 0
 
 

@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from embedlib.batching.token_ids import encode_one
-from embedlib.serve import exchange, routes
+from embedlib.batching.tokenizer import Tokenizer
+from embedlib.serve import compute, exchange, routes
 from embedlib.serve.dialects import classify, cohere, cutting, openai, rerank, tei, tokens
 from embedlib.serve.exchange import MAX_BYTES_IN_LOOP
 from embedlib.testing import write_tiny_model
@@ -104,6 +105,30 @@ def test_a_thread_makes_what_each_token_has(
     threads = note_threads(monkeypatch, module, name)
     assert client.post(path, body)
     assert threads == {"embedlib-serve-encode"}
+
+
+@pytest.mark.parametrize(
+    ("given", "computes_alone", "is_fed"),
+    [
+        ("a" * compute.MAX_CHARS_IN_LOOP, False, False),
+        ("a" * (compute.MAX_CHARS_IN_LOOP + 1), False, True),
+        (["a"] * compute.MAX_TEXTS_IN_LOOP, False, False),
+        (["a"] * (compute.MAX_TEXTS_IN_LOOP + 1), False, True),
+        ("a", True, True),  # its engine computes it on that thread
+        (["a", "b"], True, False),
+    ],
+)
+def test_queries_that_take_long_to_tokenize_have_a_thread(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    given: Any,
+    computes_alone: bool,
+    is_fed: bool,
+) -> None:
+    threads = note_threads(monkeypatch, Tokenizer, "__call__")
+    client.application.catalog.find("embed", "embed").computes_on_callers = computes_alone
+    client.post("/v1/embeddings", {"input": given, "lane": "query"})
+    assert threads == {"embedlib-serve-embed" if is_fed else ""}
 
 
 @pytest.mark.parametrize("accept", ["application/json", openai.MSGPACK, openai.OCTETS])

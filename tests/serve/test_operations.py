@@ -53,12 +53,8 @@ from embedlib.serve.server import _own_socket
 from embedlib.serve.sessions import pipeline_of
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
+from tests.serve.jobs.conftest import until
 from tests.waiting import WAIT_SECONDS
-
-
-async def until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0)
 
 
 def test_one_text_is_a_query_and_lists_are_bulk(client: Client, engine: FakeEngine) -> None:
@@ -380,6 +376,7 @@ def test_a_client_that_leaves_costs_nothing_more(
     client: Client, engine: FakeEngine, tells: bool
 ) -> None:
     application = client.application
+    application._log = log = Mock(AccessLog)
     body = b'{"input": [' + b",".join([b'"abc"'] * 500) + b"]}"
     messages = iter([{"type": "http.request", "body": body}])
     gone = asyncio.Event()
@@ -415,6 +412,8 @@ def test_a_client_that_leaves_costs_nothing_more(
 
     client.run(work())
     assert sent == []
+    [line] = log.write.call_args.args
+    assert (line.status, line.model, line.bytes_in) == (499, "embed", len(body))
     client.post("/v1/embeddings", {"input": "b"})
     assert sum(batch.num_seqs for batch in engine.batches) < 500
     assert application.metrics.failures["gone"] == 1
@@ -603,6 +602,7 @@ def test_an_allowed_host_is_added_to_those_of_a_loopback_address(
     ("given", "keys", "message"),
     [
         (("--name", "a=m", "--name", "b=m"), "", "--name 'b=m': m is 'a' already"),
+        (("n", "m"), "", "m is there twice; give it once"),
         ((), " , ", "EMBEDLIB_API_KEYS is set and has no API key; unset it, or write one"),
     ],
 )

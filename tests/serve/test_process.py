@@ -32,6 +32,7 @@ from embedlib.serve.slow_readers import ReadLimitedProtocol
 from embedlib.serve.tls import Renewable, new_context
 from embedlib.testing import fake_embedder, write_tiny_model
 from tests.ports import free_port
+from tests.serve.conftest import ended_in_time
 from tests.waiting import WAIT_SECONDS
 
 SERVE = """
@@ -624,17 +625,9 @@ def test_a_server_without_any_model_ends_and_says_why_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     application = create_app({"a": str(tmp_path / "nowhere")})
-    give_up = threading.Timer(
-        WAIT_SECONDS, lambda: application.end_server and application.end_server()
-    )
-    give_up.start()
-    try:
-        with pytest.raises(
-            EmbedlibError, match=r"a could not be loaded: no model folder '.*nowhere'"
-        ):
-            serve(application, Listen(port=0))
-    finally:
-        give_up.cancel()
+    lost = pytest.raises(EmbedlibError, match=r"a could not be loaded: no model folder '.*nowhere'")
+    with ended_in_time(application), lost:
+        serve(application, Listen(port=0))
     assert caplog.messages == []
 
 
@@ -642,15 +635,9 @@ def test_of_models_that_all_fail_each_reason_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     application = create_app({name: str(tmp_path / name) for name in "abc"})
-    give_up = threading.Timer(
-        WAIT_SECONDS, lambda: application.end_server and application.end_server()
-    )
-    give_up.start()
-    try:
-        with pytest.raises(EmbedlibError, match=r"^no model could be loaded; the log has the reas"):
-            serve(application, Listen(port=0))
-    finally:
-        give_up.cancel()
+    lost = pytest.raises(EmbedlibError, match=r"^no model could be loaded; the log has the reason")
+    with ended_in_time(application), lost:
+        serve(application, Listen(port=0))
     assert [message[:18] for message in caplog.messages] == [
         f"{name}: no model folder"[:18] for name in "abc"
     ]

@@ -31,7 +31,7 @@ from embedlib.testing import (
     fake_spec,
 )
 from embedlib.testing.models.tokenizers import WORDS
-from tests.serve.conftest import Client, ScoreEngine, fake_reranker
+from tests.serve.conftest import Client, ScoreEngine, ended_in_time, fake_reranker
 from tests.tiny_models.sparse import write_router
 from tests.waiting import WAIT_SECONDS
 
@@ -376,6 +376,27 @@ def test_a_database_that_does_not_answer_is_503(
         monkeypatch.setattr(destinations, "ANSWER_SECONDS", WAIT_SECONDS)
 
 
+def test_the_first_error_of_several_questions_drops_the_others(
+    make: MakeSearch, store: FakeStore
+) -> None:
+    goes_on, num_calls = threading.Event(), 0
+
+    class Broken(FakeSink):
+        def search(self, vector: Any, k: int) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == 1:
+                raise SinkError("fake: is gone")
+            assert goes_on.wait(WAIT_SECONDS)
+            return super().search(vector, k)
+
+    client = make(Broken(store))
+    assert client.refuse("/v1/search", {"query": ["a"] * 9})[0] == 500
+    goes_on.set()  # the second one may have begun
+    client.post("/v1/search", {"query": "a"})
+    assert num_calls <= 3
+
+
 def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: FakeStore) -> None:
     goes_on = threading.Event()
 
@@ -404,14 +425,9 @@ def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: Fake
 
 def test_a_destination_that_does_not_fit_ends_the_server(store: FakeStore) -> None:
     app = create_app({"other": other_embedder()}, search={"docs": FakeSink(store)})
-    # It would serve on.
-    give_up = threading.Timer(WAIT_SECONDS, lambda: app.end_server and app.end_server())
-    give_up.start()
-    try:
-        with pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other"):
-            serve(app, Listen(port=0))
-    finally:
-        give_up.cancel()
+    refused = pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other")
+    with ended_in_time(app), refused:
+        serve(app, Listen(port=0))
 
 
 def test_the_end_waits_for_no_search_of_a_model(

@@ -49,8 +49,8 @@ class AsyncPredictBody(msgspec.Struct, kw_only=True):
 
 async def predict(exchange: Exchange) -> Response:
     """Answer `POST /async_predict`: 202 when the request is on disk."""
-    body = await exchange.decode(AsyncPredictBody)
     jobs = exchange.jobs
+    body = await exchange.decode(AsyncPredictBody)
     retries = body.inference_retry_config or Retries()
     for name, value, least, most in (
         ("priority", body.priority, 0, 2),
@@ -81,7 +81,7 @@ async def predict(exchange: Exchange) -> Response:
         max_delay_ms=retries.max_delay_ms,
         webhook=body.webhook_endpoint,
         webhook_status="NO_WEBHOOK_PROVIDED" if body.webhook_endpoint is None else "PENDING",
-        traceparent=exchange.traceparent,
+        traceparent=exchange.request.headers.get("traceparent", ""),
     )
     await jobs.add_request(row, model_input)
     return await exchange.answer({"request_id": row.id}, status=202)

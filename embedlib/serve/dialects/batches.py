@@ -52,8 +52,8 @@ class BatchBody(msgspec.Struct, kw_only=True):
 
 async def create(exchange: Exchange) -> Response:
     """Answer `POST /v1/batches`."""
-    body = await exchange.decode(BatchBody)
     jobs = exchange.jobs
+    body = await exchange.decode(BatchBody)
     if body.endpoint not in ENDPOINTS:
         raise HTTPError.wrong_value(
             "endpoint", body.endpoint, f"it must be one of {', '.join(ENDPOINTS)}"
@@ -74,7 +74,7 @@ async def create(exchange: Exchange) -> Response:
         expires_at=now + _window_seconds(body.completion_window),
         output_file_id=f"file-{uuid4().hex}",
         error_file_id=f"file-{uuid4().hex}",
-        traceparent=exchange.traceparent,
+        traceparent=exchange.request.headers.get("traceparent", ""),
     )
     await jobs.add_batch(row)
     return await exchange.answer(describe_batch(row))

@@ -25,7 +25,7 @@ from embedlib.serve.dialects.embedding_fields import (
 )
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_number
-from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
+from embedlib.serve.vectors import as_base64, as_decimals, encoded
 from embedlib.serve.wire import check_count
 
 
@@ -81,23 +81,27 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
         dimensions=body.output_dimension,
         dimensions_field="output_dimension",
     )
-    embeddings: dict[str, Any] = {}
-    for kind in kinds:
-        encode_row: EncodeRow = as_base64 if kind == "base64" else as_decimals
-        converted = await exchange.make(partial(as_type, rows, kind, session), len(rows))
-        embeddings[kind] = await exchange.encode_rows(converted, encode_row)
     num_tokens = exchange.work.usage.num_tokens
     is_plain = version == "1" and not body.embedding_types
-    content = {
-        "id": new_id(),
-        "embeddings": embeddings["float"] if is_plain else embeddings,
-        "texts": given,
-        "meta": {
-            "api_version": {"version": version},
-            "billed_units": {"input_tokens": num_tokens, "image_tokens": 0},
-        },
-        "response_type": "embeddings_floats" if is_plain else "embeddings_by_type",
-    }
+
+    def content() -> dict[str, Any]:
+        embeddings = {
+            kind: encoded(
+                as_type(rows, kind, session), as_base64 if kind == "base64" else as_decimals
+            )
+            for kind in kinds
+        }
+        return {
+            "id": new_id(),
+            "embeddings": embeddings["float"] if is_plain else embeddings,
+            "texts": given,
+            "meta": {
+                "api_version": {"version": version},
+                "billed_units": {"input_tokens": num_tokens, "image_tokens": 0},
+            },
+            "response_type": "embeddings_floats" if is_plain else "embeddings_by_type",
+        }
+
     return await exchange.answer(content, len(rows))
 
 

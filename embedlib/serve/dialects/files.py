@@ -5,7 +5,6 @@ Source: openai-python 3.54, `resources/files.py`, `types/file_object.py`.
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import msgspec
@@ -48,7 +47,6 @@ async def upload(exchange: Exchange) -> Response:
                 if isinstance(found, Part):
                     part = found
                     if part.name == "file":
-                        _check_purpose(fields, is_needed=False)
                         if filename is not None:
                             raise HTTPError(400, "file is there twice; send one", param="file")
                         filename = part.filename or "input.jsonl"
@@ -57,7 +55,7 @@ async def upload(exchange: Exchange) -> Response:
                 elif part is not None:
                     await _take(found, part, fields, upload)
         reader.check_whole()
-        _check_purpose(fields, is_needed=True)
+        _check_purpose(fields)
         if filename is None:
             raise HTTPError(400, "file is missing; send it as a part with this name", param="file")
         row = await upload.finish(filename=filename[:255], seconds=_seconds(exchange, fields))
@@ -69,14 +67,12 @@ async def _take(data: bytes, part: Part, fields: dict[str, bytes], upload: Uploa
         await upload.write(data)
         return
     fields[part.name] += data
-    if len(fields[part.name]) > MAX_FIELD_BYTES or len(fields) > 16:
+    if len(fields[part.name]) > MAX_FIELD_BYTES:
         raise HTTPError(400, f"{part.name:.80} is too long; send file and purpose", "too_large")
 
 
-def _check_purpose(fields: dict[str, bytes], *, is_needed: bool) -> None:
+def _check_purpose(fields: dict[str, bytes]) -> None:
     given = fields.get("purpose")
-    if given is None and not is_needed:
-        return
     if given is None:
         raise HTTPError(400, "purpose is missing; send purpose=batch", param="purpose")
     if given != b"batch":
@@ -91,7 +87,7 @@ def _seconds(exchange: Exchange, fields: dict[str, bytes]) -> float:
         return exchange.shared.options.keep_jobs_seconds
     text = given.decode("utf-8", "replace")
     anchor = fields.get("expires_after[anchor]", b"created_at")
-    if anchor != b"created_at" or not re.fullmatch(r"[0-9]{1,9}", text):
+    if anchor != b"created_at" or not text.isdecimal():
         raise HTTPError(
             400,
             "expires_after: send the anchor created_at and whole seconds",

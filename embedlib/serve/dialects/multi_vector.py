@@ -21,7 +21,7 @@ from embedlib.serve.dialects.vllm import (
 )
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, usage_of
-from embedlib.serve.vectors import as_base64, as_decimals
+from embedlib.serve.vectors import as_base64, as_decimals, encoded
 from embedlib.serve.wire import Texts, texts_of
 from embedlib.vectors.arrays import Vectors
 
@@ -56,17 +56,15 @@ async def embed_multi_vectors(exchange: Exchange) -> Response:
     rows = await embed_tokens(model, texts, exchange.work, "multi_vector", role=role)
     exchange.work.dimensions = dimensions
 
-    def encoded(vectors: Vectors) -> object:
-        if is_base64:
-            return [msgspec.Raw(as_base64(row)) for row in vectors]
-        return msgspec.Raw(as_decimals(vectors))
+    def written(vectors: Vectors) -> object:
+        return encoded(vectors, as_base64) if is_base64 else msgspec.Raw(as_decimals(vectors))
 
     def content() -> dict[str, Any]:
         return {
             "object": "list",
             "model": model.name,
             "data": [
-                {"object": "embeddings", "index": index, "embeddings": encoded(vectors)}
+                {"object": "embeddings", "index": index, "embeddings": written(vectors)}
                 for index, vectors in enumerate(rows)
             ],
             "usage": usage_of(exchange),

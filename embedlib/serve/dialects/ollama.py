@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
+
+import msgspec
 
 from embedlib.serve.asgi import Response
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OLLAMA, Route
 from embedlib.serve.exchange import Common, Exchange, check_number
+from embedlib.serve.vectors import as_decimals, encoded
 from embedlib.serve.wire import texts_of
 
 
@@ -34,13 +38,16 @@ async def embed_texts(exchange: Exchange) -> Response:
     exchange.work.on_truncate = "error" if body.truncate is False else "ignore"
     model = exchange.find(body.model, "embed")
     rows = await embed(model, texts, exchange.work, normalizes=True, dimensions=body.dimensions)
-    content = {
-        "model": model.name,
-        "embeddings": await exchange.encode_rows(rows),
-        "total_duration": perf_counter_ns() - started,
-        "load_duration": 0,
-        "prompt_eval_count": exchange.work.usage.num_tokens,
-    }
+
+    def content() -> dict[str, Any]:
+        return {
+            "model": model.name,
+            "embeddings": encoded(rows),
+            "total_duration": perf_counter_ns() - started,
+            "load_duration": 0,
+            "prompt_eval_count": exchange.work.usage.num_tokens,
+        }
+
     return await exchange.answer(content, len(rows))
 
 
@@ -48,8 +55,8 @@ async def embed_prompt(exchange: Exchange) -> Response:
     """Answer `POST /api/embeddings`."""
     body = await exchange.read(EmbeddingsBody)
     model = exchange.find(body.model, "embed")
-    rows = await embed(model, [body.prompt], exchange.work)
-    return await exchange.answer({"embedding": (await exchange.encode_rows(rows))[0]})
+    [row] = await embed(model, [body.prompt], exchange.work)
+    return await exchange.answer({"embedding": msgspec.Raw(as_decimals(row))})
 
 
 async def tags(exchange: Exchange) -> Response:

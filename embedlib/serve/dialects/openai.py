@@ -196,6 +196,7 @@ async def _respond(
         if encoding == "base64" and is_stored:
             stored, encode_row = _stored(rows, body), as_stored_base64
         encoded = map(encode_row, stored)  # one by one, where the content is made
+    truncated = [row for row, _ in exchange.work.usage.truncated]
 
     def content() -> dict[str, Any]:
         return {
@@ -208,7 +209,7 @@ async def _respond(
                 for index, row in enumerate(encoded)
             ],
             "usage": usage_of(exchange),
-            **({"truncated": exchange.truncated_rows} if exchange.work.usage.truncated else {}),
+            **({"truncated": truncated} if truncated else {}),
         }
 
     if encoding == "msgpack":

@@ -43,7 +43,7 @@ async def answer_page(
     """
     parameters = exchange.request.parameters()
     text = parameters.get("limit", str(usual))
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
+    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= most):
         raise HTTPError.wrong_value("limit", text, f"it must be 1 to {most}")
     page = await rows.page(
         after=parameters.get("after"), limit=int(text), is_descending=is_descending, **equal

@@ -86,6 +86,8 @@ async def rerank(exchange: Exchange) -> Response:
     top_k = body.top_k if isinstance(body.top_k, int) else None
     check_number(body.top_n, "top_n", least=0)
     check_number(top_k, "top_k", least=0)
+    if None not in (body.top_n, top_k) and body.top_n != top_k:
+        raise HTTPError(400, "top_n and top_k both say how many are kept; give one", param="top_n")
     take_pooling_fields(exchange, body)
     if body.rank_fields not in (None, ["text"]):
         raise HTTPError.wrong_value(

@@ -25,7 +25,7 @@ from embedlib.serve.exchange import (
     ranked,
 )
 from embedlib.serve.sessions import engine_of
-from embedlib.serve.vectors import as_decimals
+from embedlib.serve.vectors import encoded
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
@@ -95,21 +95,21 @@ class SimilarityBody(Common, kw_only=True):
     parameters: SimilarityParameters | None = None
 
 
-def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str | None) -> None:
-    match (direction or "right").lower():
+def _take_truncation(exchange: Exchange, given: Truncating | SimilarityParameters) -> None:
+    match (given.truncation_direction or "right").lower():
         case "left" | "right" as side:
             exchange.work.side = side
         case _:
             raise HTTPError.wrong_value(
-                "truncation_direction", direction, "it must be Left or Right"
+                "truncation_direction", given.truncation_direction, "it must be Left or Right"
             )
-    exchange.work.on_truncate = "error" if truncate is False else "ignore"
+    exchange.work.on_truncate = "error" if given.truncate is False else "ignore"
 
 
 async def embed_texts(exchange: Exchange) -> Response:
     """Answer `POST /embed`."""
     body = await exchange.read(EmbedBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     check_number(body.dimensions, "dimensions", least=1)
     rows = await embed(
         exchange.find(body.model, "embed"),
@@ -119,17 +119,15 @@ async def embed_texts(exchange: Exchange) -> Response:
         normalizes=body.normalize is not False,
         dimensions=body.dimensions,
     )
-    return _timed(exchange, await exchange.answer(await exchange.encode_rows(rows), len(rows)))
+    return _timed(exchange, await exchange.answer(lambda: encoded(rows), len(rows)))
 
 
 async def embed_all(exchange: Exchange) -> Response:
     """Answer `POST /embed_all`: the vector of every token, special ones included."""
     texts = await _embed_tokens(exchange, "token_embeddings", "embed")
 
-    def content() -> list[list[msgspec.Raw]]:
-        return [[msgspec.Raw(as_decimals(row)) for row in rows] for rows in texts]
-
-    return _timed(exchange, await exchange.answer(content, sum(map(len, texts))))
+    num_rows = sum(map(len, texts))
+    return _timed(exchange, await exchange.answer(lambda: list(map(encoded, texts)), num_rows))
 
 
 async def embed_sparse(exchange: Exchange) -> Response:
@@ -149,7 +147,7 @@ async def _embed_tokens(
     exchange: Exchange, output: Literal["token_embeddings", "sparse"], task: Task
 ) -> list[Any]:
     body = await exchange.read(EmbedAllBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     if body.truncate is False or exchange.work.side == "left":
         raise HTTPError(
             422,
@@ -169,7 +167,7 @@ async def _embed_tokens(
 async def predict(exchange: Exchange) -> Response:
     """Answer `POST /predict`."""
     body = await exchange.read(PredictBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     groups = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     # An empty list is no single text: it is refused below as empty.
     is_single = bool(groups) and all(isinstance(item, str) for item in groups)
@@ -217,7 +215,7 @@ async def predict(exchange: Exchange) -> Response:
 async def rerank_texts(exchange: Exchange) -> Response:
     """Answer `POST /rerank` with `texts`: a bare list, the best first."""
     body = await exchange.read(RerankBody)
-    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    _take_truncation(exchange, body)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
     check_number(body.top_n, "top_n", least=0)
     scores = await rank_scores(
@@ -246,14 +244,13 @@ async def compare(exchange: Exchange) -> Response:
     """Answer `POST /similarity`."""
     body = await exchange.read(SimilarityBody)
     given = body.parameters or SimilarityParameters()
-    _take_truncation(exchange, given.truncate, given.truncation_direction)
+    _take_truncation(exchange, given)
     check_count(body.inputs.sentences, "sentences", exchange.shared.options.max_texts)
     rows = await embed(
         exchange.find(body.model, "embed"),
         [body.inputs.source_sentence, *body.inputs.sentences],
         exchange.work,
         prompt_name=given.prompt_name,
-        normalizes=False,
     )
 
     def content() -> list[float]:

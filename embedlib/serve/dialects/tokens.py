@@ -50,6 +50,9 @@ async def tokenize(exchange: Exchange) -> Response:
     given = body.prompt if body.inputs is None else body.inputs
     if given is None:
         raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
+    if None not in (body.inputs, body.prompt):
+        message = "inputs and prompt are both there; send one of them"
+        raise HTTPError(400, message, param="prompt")
     name = "prompt" if body.inputs is None else "inputs"
     texts = texts_of(given, name, exchange.shared.options)
     if (num_chars := count_chars(texts)) > MAX_TEXT_CHARACTERS:

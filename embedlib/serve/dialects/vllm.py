@@ -60,9 +60,6 @@ def take_pooling_fields(exchange: Exchange, body: PoolingFields) -> None:
     refuses = body.truncation is False or body.truncate in (False, "NONE")
     exchange.work.on_truncate = "error" if refuses else "ignore"
     exchange.work.side = body.truncation_side or ("left" if body.truncate == "START" else "right")
-    given = {body.truncate_prompt_tokens, body.padding, body.add_special_tokens}
-    if given == {None}:  # as nearly always
-        return
     for name, kept, what in (
         ("truncate_prompt_tokens", -1, "only the model's own limit (-1) is there"),
         ("padding", "do_not_pad", "texts are not padded"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from itertools import takewhile
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchRow, End, Progress
@@ -42,17 +40,12 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Parsed(NamedTuple):
+    """A line, and what it asks for."""
+
     line: Line
-    request: RequestLine | None
-    """None: an empty line."""
+    request: RequestLine
     num_texts: int
-    task: asyncio.Task[Answer] | None
-
-
-def _is_answered(each: _Running) -> bool:
-    return each.task is None or not each.task.result().is_not_loaded
 
 
 class _Window:
@@ -60,7 +53,7 @@ class _Window:
 
     def __init__(self, max_lines: Callable[[], int]) -> None:
         self._max_lines = max_lines
-        self.running: deque[_Running] = deque()
+        self.running: deque[tuple[_Parsed, asyncio.Task[Answer]]] = deque()
         self._num_texts = 0
         self._num_bytes = 0
 
@@ -72,20 +65,23 @@ class _Window:
             or self._num_bytes >= MAX_BYTES
         )
 
-    def add(self, each: _Running) -> None:
-        self.running.append(each)
-        self._num_texts += each.num_texts
-        self._num_bytes += len(each.line.data)
+    def add(self, parsed: _Parsed, task: asyncio.Task[Answer]) -> None:
+        self.running.append((parsed, task))
+        self._num_texts += parsed.num_texts
+        self._num_bytes += len(parsed.line.data)
 
-    def take_done(self) -> list[_Running]:
-        """Take the first lines out, up to one that is not answered yet."""
-        done = []
-        while self.running and (self.running[0].task is None or self.running[0].task.done()):
-            each = self.running.popleft()
-            self._num_texts -= each.num_texts
-            self._num_bytes -= len(each.line.data)
-            done.append(each)
-        return done
+    def take_answered(self) -> list[tuple[_Parsed, Answer]]:
+        """Take the first lines out, up to one without an answer, or whose model is not loaded."""
+        answered = []
+        while self.running and self.running[0][1].done():
+            parsed, task = self.running[0]
+            if task.result().is_not_loaded:
+                break
+            self.running.popleft()
+            self._num_texts -= parsed.num_texts
+            self._num_bytes -= len(parsed.line.data)
+            answered.append((parsed, task.result()))
+        return answered
 
 
 class BatchRun:
@@ -113,21 +109,17 @@ class BatchRun:
     async def run(self) -> State:
         """Run the batch to its end, and return it. Cancelling leaves it to the next start."""
         row, tools = self._row, self._tools
-        if row.status == "cancelling":
-            self.stop("cancelled")
-        elif row.expires_at <= tools.clock.now():
-            self.stop("expired")
         if row.in_progress_at is None and not await self._check():
             if self._end == "completed":
                 return "failed"
         else:
             await self._answer_lines()
-            if not self._is_loaded and self._end == "completed":
+            if not self._is_loaded:
                 return "not_loaded"
             if self._end != "completed":
                 await self._refuse_lines()
         end, now = self._end, int(tools.clock.now())
-        await self._tools.write(lambda: tools.batches.finish(row.id, end, now))
+        await tools.write(lambda: tools.batches.finish(row.id, end, now))
         return "done" if end == "completed" else end
 
     async def _check(self) -> bool:
@@ -139,44 +131,33 @@ class BatchRun:
             max_lines=tools.options.max_batch_requests,
             max_line_bytes=tools.options.max_body_bytes,
         )
-        while not self._stopped.is_set():
-            if not await self._tools.read(checker.step):
-                break
+        while not self._stopped.is_set() and await tools.read(checker.step):
+            pass
         if self._stopped.is_set():
             return False
         now = int(tools.clock.now())
         if checker.errors:
-            await self._tools.write(lambda: tools.batches.fail(row.id, checker.errors, now))
+            await tools.write(lambda: tools.batches.fail(row.id, checker.errors, now))
             return False
-        await self._tools.write(lambda: tools.batches.begin(row.id, checker.num_requests, now))
+        await tools.write(lambda: tools.batches.begin(row.id, checker.num_requests, now))
         return True
 
     async def _answer_lines(self) -> None:
         """Answer the lines behind the saved ones, in their order, several at once."""
         window = _Window(self._max_lines)
-        ahead: deque[_Running] = deque()
-        offset, number = await self._place()
         try:
-            while True:
-                while not self._stopped.is_set() and not window.is_full:
-                    if not ahead:
-                        ahead = await self._parse(offset, number)
-                        if not ahead:
-                            break
-                        offset, number = ahead[-1].line.end, ahead[-1].line.number
-                    window.add(self._start(ahead.popleft()))
-                if not window.running:
-                    return
-                await self._wait(window.running[0])
-                done = window.take_done()
-                answered = [*takewhile(_is_answered, done)]
-                if answered:
-                    await self._save(answered)
-                self._is_loaded = len(answered) == len(done)
-                if self._stopped.is_set() or not self._is_loaded:
+            async for parsed in self._lines():
+                while window.is_full and not self._stopped.is_set():
+                    await self._save_answered(window)
+                if self._stopped.is_set():
+                    break
+                window.add(parsed, asyncio.create_task(self._answer(parsed)))
+            while window.running:
+                await self._save_answered(window)
+                if self._stopped.is_set():
                     return
         finally:
-            tasks = [each.task for each in window.running if each.task is not None]
+            tasks = [task for _, task in window.running]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -184,55 +165,56 @@ class BatchRun:
     def _max_lines(self) -> int:
         """Return how many lines may be answered at once: the share of one batch."""
         places = min(MAX_LINES, self._tools.options.max_waiting_requests // 2)
-        return max(1, places // max(1, self._num_batches()))
+        return max(1, places // self._num_batches())
 
     async def _refuse_lines(self) -> None:
         """Write why the lines behind the saved ones were not tried."""
-        offset, number = await self._place()
-        code = f"batch_{self._end}"
-        while parsed := await self._parse(offset, number):
+        row, reason = self._row, _REASONS[self._end]
+        async for parsed in self._slices():
             lines = [
-                write_reason(
-                    self._row.id, each.line, each.request.custom_id, code, _REASONS[self._end]
-                )
-                for each in parsed
-                if each.request is not None
+                write_reason(row.id, line, request.custom_id, f"batch_{self._end}", reason)
+                for line, request, _ in parsed
             ]
-            offset, number = parsed[-1].line.end, parsed[-1].line.number
-            progress = Progress(input_offset=offset, num_lines=len(parsed), errors=b"".join(lines))
-            await self._tools.write(partial(self._tools.batches.save, self._row.id, progress))
+            last = parsed[-1].line
+            progress = Progress(
+                input_offset=last.end, num_lines=last.number, errors=b"".join(lines)
+            )
+            await self._tools.write(partial(self._tools.batches.save, row.id, progress))
 
-    async def _place(self) -> tuple[int, int]:
-        """Return where the first line begins that is not saved, and how many are before it."""
-        row = await self._tools.read(lambda: self._tools.batches.get(self._row.id))
-        return row.input_offset, row.num_lines
+    async def _lines(self) -> AsyncIterator[_Parsed]:
+        async for parsed in self._slices():
+            for each in parsed:
+                yield each
 
-    async def _parse(self, offset: int, number: int) -> deque[_Running]:
+    async def _slices(self) -> AsyncIterator[list[_Parsed]]:
+        """Yield the lines behind the saved ones that are not empty, some at a time."""
         row, tools = self._row, self._tools
         path = tools.folder.file(row.input_file_id)
+        saved = await tools.read(lambda: tools.batches.get(row.id))
+        offset, number = saved.input_offset, saved.num_lines
 
-        def parse() -> deque[_Running]:
-            parsed: deque[_Running] = deque()
+        def parse(offset: int, number: int) -> tuple[list[Line], list[_Parsed]]:
             # They were checked, perhaps by a server that allowed longer ones.
-            limit = path.stat().st_size
-            for line in read_lines(path, offset, number, limit):
-                request = parse_line(line, row.endpoint) if line.data else None
-                count = num_texts(bytes(request.body)) if request is not None else 0
-                parsed.append(_Running(line, request, count, None))
-            return parsed
+            lines = read_lines(path, offset, number, path.stat().st_size)
+            parsed = []
+            for line in lines:
+                if line.data:
+                    request = parse_line(line, row.endpoint)
+                    parsed.append(_Parsed(line, request, num_texts(bytes(request.body))))
+            return lines, parsed
 
-        return await self._tools.read(parse)
+        while True:
+            lines, parsed = await tools.read(partial(parse, offset, number))
+            if not lines:
+                return
+            if parsed:
+                yield parsed
+            offset, number = lines[-1].end, lines[-1].number
 
-    def _start(self, parsed: _Running) -> _Running:
-        if parsed.request is None:
-            return parsed
+    async def _answer(self, parsed: _Parsed) -> Answer:
+        """Answer a line; wait while the server is busy, and try again what the engine failed."""
         request_id = f"{self._row.id}_{parsed.line.number}"
         body = bytes(parsed.request.body)
-        task = asyncio.create_task(self._answer(body, request_id))
-        return _Running(parsed.line, parsed.request, parsed.num_texts, task)
-
-    async def _answer(self, body: bytes, request_id: str) -> Answer:
-        """Answer a line; wait while the server is busy, and try again what the engine failed."""
         num_failed = 0
         while True:
             answer = await self._tools.answer(self._row.endpoint, body, request_id)
@@ -246,40 +228,42 @@ class BatchRun:
                 return answer
             await self._tools.clock.sleep(FAILED_SECONDS * 2 ** (num_failed - 1))
 
-    async def _wait(self, first: _Running) -> None:
-        """Wait for the first answer, or until the batch is to stop."""
-        if first.task is None:
-            return
+    async def _save_answered(self, window: _Window) -> None:
+        """Wait for the first answer, or until the batch is to stop; save the answers there are."""
+        _, first = window.running[0]
         stopping = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait({first.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({first, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
+        answered = window.take_answered()
+        if answered:
+            await self._save(answered)
+        elif first.done():
+            self._is_loaded = False
+            self._stopped.set()
 
-    async def _save(self, done: list[_Running]) -> None:
+    async def _save(self, answered: list[tuple[_Parsed, Answer]]) -> None:
         row, tools = self._row, self._tools
         output: list[bytes] = []
         errors: list[bytes] = []
-        num_tokens, model = 0, None
-        for each in done:
-            if each.task is None or each.request is None:
-                continue
-            answer = each.task.result()
+        for (line, request, _), answer in answered:
             lines = errors if answer.kind else output
-            lines.append(write_answer(row.id, each.line, each.request.custom_id, answer))
-            num_tokens += answer.num_tokens
-            model = model or answer.model or None
+            lines.append(write_answer(row.id, line, request.custom_id, answer))
+        num_tokens = sum(answer.num_tokens for _, answer in answered)
+        models = (answer.model for _, answer in answered if answer.model)
+        last = answered[-1][0].line
         progress = Progress(
-            input_offset=done[-1].line.end,
-            num_lines=len(done),
+            input_offset=last.end,
+            num_lines=last.number,
             output=b"".join(output),
             errors=b"".join(errors),
             num_completed=len(output),
             num_failed=len(errors),
             num_tokens=num_tokens,
-            model=model,
+            model=next(models, None),
         )
-        await self._tools.write(lambda: tools.batches.save(row.id, progress))
+        await tools.write(lambda: tools.batches.save(row.id, progress))
         tools.metrics.lines["done"] += len(output)
         tools.metrics.lines["failed"] += len(errors)
         self.num_completed += len(output)

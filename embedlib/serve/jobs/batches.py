@@ -74,7 +74,7 @@ class BatchRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Some lines more of a batch, answered."""
+    """Some lines more of a batch, answered; the first two count from its beginning."""
 
     input_offset: int
     num_lines: int
@@ -113,7 +113,7 @@ class BatchStore(Store[BatchRow]):
             )
         self.insert(row)
 
-    def open(self, *, limit: int, now: float, but: Collection[str] = ()) -> Sequence[BatchRow]:
+    def open(self, *, limit: int, now: float, but: Collection[str]) -> Sequence[BatchRow]:
         """Return batches that have not ended: first those that only have to be, then the oldest.
 
         Args:
@@ -168,7 +168,7 @@ class BatchStore(Store[BatchRow]):
         self.update(
             batch_id,
             input_offset=progress.input_offset,
-            num_lines=row.num_lines + progress.num_lines,
+            num_lines=progress.num_lines,
             num_completed=row.num_completed + progress.num_completed,
             num_failed=row.num_failed + progress.num_failed,
             num_tokens=row.num_tokens + progress.num_tokens,
@@ -177,7 +177,7 @@ class BatchStore(Store[BatchRow]):
             model=row.model or progress.model,
         )
 
-    def cancel(self, batch_id: str, now: int, owner: str = "") -> BatchRow:
+    def cancel(self, batch_id: str, now: int, owner: str) -> BatchRow:
         """Record that a batch is to end; return it.
 
         Raises:

@@ -194,11 +194,11 @@ class Store(Generic[R]):
 
     def page(
         self,
-        owner: str = "",
+        owner: str,
         *,
         after: str | None,
         limit: int,
-        is_descending: bool = True,
+        is_descending: bool,
         **equal: str | None,
     ) -> Page[R]:
         """Return a page of the rows that an owner sees.

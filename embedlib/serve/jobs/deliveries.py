@@ -30,7 +30,7 @@ async def deliver(row: RequestRow, tools: Tools, sender: Sender) -> None:
     requests, counts = tools.requests, tools.metrics.deliveries
     result = b""
     is_large = row.num_bytes > MAX_RESULT_BYTES
-    if row.status == "SUCCEEDED" and not is_large:
+    if not is_large:
         result = await tools.read(lambda: requests.blob(row.id, "result"))
     body = write_body(row, result, tools.clock.now(), is_large=is_large)
     headers = [("X-BASETEN-REQUEST-ID", row.id)]

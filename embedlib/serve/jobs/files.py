@@ -32,7 +32,7 @@ class FileStore(Store[FileRow]):
         """Keep rows in a database."""
         super().__init__(connection, "files", FileRow, "file", "GET /v1/files lists them")
 
-    def delete(self, file_id: str, owner: str = "") -> None:
+    def delete(self, file_id: str, owner: str) -> None:
         """Delete a file that an owner sees; its content is removed once this is on disk.
 
         Raises:

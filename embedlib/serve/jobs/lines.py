@@ -71,8 +71,6 @@ def read_lines(path: Path, offset: int, number: int, max_line_bytes: int) -> lis
             # An empty line counts, so that numbers are those of an editor; it is no request.
             is_cut = len(data) > max_line_bytes and not data.endswith(b"\n")
             lines.append(Line(number, offset, text.strip(), is_cut))
-            if is_cut:
-                break
     return lines
 
 
@@ -110,8 +108,7 @@ def num_texts(body: bytes) -> int:
         fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return 1  # its route will refuse it
-    values = fields.values() if isinstance(fields, dict) else ()
-    return max(1, sum(len(value) for value in values if isinstance(value, list)))
+    return max(1, sum(len(value) for value in fields.values() if isinstance(value, list)))
 
 
 class Checker:
@@ -134,7 +131,6 @@ class Checker:
         self._number = 0
         self._digests: set[bytes] = set()
         self.num_requests = 0
-        self._has_ended = False
         self.errors: list[dict[str, Any]] = []
 
     def step(self) -> bool:
@@ -151,7 +147,7 @@ class Checker:
                 return False
             if line.data:
                 self._check(line)
-            if self._has_ended or len(self.errors) >= MAX_ERRORS:
+            if self.num_requests > self._max_lines or len(self.errors) >= MAX_ERRORS:
                 return False
         if not lines:
             if not self.num_requests and not self.errors:
@@ -169,7 +165,6 @@ class Checker:
             return
         self.num_requests += 1
         if self.num_requests > self._max_lines:
-            self._has_ended = True
             self._wrong(
                 "too_many_requests",
                 line.number,

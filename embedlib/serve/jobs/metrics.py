@@ -27,8 +27,8 @@ class JobMetrics:
     lines: dict[str, int] = field(default_factory=lambda: {"done": 0, "failed": 0})
     deliveries: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DELIVERIES, 0))
     num_webhooks: int = 0
-    is_blocked: bool = False
-    """Whether the disk takes nothing, so that jobs wait."""
+    num_blocked: int = 0
+    """What waits for a disk that takes nothing; other steps may need nothing of it."""
 
     def render(self) -> Iterator[str]:
         """Yield the lines of the exposition format."""
@@ -47,4 +47,4 @@ class JobMetrics:
         yield from head("embedlib_webhooks_waiting", "gauge", "Webhooks to be delivered.")
         yield line("embedlib_webhooks_waiting", {}, self.num_webhooks)
         yield from head("embedlib_jobs_blocked", "gauge", "Whether the disk takes nothing.")
-        yield line("embedlib_jobs_blocked", {}, int(self.is_blocked))
+        yield line("embedlib_jobs_blocked", {}, int(self.num_blocked > 0))

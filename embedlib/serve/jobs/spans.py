@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -20,9 +20,9 @@ class JobSpan:
     ended: float
     state: str
     """Of the job, or of its webhook, at the end."""
-    error: str = ""
+    error: str
     """The kind of a failure; empty: there is none."""
-    attributes: Mapping[str, str | int] = field(default_factory=dict)
+    attributes: Mapping[str, str | int]
     """What else is known, by the names of OpenTelemetry; never a text."""
 
 

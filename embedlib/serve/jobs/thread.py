@@ -73,9 +73,8 @@ class StoreThread:
         try:
             outcomes = self._apply([work for work, _ in works])
         except Exception as error:
-            if self._connection.in_transaction:
-                with suppress(sqlite3.Error):  # all who wait are told the first error
-                    self._connection.execute("ROLLBACK")
+            with suppress(sqlite3.Error):  # all who wait are told the first error
+                self._connection.execute("ROLLBACK")
             outcomes = [error] * len(works)
         for (_, future), outcome in zip(works, outcomes, strict=True):
             if isinstance(outcome, Exception):

@@ -75,16 +75,19 @@ class Tools:
         return await self._patiently(lambda: self.thread.write(work))
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                found = await work()
-            except HTTPError as error:
-                if error.kind != "disk_full":
-                    raise
-                if not self.metrics.is_blocked:
-                    log.error("jobs wait for the disk of --data-dir: %s", error.__cause__ or error)
-                self.metrics.is_blocked = True
+        is_blocked = False
+        try:
+            while True:
+                try:
+                    return await work()
+                except HTTPError as error:
+                    if error.kind != "disk_full":
+                        raise
+                    if not self.metrics.num_blocked:
+                        what = error.__cause__ or error
+                        log.error("jobs wait for the disk of --data-dir: %s", what)
+                    self.metrics.num_blocked += not is_blocked
+                    is_blocked = True
                 await self.clock.sleep(DISK_SECONDS)
-            else:
-                self.metrics.is_blocked = False
-                return found
+        finally:
+            self.metrics.num_blocked -= is_blocked

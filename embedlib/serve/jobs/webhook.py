@@ -130,14 +130,14 @@ class Policy:
             DeliveryError: webhooks may not go there.
         """
         address = ipaddress.ip_address(text)
-        if any(_unwrapped(address) in network for network in self._networks):
+        if self._names(address):
             return
         if not endpoint.is_tls:
             raise DeliveryError(
                 "http goes only to addresses that --webhook-allow names; use https",
                 may_retry=False,
             )
-        if not all(is_public(each) for each in {address, _unwrapped(address)}):
+        if not is_public(address):
             raise DeliveryError(
                 f"{endpoint.host} leads to an address that is not public; name the address with "
                 "--webhook-allow, too",
@@ -146,10 +146,13 @@ class Policy:
 
     def _knows(self, host: str) -> bool:
         try:
-            address = _unwrapped(ipaddress.ip_address(host))
+            return self._names(ipaddress.ip_address(host))
         except ValueError:
             return host in self._hosts
-        return any(address in network for network in self._networks)
+
+    def _names(self, address: Address) -> bool:
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._networks)
 
 
 def is_public(address: Address) -> bool:
@@ -167,11 +170,6 @@ def is_public(address: Address) -> bool:
             return False
     is_plain = address.is_global and not address.is_multicast and not address.is_reserved
     return is_plain and all(is_public(each) for each in inner)
-
-
-def _unwrapped(address: Address) -> Address:
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address if mapped is None else mapped
 
 
 def _refused(url: str, remedy: str) -> HTTPError:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from embedlib.serve.jobs.batch_run import BatchRun
-from embedlib.serve.jobs.batches import BatchRow
+from embedlib.serve.jobs.batches import BatchRow, End
 from embedlib.serve.jobs.deliveries import deliver
 from embedlib.serve.jobs.metrics import ENDS
 from embedlib.serve.jobs.request_run import run_request
@@ -18,20 +18,20 @@ from embedlib.serve.jobs.webhook import Sender
 
 TICK_SECONDS = 1.0
 """Between two looks for what is due by the clock; what is accepted is looked for at once."""
-SWEEP_TICKS = 60
-"""Ticks between two looks for what is kept no longer."""
+SWEEP_SECONDS = 60.0
+"""Between two looks for what is kept no longer."""
 MAX_BATCHES = 4
 """Batches that run at once; further ones wait, in their order."""
 MAX_OPEN = 100
 """Batches that are looked at in a tick."""
 MAX_REQUESTS = 64
 MAX_REQUEST_BYTES = 64 << 20
-"""Of asynchronous requests that run at once; always one request."""
+"""Of asynchronous requests that run at once; below it one more may begin, of any size."""
 MAX_DELIVERIES = 16
 MAX_HOST_DELIVERIES = 4
 """To one host: one that does not answer leaves places to the others."""
 MAX_DELIVERY_BYTES = 64 << 20
-"""Of webhooks that are delivered at once; always one."""
+"""Of webhooks that are delivered at once; below it one more may begin."""
 
 
 class Worker:
@@ -42,7 +42,6 @@ class Worker:
         self._tools = tools
         self._sender = sender
         self._woken = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
         self._batches: dict[str, BatchRun] = {}
         self._not_loaded: set[str] = set()
         """Batches that wait for a server which could load their model; they have no place."""
@@ -53,7 +52,7 @@ class Worker:
 
     def start(self) -> None:
         """Start."""
-        self._loop = asyncio.create_task(self._run())
+        self._spawn(self._run())
 
     def wake(self) -> None:
         """Look for what is due, now."""
@@ -67,14 +66,13 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop everything; what is not saved is done again at the next start."""
-        tasks = [*self._tasks, *([self._loop] if self._loop is not None else [])]
+        tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._loop = None
 
     async def _run(self) -> None:
-        tick = 0
+        swept_at = 0.0
         while True:
             self._woken.clear()
             try:
@@ -82,11 +80,12 @@ class Worker:
                 await self._start_batches()
                 await self._start_requests()
                 await self._start_deliveries()
-                if tick % SWEEP_TICKS == 0:
+                now = self._tools.clock.now()
+                if abs(now - swept_at) >= SWEEP_SECONDS:  # the clock may be set back
+                    swept_at = now
                     await self._sweep()
             except Exception:  # nothing may end this loop: jobs would wait for ever
                 log.exception("a look for jobs that are due")
-            tick += 1
             await self._tools.clock.wait(self._woken, TICK_SECONDS)
 
     async def _start_batches(self) -> None:
@@ -95,16 +94,15 @@ class Worker:
         but = frozenset(self._not_loaded)  # it is read on the store's thread
         rows = await tools.read(lambda: tools.batches.open(limit=MAX_OPEN, now=now, but=but))
         for row in rows:
-            if row.id in self._batches:
-                if row.expires_at <= now:
-                    self._batches[row.id].stop("expired")
-                continue
+            end: End | None = "expired" if row.expires_at <= now else None
+            if row.status == "cancelling":
+                end = "cancelled"
             # What only has to be ended needs no place.
-            is_short = row.status == "cancelling" or row.expires_at <= now
-            if is_short or len(self._batches) < MAX_BATCHES:
-                run = BatchRun(row, tools, lambda: len(self._batches))
-                self._batches[row.id] = run
+            if row.id not in self._batches and (end or len(self._batches) < MAX_BATCHES):
+                run = self._batches[row.id] = BatchRun(row, tools, lambda: len(self._batches))
                 self._spawn(self._run_batch(row, run))
+            if end is not None:
+                self._batches[row.id].stop(end)
 
     async def _run_batch(self, row: BatchRow, run: BatchRun) -> None:
         tools = self._tools
@@ -161,7 +159,7 @@ class Worker:
         )
         for row in rows:
             self._requests[row.id] = row.num_bytes
-            self._spawn(self._ended(self._requests, row.id, run_request(row, tools)))
+            self._spawn(self._ended(self._requests, row.id, partial(run_request, row, tools)))
 
     async def _start_deliveries(self) -> None:
         tools, running = self._tools, self._deliveries
@@ -182,13 +180,13 @@ class Worker:
         )
         for row in rows:
             running[row.id] = row.num_bytes
-            self._spawn(self._ended(running, row.id, deliver(row, tools, self._sender)))
+            self._spawn(self._ended(running, row.id, partial(deliver, row, tools, self._sender)))
 
     async def _ended(
-        self, running: dict[str, int], row_id: str, work: Coroutine[Any, Any, None]
+        self, running: dict[str, int], row_id: str, work: Callable[[], Awaitable[None]]
     ) -> None:
         try:
-            await work
+            await work()
         except Exception:
             log.exception("request %s", row_id)
         finally:
@@ -214,6 +212,7 @@ class Worker:
 
         for file_id in await tools.write(delete):
             await tools.thread.run(partial(tools.folder.remove, file_id))
+        await tools.read(tools.requests.shrink)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -8,7 +8,7 @@ const WINDOW = 60; // samples that rates of latencies are taken over
 const SPARK = 120; // samples of the curve
 const KEY = "embedlib-key";
 
-const state = { models: [], collections: [], paths: {}, samples: [], timer: 0 };
+const state = { models: [], collections: [], samples: [], timer: 0 };
 
 // Elements.
 
@@ -39,16 +39,10 @@ function rowHead(text) {
   return Object.assign(make("th", text), { scope: "row" });
 }
 
-function shaded(tag, className, share, content) {
-  const cell = make(tag, content, className);
+function shaded(className, share, content) {
+  const cell = make("td", content, className);
   cell.style.setProperty("--share", Math.min(1, Math.max(0, share)).toFixed(3));
   return cell;
-}
-
-function barRow(text, value, share) {
-  const bar = make("td", make("span"), "bar");
-  bar.style.setProperty("--share", Math.min(1, Math.max(0, share)).toFixed(3));
-  return makeRow([make("td", text, "text"), value.toFixed(4), bar]);
 }
 
 function showError(message) {
@@ -138,7 +132,7 @@ function showSimilarity(answer, given) {
       rowHead(`${i + 1}. ${given[i]}`),
       ...row.map((value, j) => {
         const isBest = (i === best[0] && j === best[1]) || (j === best[0] && i === best[1]);
-        return shaded("td", isBest ? "heat best" : "heat", value, value.toFixed(3));
+        return shaded(isBest ? "heat best" : "heat", value, value.toFixed(3));
       }),
     ]),
   );
@@ -149,7 +143,8 @@ function showSimilarity(answer, given) {
 function showBars(results, caption) {
   const scores = results.map(({ score }) => score);
   const low = Math.min(0, ...scores), high = Math.max(low + 1e-9, scores.every((s) => s <= 1) ? 1 : Math.max(...scores));
-  const rows = results.map(({ text, score }) => barRow(text, score, (score - low) / (high - low)));
+  const rows = results.map(({ text, score }) =>
+    makeRow([make("td", text, "text"), score.toFixed(4), shaded("bar", (score - low) / (high - low), make("span"))]));
   return fillTable(make("table"), ["", "score", ""], rows, caption);
 }
 
@@ -377,9 +372,9 @@ function offerCollections(metrics) {
 
 async function connect() {
   try {
-    state.paths = (await callJSON("openapi.json")).paths;
-    byId("tab-jobs").hidden = !state.paths["/v1/batches"];
-    byId("task").querySelector("[value=search]").hidden = !state.paths["/v1/search"];
+    const { paths } = await callJSON("openapi.json");
+    byId("tab-jobs").hidden = !paths["/v1/batches"];
+    byId("task").querySelector("[value=search]").hidden = !paths["/v1/search"];
     await loadModels();
     showError("");
   } catch (error) {

@@ -7,11 +7,13 @@ import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from embedlib.serve import ServeOptions, create_app
 from embedlib.testing import fake_embedder
+from embedlib_ray import replica
 from embedlib_ray.autoscaling import BUSY, WORK, WorkPolicy, replicas_needed
 from embedlib_ray.gateway import Gateway
 from embedlib_ray.replica import Answer, Call, Loaded, answer
@@ -55,21 +57,16 @@ class Fleet:
         self.gateway = Gateway(lanes, options or ServeOptions(), sources={}, are_awake=False)
 
     def replica(self, model: str, lane: str) -> Callable[[Call], Awaitable[Answer]]:
-        async def replica(call: Call) -> Answer:
+        async def answer_call(call: Call) -> Answer:
             if call.path == "/v1/models":
                 return Answer(status=200, body=b'{"data": [{"tasks": ["embed"]}]}')
             self.asked.append((model, lane))
             return Answer(status=200, body=call.body)
 
-        return replica
+        return answer_call
 
-    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        call = Call(
-            method=method,
-            path=path,
-            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
-            body=b"" if body is None else json.dumps(body).encode(),
-        )
+    def send(self, path: str, body: Any) -> Answer:
+        call = Call(method="POST", path=path, body=json.dumps(body).encode())
         return asyncio.run(answer(self.gateway, call))
 
 
@@ -89,27 +86,15 @@ def test_a_request_goes_to_its_model_and_lane(
     body: dict[str, Any], asked: tuple[str, str] | None
 ) -> None:
     fleet = Fleet("a", "b", options=ServeOptions(token_ids=True))
-    found = fleet.send("POST", "/v1/embeddings", body)
+    found = fleet.send("/v1/embeddings", body)
     assert fleet.asked == ([] if asked is None else [asked])
     assert found.status == (400 if asked is None else 200)
 
 
 def test_one_model_takes_any_name() -> None:
     fleet = Fleet("only")
-    assert fleet.send("POST", "/embed", {"model": "gpt", "inputs": "x"}).status == 200
+    assert fleet.send("/embed", {"model": "gpt", "inputs": "x"}).status == 200
     assert fleet.asked == [("only", "query")]
-
-
-def test_the_gateway_wakes_no_model_to_tell_that_it_lives() -> None:
-    fleet = Fleet("a", "b", options=ServeOptions(api_keys=("secret",)))
-    assert fleet.send("GET", "/health").status == 200
-    assert fleet.send("GET", "/ready").status == 200
-    assert fleet.send("GET", "/v1/models").status == 401
-    listed = json.loads(fleet.send("GET", "/v1/models", authorization="Bearer secret").body)
-    assert [row["id"] for row in listed["data"]] == ["a", "b"]
-    assert fleet.send("POST", "/v1/embeddings", {"input": "x"}).status == 401
-    assert fleet.send("POST", "/nowhere", {}).status == 404
-    assert fleet.asked == []
 
 
 def test_a_replica_answers_as_the_server_does_and_tells_its_work() -> None:
@@ -131,3 +116,15 @@ def test_a_replica_answers_as_the_server_does_and_tells_its_work() -> None:
     assert len(json.loads(found.body)["data"]) == 2
     assert work == 0.0
     assert 0.0 <= busy <= 1.0
+
+
+def test_a_replica_tells_which_share_of_the_time_it_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((100.0, 110.0, 120.0, 120.0))
+    seconds = iter((5.0, 35.0, 35.0))
+    monkeypatch.setattr(replica, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(replica, "computed", lambda _: (0, next(seconds)))
+    model = Mock(admission=Mock(seconds_of_work=2.0))
+    loaded = Loaded(Mock(catalog=[model]))
+    assert [loaded.look() for _ in range(3)] == [(2.0, 0.5), (2.0, 1.0), (2.0, 0.0)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from embedlib.serve.jobs.lines import Checker
+from embedlib.serve.jobs.lines import Checker, num_texts
 from tests.serve.conftest import Client
 from tests.serve.jobs.conftest import input_line, input_of
 from tests.serve.jobs.test_batches import content, create, wait
@@ -22,10 +22,12 @@ WRONG_BATCHES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"endpoint": "/v1/chat/completions"}, "endpoint", "it must be one of /v1/embeddings"),
     ({"endpoint": "/v1/batches"}, "endpoint", "it must be one of"),
     ({"completion_window": "soon"}, "completion_window", "it must be hours, as 24h"),
-    ({"completion_window": "999h"}, "completion_window", "at most 168h"),
+    ({"completion_window": "169h"}, "completion_window", "at most 168h"),
     ({"input_file_id": "file-1"}, None, "no file 'file-1' here"),
     ({"input_file_id": None}, "input_file_id", "expected `str`"),
     ({"metadata": {"k": "v" * 600}}, "metadata", "it may have 16 keys"),
+    ({"metadata": {"k" * 65: "v"}}, "metadata", "it may have 16 keys"),
+    ({"metadata": {str(n): "v" for n in range(17)}}, "metadata", "it may have 16 keys"),
     ({"metadata": {"k": 3}}, "metadata[...]", "expected `str`"),
     ({"output_expires_after": {"seconds": 1}}, "output_expires_after", "it must be 3600"),
     (
@@ -88,6 +90,18 @@ def test_a_wrong_line_is_told(
     assert "\n" not in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b'{"input": "a", "dimensions": 9}', 1),
+        (b'{"input": ["a", "b"], "other": [1]}', 3),
+        (b'{"input": ' + b"[" * 5000 + b"]" * 5000 + b"}", 1),  # its route will refuse it
+    ],
+)
+def test_texts_are_counted_as_far_as_one_can_tell(body: bytes, count: int) -> None:
+    assert num_texts(body) == count
+
+
 def test_an_input_with_wrong_lines_fails_as_a_whole(keeper: Client, upload: Upload) -> None:
     done = wait(keeper, create(keeper, upload(LINE + b"{}\n" * 1000))["id"])
     assert done["status"] == "failed"
@@ -125,8 +139,12 @@ WRONG_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"priority": 3}, "priority = 3; it must be 0 to 2"),
     ({"priority": "high"}, "priority: expected `int`"),
     ({"max_time_in_queue_seconds": 9}, "max_time_in_queue_seconds = 9; it must be 10 to"),
+    ({"max_time_in_queue_seconds": 259_201}, "max_time_in_queue_seconds = 259201"),
     ({"inference_retry_config": {"max_attempts": 11}}, "max_attempts = 11; it must be 1 to"),
+    ({"inference_retry_config": {"max_attempts": 0}}, "max_attempts = 0; it must be 1 to"),
     ({"inference_retry_config": {"initial_delay_ms": -1}}, "initial_delay_ms = -1"),
+    ({"inference_retry_config": {"initial_delay_ms": 10_001}}, "initial_delay_ms = 10001"),
+    ({"inference_retry_config": {"max_delay_ms": 60_001}}, "max_delay_ms = 60001"),
     ({"path": "/v1/batches"}, "path = '/v1/batches'; it must be one of"),
     ({"webhook_endpoint": "https://evil.example/x"}, "--webhook-allow evil.example"),
 ]

@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from embedlib.engines.base import Lane
 from embedlib.serve.background import Background
 from embedlib.serve.dialects.baseten import PATHS
-from embedlib.serve.dialects.batches import ENDPOINTS
+from embedlib.serve.dialects.batches import ENDPOINTS, describe_batch
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.batches import BatchStore, Progress
+from embedlib.serve.jobs.database import open_database
+from embedlib.serve.jobs.files import FileRow, FileStore
+from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.jobs import Jobs
-from embedlib.serve.jobs.lines import SLICE_BYTES, read_lines
+from embedlib.serve.jobs.lines import SLICE_BYTES, SLICE_LINES, Checker, read_lines
+from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.worker import MAX_BATCHES
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
@@ -102,6 +110,37 @@ def test_a_file_of_requests_becomes_a_file_of_answers(
     assert "has the purpose batch_output; upload one with" in refused["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "window", "seconds"),
+    [
+        ({}, 24 * 3600, 7 * 24 * 3600),
+        ({"completion_window": "168h"}, 168 * 3600, 7 * 24 * 3600),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 7200}}, 24 * 3600, 7200),
+    ],
+)
+def test_times_of_a_batch_are_those_that_are_asked_for(
+    keeper: Client, upload: Callable[[bytes], str], fields: Any, window: int, seconds: int
+) -> None:
+    batch = create(keeper, upload(input_of(1)), **fields)
+    assert batch["expires_at"] - batch["created_at"] == window
+    done = wait(keeper, batch["id"])
+    output = keeper.send("GET", f"/v1/files/{done['output_file_id']}").json()
+    assert output["expires_at"] - output["created_at"] == seconds
+
+
+def test_outputs_are_files_when_a_batch_has_ended() -> None:
+    counts = {"num_total": 9, "num_completed": 2, "num_failed": 1, "num_tokens": 5}
+    row = batch_row("file-in", output_bytes=5, error_bytes=6, errors='["e"]', **counts)
+    told = describe_batch(row)
+    assert (told["output_file_id"], told["error_file_id"]) == (None, None)
+    assert told["request_counts"] == {"total": 9, "completed": 2, "failed": 1}
+    assert (told["usage"]["input_tokens"], told["usage"]["total_tokens"]) == (5, 5)
+    assert told["errors"] == {"object": "list", "data": ["e"]}
+    row.ended_at = 9
+    told = describe_batch(row)
+    assert (told["output_file_id"], told["error_file_id"]) == ("file-out", "file-err")
+
+
 def test_every_kind_of_model_answers_batches(
     keeper: Client, upload: Callable[[bytes], str]
 ) -> None:
@@ -165,7 +204,7 @@ def test_a_query_overtakes_a_batch(
 
 
 def test_outputs_are_in_the_order_of_the_input_and_the_window_is_bounded(
-    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_run, "MAX_LINES", 8)
     held: list[asyncio.Future[None]] = []
@@ -190,6 +229,10 @@ def test_outputs_are_in_the_order_of_the_input_and_the_window_is_bounded(
         row = await ended_batch(jobs)
         found = await lines_of(jobs, row.output_file_id)
         assert [line["custom_id"] for line in found] == [f"r{index}" for index in range(40)]
+        for _ in range(999):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) <= 5, "nothing waits for an end that does not come"
+        assert len(clock.waiting) < 50, "it looks when it was woken"
         await jobs.close()
 
     run(work())
@@ -202,12 +245,17 @@ def test_few_large_lines_are_read_at_once(tmp_path: Path) -> None:
     first = read_lines(path, 0, 0, SLICE_BYTES)
     assert [line.number for line in first] == [1, 2]
     assert [line.number for line in read_lines(path, first[-1].end, 2, SLICE_BYTES)] == [3]
+    path.write_bytes(b"1234\n" * (SLICE_LINES + 1))
+    lines = read_lines(path, 0, 0, 4)
+    assert (len(lines), lines[-1].data, lines[-1].is_cut) == (SLICE_LINES, b"1234", False)
+    assert read_lines(path, 0, 0, 3)[0].is_cut
 
 
+@pytest.mark.parametrize(("limit", "most_of_it"), [("MAX_TEXTS", 10), ("MAX_BYTES", 100)])
 def test_large_lines_are_answered_one_by_one(
-    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, limit: str, most_of_it: int
 ) -> None:
-    monkeypatch.setattr(batch_run, "MAX_TEXTS", 10)
+    monkeypatch.setattr(batch_run, limit, most_of_it)
     running = most = 0
 
     async def answer(path: str, body: bytes, request_id: str) -> Answer:
@@ -244,8 +292,18 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
         name = json.loads(body)["input"]
         return answers[name].pop() if answers[name] else ok(body)
 
+    spans: list[JobSpan] = []
+    sleeps: list[float] = []
+    sleep = clock.sleep
+
+    async def recorded(seconds: float) -> None:
+        sleeps.append(seconds)
+        await sleep(seconds)
+
+    object.__setattr__(clock, "sleep", recorded)
+
     async def work() -> None:
-        jobs = make_jobs(answer)
+        jobs = make_jobs(answer, write_span=spans.append)
         jobs.start()
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(4))))
 
@@ -259,6 +317,13 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
         [line] = await lines_of(jobs, "file-err")
         assert (line["custom_id"], line["response"]["status_code"]) == ("r2", 500)
         assert len(answers["r2"]) == 6  # three attempts
+        assert (sleeps.count(7.0), sleeps.count(2.0), max(sleeps)) == (9, 2, 7.0)
+        assert 4.0 not in sleeps
+        [span] = spans
+        names = ("embedlib.lines_completed", "embedlib.lines_failed")
+        assert [span.attributes[name] for name in names] == [3, 1]
+        assert span.attributes["gen_ai.usage.input_tokens"] == 3 * len(b'{"input": "r0"}')
+        assert jobs.metrics.lines == {"done": 3, "failed": 1}
         await jobs.close()
 
     run(work())
@@ -266,22 +331,28 @@ def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
 
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
 def test_what_was_not_tried_at_the_end_is_told(
-    make_jobs: MakeJobs, clock: FakeClock, end: str
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
+    monkeypatch.setattr(batch_run, "MAX_LINES", 3)
+    asked: list[str] = []
+
     async def answer(path: str, body: bytes, request_id: str) -> Answer:
-        if json.loads(body)["input"] not in ("r0", "r1"):
+        asked.append(json.loads(body)["input"])
+        if asked[-1] not in ("r0", "r1"):
             await asyncio.Event().wait()
         return ok(body)
 
     async def work() -> None:
         jobs = make_jobs(answer)
         jobs.start()
-        await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
+        empty = b"\n" * 2 * SLICE_LINES
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(7) + empty)))
 
         async def has_two() -> bool:
             return (await jobs.batches.get("batch_1")).num_completed == 2
 
         await until(has_two)
+        await until(lambda: len(asked) == 5)
         assert (await jobs.batches.get("batch_1")).status == "in_progress"
         if end == "cancelled":
             assert (await jobs.cancel_batch("batch_1")).status == "cancelling"
@@ -290,10 +361,12 @@ def test_what_was_not_tried_at_the_end_is_told(
         row = await ended_batch(jobs)
         assert row.status == end
         assert getattr(row, f"{end}_at") == int(clock.time)
-        assert (row.num_total, row.num_completed, row.num_failed) == (5, 2, 0)
+        assert (row.num_total, row.num_completed, row.num_failed) == (7, 2, 0)
         assert len(await lines_of(jobs, "file-out")) == 2
         refused = await lines_of(jobs, "file-err")
-        assert [line["custom_id"] for line in refused] == ["r2", "r3", "r4"]
+        assert [line["custom_id"] for line in refused] == ["r2", "r3", "r4", "r5", "r6"]
+        assert [line["id"] for line in refused] == [f"batch_req_1_{n}" for n in range(3, 8)]
+        assert (row.num_lines, len(asked)) == (7, 5)  # none is begun for it
         assert {line["error"]["code"] for line in refused} == {f"batch_{end}"}
         assert jobs.metrics.ended["batch", end] == 1
         await jobs.close()
@@ -311,6 +384,55 @@ def test_a_batch_that_never_ran_is_cancelled(make_jobs: MakeJobs) -> None:
         assert (row.status, row.output_bytes, row.error_bytes) == ("cancelled", 0, 0)
         with pytest.raises(Exception, match="is cancelled; there is nothing to cancel"):
             await jobs.cancel_batch("batch_1")
+        await jobs.close()
+
+    run(work())
+
+
+def test_the_end_waits_for_the_lines_that_are_answered(make_jobs: MakeJobs) -> None:
+    begun: list[str] = []
+    over: list[str] = []
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        begun.append(request_id)
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            for _ in range(99):
+                await asyncio.sleep(0)
+            over.append(request_id)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(2))))
+        await until(lambda: len(begun) == 2)
+        await jobs.stop()
+        assert sorted(over) == begun
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_batch_is_cancelled_while_its_input_is_checked(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_steps = 0
+
+    def step(checker: Checker) -> bool:
+        nonlocal num_steps
+        num_steps += 1
+        return True
+
+    monkeypatch.setattr(Checker, "step", step)
+
+    async def work() -> None:
+        jobs = make_jobs()
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(1))))
+        await until(lambda: num_steps > 1)
+        await jobs.cancel_batch("batch_1")
+        assert (await ended_batch(jobs)).status == "cancelled"
         await jobs.close()
 
     run(work())
@@ -344,12 +466,106 @@ def test_some_batches_run_at_once_and_the_others_in_their_order(make_jobs: MakeJ
         await jobs.count()
         assert jobs.metrics.now["batch", "running"] == 4
         assert jobs.metrics.now["batch", "queued"] == 2
+        await jobs.cancel_batch("batch_5")  # which takes no place
+        assert (await ended_batch(jobs, "batch_5")).status == "cancelled"
         released.set()
-        await ended_batch(jobs, "batch_5")
-        assert [name.rpartition("_")[0] for name in asked] == [f"batch_{i}" for i in range(6)]
+        await ended_batch(jobs, "batch_4")
+        assert [name.rpartition("_")[0] for name in asked] == [f"batch_{i}" for i in range(5)]
         await jobs.close()
 
     run(work())
+
+
+def test_batches_that_only_have_to_end_come_first(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "jobs")) as connection:
+        store = BatchStore(connection, Mock(), Mock())
+        for name, fields in (
+            ("first", {}),
+            ("waits", {}),
+            ("ended", {"ended_at": 5}),
+            ("expired", {"expires_at": 9}),
+            ("last", {}),
+            ("cancelling", {"status": "cancelling"}),
+        ):
+            store.insert(batch_row("file-in", id=name, **fields))
+        found = store.open(limit=4, now=9.0, but=["waits", "expired"])
+        assert [row.id for row in found] == ["expired", "cancelling", "first", "last"]
+        assert [row.id for row in store.open(limit=1, now=8.0, but=[])] == ["cancelling"]
+
+
+def test_the_row_of_a_batch_from_its_begin_to_its_deletion(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "jobs")
+    with closing(folder), closing(open_database(folder.database)) as connection:
+        files = FileStore(connection)
+        store = BatchStore(connection, folder, files)
+        store.insert(batch_row("file-in", owner="ann", output_seconds=60))
+        store.insert(batch_row("file-in", id="other"))
+        store.cancel("batch_1", 5, "ann")
+        assert store.cancel("batch_1", 6, "ann").cancelling_at == 5
+        store.begin("batch_1", 3, 7)  # whoever checked it did not know
+        row = store.get("batch_1")
+        assert (row.status, row.num_total, row.in_progress_at) == ("cancelling", 3, 7)
+        for model in ("first", "second"):
+            store.save("batch_1", Progress(input_offset=1, num_lines=1, output=b"a\n", model=model))
+        for name in ("file-out", "file-err"):
+            with folder.file(name).open("ab") as stream:
+                stream.write(b"of a killed server")
+        assert store.count() == {"cancelling": 1, "validating": 1}
+        store.finish("batch_1", "cancelled", 9)
+        assert store.count() == {"validating": 1}
+        row = store.get("batch_1")
+        ended = (row.finalizing_at, row.cancelled_at, row.ended_at)
+        assert (row.status, row.model, *ended) == ("cancelled", "first", 9, 9, 9)
+        assert folder.file("file-out").read_bytes() == b"a\na\n"
+        assert not folder.file("file-err").exists()
+        assert files.get("file-out", "ann") == FileRow(
+            id="file-out",
+            purpose="batch_output",
+            filename="batch_1_output.jsonl",
+            num_bytes=4,
+            created_at=9,
+            expires_at=69,
+            owner="ann",
+        )
+        assert [row.id for row in files.page("", after=None, limit=9, is_descending=True).rows] == [
+            "file-out"
+        ]
+        store.delete_ended(8.5)
+        assert store.get("batch_1")
+        store.delete_ended(9)
+        with pytest.raises(HTTPError, match="no batch 'batch_1' here"):
+            store.get("batch_1")
+        assert store.get("other")
+
+
+def test_files_that_running_batches_read_or_write_stay(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "jobs")) as connection:
+        files = FileStore(connection)
+        store = BatchStore(connection, Mock(), files)
+        old = {"purpose": "batch", "filename": "f", "num_bytes": 1, "created_at": 1}
+        for name in ("read", "free", "new"):
+            files.insert(FileRow(id=name, expires_at=6 if name == "new" else 5, **old))
+        store.insert(batch_row("read"))
+        assert files.ids() == {"read", "free", "new", "file-out", "file-err"}
+        assert files.delete_expired(5) == ["free"]
+        assert files.ids() == {"read", "new", "file-out", "file-err"}
+        store.update("batch_1", ended_at=5)
+        assert files.delete_expired(5) == ["read"]
+        assert files.ids() == {"new"}
+
+
+def test_outputs_that_are_gone_are_not_those_of_a_batch_that_fails(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "jobs")
+    with closing(folder), closing(open_database(folder.database)) as connection:
+        store = BatchStore(connection, folder, FileStore(connection))
+        store.insert(batch_row("file-in"))
+        lines = Progress(input_offset=1, num_lines=2, output=b"a\n", errors=b"b\n")
+        store.save("batch_1", lines)
+        folder.file("file-err").unlink()
+        store.fail("batch_1", [], 5)
+        row = store.get("batch_1")
+        assert (row.status, row.output_bytes, row.error_bytes) == ("failed", 2, 0)
+        assert (row.failed_at, row.ended_at) == (5, 5)
 
 
 def test_batches_whose_model_could_not_be_loaded_wait_for_a_new_start(
@@ -468,6 +684,41 @@ def test_a_batch_whose_input_is_gone_fails_and_the_others_run(
     run(work())
 
 
+def test_an_input_that_was_changed_after_its_check_fails(make_jobs: MakeJobs) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        await jobs.add_batch(batch_row(await add_file(jobs, b"{}\n"), in_progress_at=1))
+        jobs.start()
+        assert (await ended_batch(jobs)).status == "failed"
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_bug_of_one_look_ends_no_others(
+    make_jobs: MakeJobs,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("a bug")
+
+    async def work() -> None:
+        jobs = make_jobs()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(1))))
+        with monkeypatch.context() as patched:
+            patched.setattr(BatchStore, "open", fail)
+            jobs.start()
+            await until(lambda: clock.waiting)
+        clock.advance(1.0)
+        assert (await ended_batch(jobs)).status == "completed"
+        await jobs.close()
+
+    run(work())
+    assert caplog.messages == ["a look for jobs that are due"]
+
+
 def test_a_bug_half_way_leaves_what_was_answered(
     make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -497,7 +748,7 @@ def test_a_server_with_a_lower_limit_goes_on(make_jobs: MakeJobs) -> None:
         jobs = make_jobs()
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(3)), in_progress_at=1))
         await jobs.close()
-        again = make_jobs(max_body_bytes=10)
+        again = make_jobs(max_body_bytes=10, max_waiting_requests=1)
         again.start()
         assert (await ended_batch(again)).num_completed == 3
         await again.close()

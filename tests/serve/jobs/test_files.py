@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.asgi import DIRECT
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.files import FileStore
 from embedlib.serve.jobs.own_jobs import READ_BYTES
 from embedlib.serve.multipart import MultipartReader, Part
 from tests.serve.conftest import Client, MakeClient
@@ -124,6 +127,33 @@ def test_a_file_is_kept_as_it_was_sent(keeper: Client, upload: Upload, tmp_path:
     assert [*(tmp_path / "data" / "files").iterdir()] == []
 
 
+def test_what_a_killed_server_left_is_no_content(
+    keeper: Client, upload: Upload, tmp_path: Path
+) -> None:
+    file_id = upload(b"x" * 10)
+    path = tmp_path / "data" / "files" / file_id
+    num_open = len(os.listdir("/proc/self/fd"))
+    path.write_bytes(b"x" * 20)
+    assert keeper.send("GET", f"/v1/files/{file_id}/content").content == b"x" * 10
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_an_upload_that_cannot_be_kept_leaves_nothing(
+    make_client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    client = make_client(data_dir=str(tmp_path / "data"), max_file_bytes=10)
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"x" * 10)}}
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "insert", fail)
+        assert client.send("POST", "/v1/files", **form).status_code == 507
+    assert [*(tmp_path / "data" / "files").iterdir()] == []
+    kept = client.send("POST", "/v1/files", **form).json()  # as many bytes as are allowed
+    assert (kept["bytes"], kept["expires_at"] - kept["created_at"]) == (10, 7 * 86_400)
+
+
 def test_a_content_that_cannot_be_read_to_its_end_is_told(
     keeper: Client, upload: Upload, tmp_path: Path
 ) -> None:
@@ -167,12 +197,15 @@ def test_no_more_is_read_for_a_client_that_has_left(keeper: Client, upload: Uplo
     assert sent == [0, READ_BYTES]
 
 
-def test_files_are_listed(keeper: Client, upload: Upload) -> None:
-    ids = [upload(b"x") for _ in range(3)]
+def test_files_are_listed(keeper: Client, upload: Upload, tmp_path: Path) -> None:
+    ids = [upload(b"x") for _ in range(4)]
+    keeper.send("DELETE", f"/v1/files/{ids.pop()}")
+    assert {path.name for path in (tmp_path / "data" / "files").iterdir()} == set(ids)
     assert [row["id"] for row in keeper.send("GET", "/v1/files").json()["data"]] == ids[::-1]
     page = keeper.send("GET", f"/v1/files?order=asc&after={ids[0]}&limit=1").json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == ([ids[1]], True)
     assert keeper.send("GET", "/v1/files?purpose=batch_output").json()["data"] == []
+    assert len(keeper.send("GET", "/v1/files?purpose=").json()["data"]) == 3  # any
     assert keeper.send("GET", "/v1/files?order=up").status_code == 400
 
 
@@ -206,6 +239,29 @@ WRONG_UPLOADS: list[tuple[str, bytes, int, str]] = [
         400,
         "expires_after = 9; it must be 3600 to",
     ),
+    (
+        TYPE,
+        form(
+            ("purpose", None, b"batch"),
+            ("expires_after[anchor]", None, b"last_active_at"),
+            ("expires_after[seconds]", None, b"7200"),
+            FILE,
+        ),
+        400,
+        "expires_after: send the anchor created_at and whole seconds",
+    ),
+    (
+        TYPE,
+        form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"soon"), FILE),
+        400,
+        "expires_after: send the anchor created_at and whole seconds",
+    ),
+    (
+        TYPE,
+        form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"9" * 4096), FILE),
+        400,
+        "expires_after = 999",
+    ),
 ]
 
 
@@ -218,6 +274,19 @@ def test_a_wrong_upload_leaves_nothing(make_client: MakeClient, tmp_path: Path) 
         assert words in error["message"]
         assert "\n" not in error["message"]
         assert [*(tmp_path / "data" / "files").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [(None, "input.jsonl"), ("a" * 300, "a" * 255), ("b.jsonl", "b.jsonl")]
+)
+def test_a_file_has_a_name_and_a_time(keeper: Client, sent: str | None, kept: str) -> None:
+    body = form(
+        ("purpose", None, b"batch"),
+        ("expires_after[seconds]", None, b"7200"),
+        ("file", sent, b"{}"),
+    )
+    found = keeper.post("/v1/files", body, headers={"content-type": TYPE})
+    assert (found["filename"], found["expires_at"] - found["created_at"]) == (kept, 7200)
 
 
 def test_an_upload_that_stops_half_way_leaves_nothing(keeper: Client, tmp_path: Path) -> None:

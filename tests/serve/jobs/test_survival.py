@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import shutil
 import sqlite3
@@ -23,9 +22,10 @@ from embedlib import Document, index
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs import database
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchStore
-from embedlib.serve.jobs.folder import DataFolder
+from embedlib.serve.jobs.folder import FREE_BYTES, DataFolder, told
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.thread import StoreThread
@@ -45,6 +45,8 @@ from tests.serve.jobs.conftest import (
     run,
     until,
 )
+from tests.serve.jobs.test_batches import content, create, wait
+from tests.serve.jobs.test_requests import state
 from tests.waiting import WAIT_SECONDS
 
 MakeJobs = Callable[..., Jobs]
@@ -151,6 +153,7 @@ def test_whatever_a_killed_server_left_behind_an_output_is_right(data: Any) -> N
                 with path.open("ab") as stream:
                     stream.write(garbage)
         (folder / "files" / "file-half-uploaded").write_bytes(b"x")
+        (folder / "files" / "a folder").mkdir()
         again = open_jobs(folder)
         assert not (folder / "files" / "file-half-uploaded").exists()
         again.start()
@@ -227,8 +230,10 @@ def test_commits_are_durable_and_shared(tmp_path: Path, monkeypatch: pytest.Monk
 
     async def work() -> None:
         jobs = open_jobs(tmp_path / "jobs")
-        assert jobs._tools.thread._connection.execute("PRAGMA synchronous").fetchone()[0] == 2
-        assert jobs._tools.thread._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        execute = jobs._tools.thread._connection.execute
+        assert execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert execute("PRAGMA journal_size_limit").fetchone()[0] == 64 << 20
         rows = [request_row(f"r{place}") for place in range(200)]
         await asyncio.gather(*(jobs.add_request(row, b"{}") for row in rows))
         await jobs.close()
@@ -280,14 +285,53 @@ def test_a_write_whose_client_leaves_is_done_as_the_others_of_its_commit(tmp_pat
     run(work())
 
 
+def test_what_is_written_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes, and the name of its file."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        names = jobs._tools.folder.file(".").stat().st_ino
+        path = jobs._tools.folder.file(await add_file(jobs, b"x"))
+        assert synced == [path.stat().st_ino, names]
+        synced.clear()
+        for size in (0, 1):
+            jobs._tools.folder.append("file-out", size, b"x")
+        output = jobs._tools.folder.file("file-out").stat().st_ino
+        assert synced == [output, names, output]
+        await jobs.close()
+
+    run(work())
+
+
+def test_the_bytes_that_come_count_before_they_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        jobs = open_jobs(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=FREE_BYTES + 10))
+        await add_file(jobs, b"x" * 10)
+        await jobs.add_request(request_row("fits"), b"x" * 10)
+        for add in (add_file(jobs, b"x" * 11), jobs.add_request(request_row("r"), b"x" * 11)):
+            with pytest.raises(HTTPError, match="is full"):
+                await add
+        await jobs.close()
+
+    run(work())
+    assert "is full" in str(told(OSError(errno.EDQUOT, "Disk quota exceeded")))
+
+
 def test_a_second_server_is_refused(tmp_path: Path) -> None:
     async def work() -> None:
         jobs = open_jobs(tmp_path / "jobs")
+        num_open = len(os.listdir("/proc/self/fd"))
         with pytest.raises(ConfigError, match="is used by another server") as caught:
             create_app(
                 {"a": fake_embedder()}, options=ServeOptions(data_dir=str(tmp_path / "jobs"))
             )
         assert "\n" not in str(caught.value)
+        assert len(os.listdir("/proc/self/fd")) == num_open
         await jobs.close()
         await open_jobs(tmp_path / "jobs").close()  # given back
 
@@ -297,11 +341,15 @@ def test_a_second_server_is_refused(tmp_path: Path) -> None:
 def test_the_database_is_for_its_user_alone(make_jobs: MakeJobs, tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir(mode=0o755)  # as an administrator or systemd makes it
-    before = os.umask(0o022)
+    before = os.umask(0)
     try:
         jobs = make_jobs()
+        other = DataFolder(tmp_path / "above" / "other")
     finally:
         os.umask(before)
+
+    other.close()
+    assert other.path.stat().st_mode & 0o077 == 0
 
     async def use() -> None:
         await add_file(jobs, b"a\n")
@@ -313,14 +361,18 @@ def test_the_database_is_for_its_user_alone(make_jobs: MakeJobs, tmp_path: Path)
     run(use())
 
 
-def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"cannot be used: .*give another --data-dir"):
         open_jobs(tmp_path / "file")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "jobs.sqlite3").write_bytes(b"no database" * 100)
     for _ in range(2):  # the lock is given back
-        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used"):
+        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used: .*; give another"):
+            open_jobs(tmp_path / "damaged")
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "is_full", lambda _: True)
+        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used: .*; give it room"):
             open_jobs(tmp_path / "damaged")
     run(open_jobs(tmp_path / "lost").close())
     (tmp_path / "lost" / "files" / "file-1").write_bytes(b"x")
@@ -372,7 +424,7 @@ def test_a_full_disk_refuses_what_comes(
         answer = keeper.send("POST", "/v1/batches", body)
         assert answer.status_code == 507
         assert "--data-dir failed" in answer.json()["error"]["message"]
-        assert "Input/output error" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["message"].endswith("accepted: Input/output error")
     assert len(keeper.send("GET", "/v1/files").json()["data"]) == 1
     assert keeper.send("GET", "/async_requests").json()["data"] == []
     keeper.post("/v1/batches", body)
@@ -424,25 +476,44 @@ def test_a_start_that_the_disk_refuses_is_one_line_and_leaves_nothing_open(
     options, store = ServeOptions(data_dir=str(tmp_path / "jobs")), FakeStore()
     with fake_embedder() as embedder:
         index([Document(id="a", text="a")], FakeSink(store), embedder=embedder)
+    num_open = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
         patched.setattr(RequestStore, "recover", fail)
-        with pytest.raises(ConfigError, match="the disk of --data-dir is full"):
+        with pytest.raises(ConfigError, match="the disk of --data-dir is full") as caught:
             create_app(["m"], options=options, search={"docs": FakeSink(store)})
+    assert len(os.listdir("/proc/self/fd")) == num_open, caught  # which leads to its frames
     names = [thread.name for thread in threading.enumerate()]
     assert [name for name in names if name.startswith("embedlib-serve-search")] == []
     run(open_jobs(tmp_path / "jobs").close())
 
 
 def test_jobs_wait_for_a_full_disk_and_lose_nothing(
-    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    make_jobs: MakeJobs,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    num_refused = 0
+
+    def refuse(*_: Any) -> None:
+        nonlocal num_refused
+        num_refused += 1
+        full()
+
     async def work() -> None:
         jobs = make_jobs()
         await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
         with monkeypatch.context() as patched:
-            patched.setattr(DataFolder, "append", full)
+            patched.setattr(DataFolder, "append", refuse)
             jobs.start()
-            await until(lambda: jobs.metrics.is_blocked)
+
+            async def is_refused_again() -> bool:
+                clock.advance(5.0)
+                return num_refused > 3
+
+            await until(is_refused_again)
+            assert jobs.metrics.num_blocked == 1
+            assert "embedlib_jobs_blocked 1" in [*jobs.metrics.render()]
             assert (await jobs.batches.get("batch_1")).ended_at is None
 
         async def has_ended() -> bool:
@@ -450,12 +521,14 @@ def test_jobs_wait_for_a_full_disk_and_lose_nothing(
             return (await jobs.batches.get("batch_1")).ended_at is not None
 
         await until(has_ended)
-        assert not jobs.metrics.is_blocked
+        assert "embedlib_jobs_blocked 0" in [*jobs.metrics.render()]
         found = await lines_of(jobs, "file-out")
         assert [line["custom_id"] for line in found] == [f"r{index}" for index in range(5)]
         await jobs.close()
 
     run(work())
+    [message] = caplog.messages  # once, however long it lasts
+    assert message.startswith("jobs wait for the disk of --data-dir: [Errno 28] No space left")
 
 
 def test_a_server_that_drains_leaves_its_jobs_to_the_next(
@@ -467,12 +540,7 @@ def test_a_server_that_drains_leaves_its_jobs_to_the_next(
     sent = first.send(
         "POST", "/v1/files", data={"purpose": "batch"}, files={"file": ("f", input_of(300))}
     )
-    body = {
-        "input_file_id": sent.json()["id"],
-        "endpoint": "/v1/embeddings",
-        "completion_window": "24h",
-    }
-    batch_id = first.post("/v1/batches", body)["id"]
+    batch_id = create(first, sent.json()["id"])["id"]
 
     async def end() -> str:
         async with first.http() as http:
@@ -487,19 +555,10 @@ def test_a_server_that_drains_leaves_its_jobs_to_the_next(
 
     request_id = first.run(end())
     second = make_client({"embed": fake_embedder()}, data_dir=folder)
-
-    async def wait() -> Any:
-        async with second.http() as http:
-            while True:
-                batch = (await http.get(f"/v1/batches/{batch_id}")).json()
-                request = (await http.get(f"/async_request/{request_id}")).json()
-                if batch["status"] == "completed" and request["status"] == "SUCCEEDED":
-                    return batch
-
-    batch = second.run(wait())
+    batch = wait(second, batch_id)
+    assert state(second, request_id)["status"] == "SUCCEEDED"
     assert batch["request_counts"] == {"total": 300, "completed": 300, "failed": 0}
-    output = second.send("GET", f"/v1/files/{batch['output_file_id']}/content").content
-    ids = [json.loads(line)["custom_id"] for line in output.splitlines()]
+    ids = [line["custom_id"] for line in content(second, batch["output_file_id"])]
     assert ids == [f"r{index}" for index in range(300)]
 
 
@@ -507,19 +566,7 @@ def test_jobs_are_counted_from_the_start(keeper: Client, upload: Callable[[bytes
     before = keeper.send("GET", "/metrics").text
     assert 'embedlib_jobs{kind="batch",state="queued"} 0' in before
     assert 'embedlib_webhook_deliveries_total{outcome="delivered"} 0' in before
-    body = {
-        "input_file_id": upload(input_of(3)),
-        "endpoint": "/v1/embeddings",
-        "completion_window": "24h",
-    }
-    batch_id = keeper.post("/v1/batches", body)["id"]
-
-    async def wait() -> None:
-        async with keeper.http() as http:
-            while (await http.get(f"/v1/batches/{batch_id}")).json()["status"] != "completed":
-                pass
-
-    keeper.run(wait())
+    wait(keeper, create(keeper, upload(input_of(3)))["id"])
     after = keeper.send("GET", "/metrics").text
     assert 'embedlib_jobs_ended_total{kind="batch",state="done"} 1' in after
     assert 'embedlib_batch_lines_total{state="done"} 3' in after

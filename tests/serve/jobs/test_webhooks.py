@@ -19,9 +19,10 @@ import pytest
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs import deliveries, webhook
+from embedlib.serve.jobs import deliveries, webhook, worker
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
+from embedlib.serve.jobs.deliveries import deliver
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.webhook import DeliveryError, Policy, Sender, is_public
@@ -75,6 +76,16 @@ class Receiver:
 
 def policy(*allowed: str) -> Policy:
     return Policy(allowed)
+
+
+class Silent(Sender):
+    """Speaks to nobody who answers."""
+
+    def __init__(self) -> None:
+        super().__init__(policy())
+
+    async def send(self, url: str, headers: Any, body: bytes) -> None:
+        raise DeliveryError("the connection failed", may_retry=True)
 
 
 async def delivered(jobs: Jobs, clock: FakeClock, request_id: str, status: str) -> Any:
@@ -143,7 +154,7 @@ def test_failures_and_expiries_are_told_too(make_jobs: MakeJobs, clock: FakeCloc
 
 
 def test_a_receiver_that_fails_is_tried_again_for_some_time(
-    make_jobs: MakeJobs, clock: FakeClock
+    make_jobs: MakeJobs, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
         async with Receiver().listen() as receiver:
@@ -170,12 +181,66 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
                 row.error_message or ""
             )
             assert (await jobs.result("s"))[1] == b"{}"  # it can still be fetched
+            assert caplog.messages == [f"request s: {row.error_message}"]
             assert jobs.metrics.deliveries == {
                 "delivered": 1,
                 "retried": 2 + deliveries.ATTEMPTS - 1,
                 "failed": 1,
             }
             await jobs.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("num_before", "seconds"), [(0, 2), (3, 16), (deliveries.ATTEMPTS - 1, None)]
+)
+def test_the_time_before_an_attempt_doubles(
+    make_jobs: MakeJobs, clock: FakeClock, num_before: int, seconds: int | None
+) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        row = request_row("r", webhook="https://a/", webhook_status="PENDING", webhook_at=1.0)
+        await jobs._tools.write(lambda: jobs._tools.requests.insert(row, body=b"{}"))
+        await deliver(replace(row, webhook_attempts=num_before), jobs._tools, Silent())
+        row = await jobs.requests.get("r")
+        assert row.webhook_at == (None if seconds is None else clock.time + seconds)
+        assert row.webhook_attempts == (0 if seconds is None else num_before + 1)
+        await jobs.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("MAX_DELIVERIES", 3), ("MAX_DELIVERY_BYTES", 5), ("MAX_HOST_DELIVERIES", 3)],
+)
+def test_deliveries_at_once_have_bounds(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    monkeypatch.setattr(worker, "MAX_HOST_DELIVERIES", 9)
+    monkeypatch.setattr(worker, name, limit)
+    sent: list[str] = []
+
+    class Sending(Sender):
+        async def send(self, url: str, headers: Any, body: bytes) -> None:
+            sent.append(url)
+            await asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        jobs = make_jobs(sender=Sending(policy()), webhook_hosts=("a",))
+        jobs.start()
+        for place in range(6):
+            row = request_row(f"r{place}", webhook="https://a/", webhook_status="PENDING")
+            await jobs.add_request(row, b"{}")
+            await request_that(jobs, row.id, "SUCCEEDED")
+        await jobs.add_request(request_row("last"), b"{}")  # more looks
+        await request_that(jobs, "last", "SUCCEEDED")
+        await until(lambda: len(sent) >= 3)
+        for _ in range(20):
+            await jobs.count()
+        assert len(sent) == 3
+        await jobs.close()
 
     run(work())
 
@@ -253,11 +318,28 @@ def test_a_delivery_has_a_limit_of_time() -> None:
     run(work())
 
 
-def test_a_large_result_is_to_be_fetched() -> None:
-    row = request_row("r", status="SUCCEEDED", num_bytes=1 << 30)
-    content = json.loads(deliveries.write_body(row, b"", 0.0, is_large=True))
-    assert content["data"] is None
-    assert "/async_request/r/result" in content["errors"][0]["message"]
+def test_a_large_result_is_to_be_fetched(
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "MAX_RESULT_BYTES", 3)
+
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            jobs = make_jobs(webhook_hosts=("127.0.0.1",))
+            jobs.start()
+            for body in (b"[1]", b"[12]"):
+                row = request_row(str(len(body)), webhook=receiver.url, webhook_status="PENDING")
+                await jobs.add_request(row, body)
+                await delivered(jobs, clock, row.id, "SUCCEEDED")
+            await jobs.close()
+        small, large = (json.loads(body) for _, body in receiver.requests)
+        assert (small["data"], small["errors"]) == ([1], [])
+        assert large["data"] is None
+        [error] = large["errors"]
+        assert error["code"] == "RESULT_TOO_LARGE"
+        assert "has 4 bytes; fetch it from /async_request/4/result" in error["message"]
+
+    run(work())
 
 
 @pytest.mark.parametrize(
