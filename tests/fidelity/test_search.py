@@ -39,7 +39,7 @@ from embedlib.fidelity.choices import (
     layer_units,
     most_units,
 )
-from embedlib.fidelity.measure import plan_cpu_reference
+from embedlib.fidelity.measure import NOTHING_REMEMBERED, plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
@@ -132,15 +132,17 @@ TWO = Target(FidelityTexts(tuple("ae"), ()), rows(2, 0))
 def test_the_shortest_beginning_of_the_order_is_kept() -> None:
     angles = {"a": 0.01, "b": 0.1, "c": 0.02, "d": 0.2, "e": 0.0, "f": 0.0, "g": 0.0, "h": 0.0}
     search = Angles(angles, {})
-    calls: list[None] = []
+    calls: list[tuple[int, int]] = []
     gate = Gate(mean=float(np.cos(0.05)), p1=0)
-    found = LayerSearch(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
+    found = LayerSearch(search, EIGHT, TWO, lambda *told: calls.append(told)).find(gate)
     assert found == ("b", "d")
     assert search.asked[0] == (8, ())
     assert search.asked[1] == (2, ())  # on fewer texts
     assert search.asked[2:10] == [(2, (name,)) for name in angles]
     assert search.asked[10:] == [(8, ("b", "d")), (8, ("d",))]  # what the gains promise, one less
-    assert len(calls) == len(search.asked) <= max_measurements(search)
+    most = max_measurements(search)
+    assert calls == [(number, most) for number in range(1, len(search.asked) + 1)]
+    assert len(calls) <= most
 
 
 @given(
@@ -495,7 +497,7 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
     model = open_model(one_layer, replace(config, device="cpu"))
     kept = ("layers.1.down",)
     plan = plan_measurement(model.files, replace(config, precision="fp8"), NO_GPU)
-    choices = LayerChoices(model, plan)
+    choices = LayerChoices(model, plan, NOTHING_REMEMBERED)
     compiled = {
         excluded: compile_model(model.files, "fp8", excluded, config) for excluded in ((), kept)
     }
