@@ -26,9 +26,10 @@ from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.compile import ReportProgress, check_writable, compile_model
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, write_report
+from embedlib.reranker import Reranker
 
 SEARCH_STEP: Final = 4
-"""The gain of a layer is measured on every fourth text, to save time."""
+"""The gain of a layer is measured on every fourth text, or query of a reranker, to save time."""
 
 
 def compile_to_gate(
@@ -100,9 +101,14 @@ def compile_to_gate(
     check_writable(measured.files, config, out=out)
     plan = plan_measurement(measured.files, config, machine)
     remembered = remembered_vectors(keep_in, measured, plan, machine)
+    some = texts.thinned(SEARCH_STEP)
+    if (
+        measured.kind is Reranker
+    ):  # a query is paired with as many documents, however many there are
+        some = replace(some, documents=texts.documents)
     whole, few = (
-        Target(some, reference_vectors(measured, plan, some, reference, machine, remembered))
-        for some in (texts, texts.thinned(SEARCH_STEP))
+        Target(each, reference_vectors(measured, plan, each, reference, machine, remembered))
+        for each in (texts, some)
     )
     choices = LayerChoices(measured, plan, remembered)
     try:
