@@ -8,7 +8,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +40,7 @@ from embedlib.models.compiled.fidelity_report import is_report
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
-from embedlib.models.compiled.new_folder import new_folder, place_lock, sync, try_place_lock
+from embedlib.models.compiled.new_folder import new_folder, place_lock, try_place_lock
 from embedlib.models.new_file import not_written
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import (
@@ -169,7 +168,7 @@ def _check_packages(precision: CompiledPrecision) -> None:
 def _fingerprint(files: ModelFiles, hashes: FileHashes, config: Config) -> str:
     """Return the fingerprint of a model; weights whose hash is not known are hashed in parallel."""
     paths = [path for paths in weight_folders(files).values() for path in paths]
-    run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads)
+    _hash(paths, hashes, config)
     return model_fingerprint(files, hashes)
 
 
@@ -252,24 +251,20 @@ def _copied_files(files: ModelFiles) -> list[Path]:
 
 
 def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
-    """Sync the files of an engine directory to the disk and return their digests."""
+    """Return the digests of the files of an engine directory."""
     paths = [path for path in part.rglob("*") if path.is_file()]
     hashes = FileHashes()
-    jobs: list[CompileJob] = []
-    for path in paths:
-        jobs += [_hash_job(path, hashes), partial(_sync, path)]
-    run_jobs(jobs, config.num_threads)
+    _hash(paths, hashes, config)
     return _digests(part, paths, hashes)
 
 
-def _hash_job(path: Path, hashes: FileHashes) -> CompileJob:
-    """Return the job that hashes a file, so that `hashes` has the result."""
-    return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
+def _hash(paths: Iterable[Path], hashes: FileHashes, config: Config) -> None:
+    """Hash files in parallel, so that `hashes` has the results."""
 
+    def job(path: Path) -> CompileJob:
+        return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
 
-def _sync(path: Path, report: Callable[[int], object]) -> None:
-    del report  # nothing is read
-    sync(path)
+    run_jobs(map(job, paths), config.num_threads)
 
 
 def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
