@@ -229,5 +229,4 @@ def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:
 
     An emulation does not need all of them.
     """
-    found = {name: machine.version(name) for name in ("embedlib", "numpy", *kind.packages)}
-    return {name: version for name, version in found.items() if version is not None}
+    return machine.versions(("embedlib", "numpy", *kind.packages))
