@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from embedlib.bench.options import WriteOptions
-from embedlib.bench.write_peers import LangChainPeer, QdrantClientPeer, WritePeer
+from embedlib.bench.write_peers import LangChainPeer, QdrantClientPeer
 from embedlib.embedder import Embedder
 from embedlib.errors import SinkError, typed_line
 from embedlib.indexing.pipeline import index
@@ -28,6 +28,8 @@ BENCH_MODEL = "embedlib bench-write"
 """Stored as the model's name, so that only rows of a former measurement are dropped."""
 
 _FINGERPRINT = "bench-write:0"
+
+WritePeer = LangChainPeer | QdrantClientPeer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class Planned:
 
 
 class EmbeddingRunner:
-    """Runs an Embedder. See `search.Runner`."""
+    """Runs an Embedder with a profile; times are in seconds."""
 
     def __init__(self, embedder: Embedder, texts: Sequence[str]) -> None:
         self._embedder = embedder
@@ -107,7 +107,7 @@ class EmbeddingRunner:
 
 
 class EmbeddingRunners:
-    """Opens a planned model with profiles; close it. See `search.Runners`."""
+    """Opens a planned model with profiles; close it."""
 
     def __init__(self, planned: Planned) -> None:
         self._planned = planned
@@ -121,7 +121,7 @@ class EmbeddingRunners:
         """Return the model with a profile, loaded once.
 
         Raises:
-            EngineError: it cannot be loaded.
+            EngineError: it cannot be loaded, for lack of memory for example.
         """
         if profile not in self._runners:
             planned = self._planned
