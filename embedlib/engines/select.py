@@ -91,9 +91,7 @@ def find_plan(
         try:
             check_model(kind, files, config)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
-            precision = choose_precision(
-                kind, choice.hardware, files, config, manifest, tried or None
-            )
+            precision = choose_precision(kind, choice.hardware, files, config, manifest, tried)
             plan = _checked(_plan(kind, choice, precision, tried), files, config)
             plan = _with_profile(plan, files, config, machine)
         except EngineError as error:

@@ -102,9 +102,7 @@ def compile_to_gate(
     plan = plan_measurement(measured.files, config, machine)
     remembered = remembered_vectors(keep_in, measured, plan, machine)
     some = texts.thinned(SEARCH_STEP)
-    if (
-        measured.kind is Reranker
-    ):  # a query is paired with as many documents, however many there are
+    if measured.kind is Reranker:  # pairs each query with so many documents, were there more
         some = replace(some, documents=texts.documents)
     whole, few = (
         Target(each, reference_vectors(measured, plan, each, reference, machine, remembered))

@@ -126,12 +126,8 @@ class EmbeddingRunners:
         if profile not in self._runners:
             planned = self._planned
             lent = LentEngine(self._engine(profile), profile.max_batch_tokens)
-            embedder = Embedder.from_engine(
-                lent,
-                planned.files.spec,
-                planned.tokenizer,
-                Config(threads=planned.config.threads, on_truncate="ignore"),
-            )
+            config = Config(on_truncate="ignore")
+            embedder = Embedder.from_engine(lent, planned.files.spec, planned.tokenizer, config)
             runner = EmbeddingRunner(embedder, self.texts)
             self._runners[profile] = runner
             runner.query()
@@ -162,5 +158,3 @@ class EmbeddingRunners:
             runner.close()
         for engine in self._engines.values():
             engine.close()
-        self._runners.clear()
-        self._engines.clear()

@@ -30,6 +30,7 @@ from embedlib.engines.openvino.memory import (
 )
 from embedlib.engines.openvino.operator_sizes import separate_bytes, shared_bytes
 from embedlib.engines.openvino.planning import needs_of
+from embedlib.engines.openvino.remedies import remedy
 from embedlib.engines.openvino.stored import model_cache
 from embedlib.engines.select import check_room, plan_engine
 from embedlib.errors import EngineUnavailableError
@@ -614,6 +615,16 @@ def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
         machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
         with pytest.raises(EngineUnavailableError, match=told):
             plan_engine(long, Config(threads=2), machine=machine)
+
+
+def test_no_limit_is_told_that_is_shorter_than_a_batch(files: ModelFiles) -> None:
+    big, config = at_scale(files, 1024, 24), Config(threads=2, max_batch_tokens=64)
+    long = replace(big, spec=replace(big.spec, max_seq_tokens=1 << 15))
+    int8 = ChosenPrecision(name="int8")
+    for num_tokens, told in ((512, "max_seq_tokens=512 needs"), (256, "no precision needs less")):
+        short = replace(big, spec=replace(big.spec, max_seq_tokens=num_tokens))
+        room = Room(memory_needs(short, int8, config).shared, "a test")
+        assert remedy(long, config, int8, Memory(room), room).startswith(told)
 
 
 def test_a_sparse_or_late_interaction_model_is_told_of_no_other_precision(

@@ -114,6 +114,10 @@ def test_a_variation_without_hope_has_one_turn() -> None:
     runners = FakeRunners(lambda profile: 0.96 if profile.max_batch_tokens == 9 else 1.0)
     race(replace(RULE, max_batch_tokens=9), RULE, runners)
     assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512]
+    other, told = replace(RULE, max_batch_tokens=9), ToldRunner([0.5, 1.2, 0.5])
+    row = race(other, RULE, ToldRunners({RULE: ToldRunner([1.0] * 4), other: told}), rounds=3)
+    assert not told.bulk_s, "one that has won a turn has all of them"
+    assert row.verdict == "no faster"
 
 
 @dataclass
