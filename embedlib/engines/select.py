@@ -133,17 +133,16 @@ def _refusal(
         check_model(kind, files, config)
     except EngineError as error:
         return error
-    found: list[EngineError] = []
-    # Backwards: where nothing fits, a load tells of the last one, which needs no report.
-    names = reversed(kind.precisions) if config.precision == "auto" else (config.precision,)
+    refusal = None  # where nothing fits, as a load does: of the last one, which needs no report
+    names = kind.precisions if config.precision == "auto" else (config.precision,)
     for name in (REFERENCE,) if files.spec.is_splade else names:
         try:
             _checked(_plan(kind, choice, ChosenPrecision(name=name)), files, config)
         except EngineError as error:
-            found.append(error)
+            refusal = error
         else:
             return None
-    return found[0]
+    return refusal
 
 
 def check_model(kind: EngineKind, files: ModelFiles, config: Config) -> None:

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from embedlib import Embedder
 from embedlib.config import Config
+from embedlib.engines import select
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -32,6 +33,7 @@ from embedlib.engines.openvino.operator_sizes import separate_bytes, shared_byte
 from embedlib.engines.openvino.planning import needs_of
 from embedlib.engines.openvino.remedies import remedy
 from embedlib.engines.openvino.stored import model_cache
+from embedlib.engines.precision import NeedsReportError
 from embedlib.engines.select import check_room, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import plan_cpu_reference
@@ -651,6 +653,32 @@ def test_a_sparse_model_has_room_where_float32_fits(files: ModelFiles) -> None:
     check_room(big, Config(threads=2), machine)  # int8 fits
     with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have 1\.2"):
         check_room(sparse, Config(threads=2), machine)
+    smaller = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
+    with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have"):
+        check_room(big, Config(threads=2), smaller)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tried", "is_told"),
+    [
+        ("float32", ("int8", "float32"), True),
+        ("float32", ("float32",), False),
+        ("int8", ("int8", "float32"), False),
+    ],
+)
+def test_a_report_helps_where_the_last_of_some_precisions_has_no_room(
+    precision: str, tried: tuple[str, ...], is_told: bool, files: ModelFiles
+) -> None:
+    config = Config(threads=2)
+    plan = replace(
+        plan_engine(files, config, machine=fake_machine(files={})),
+        precision=ChosenPrecision(name=precision),
+        tried=tried,
+        memory=Memory(Room(1, "a test")),
+    )
+    with pytest.raises(EngineUnavailableError) as caught:
+        select._checked(plan, files, config)
+    assert isinstance(caught.value, NeedsReportError) is is_told
 
 
 def test_a_limit_of_addresses_is_compared_with_addresses(files: ModelFiles) -> None:

@@ -609,6 +609,23 @@ def test_a_report_tells_of_the_files_that_were_measured(
     assert not stored_reports(read_model_files(own), Config(**task.options))
 
 
+def test_vectors_of_files_that_changed_are_not_remembered(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(task.model, tmp_path / "own")
+    embed = MeasuredModel.embed
+
+    def change(*asked: Any) -> Any:
+        found = embed(*asked)
+        change_weights(own)
+        return found
+
+    monkeypatch.setattr(MeasuredModel, "embed", change)
+    told = prepare(replace(task, model=str(own), is_background=True))
+    assert "was changed while it was measured" in told
+    assert not list(Path(task.options["engine_cache_dir"]).rglob("search-*/*.npz"))
+
+
 def change_weights(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0?")

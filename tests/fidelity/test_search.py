@@ -175,6 +175,8 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
         # Many are promised to be needed, and three are.
         ([0.2] * 3, [0.01] * 64, np.cos(0.1), [32, 31, 29, 25, 17, 1, 9, 5, 3, 2]),
         ([0.2] * 3, [0.01] * 64, np.cos(0.158), [31, 30, 28, 24, 16, 1, 8, 4, 2, 3]),
+        # Two are promised to be enough, and all others to do harm.
+        ([0.2] * 3, [0.2, 0.2, 0.0] + [-0.004] * 61, np.cos(0.1), [2, 3]),
     ],
 )
 def test_a_wrong_promise_costs_some_measurements(
