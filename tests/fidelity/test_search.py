@@ -364,6 +364,21 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     assert np.abs(found[0][2:6] - found[0][-4:]).max() <= most
 
 
+def test_a_folder_that_must_not_be_replaced_is_told_before_anything_is_measured(
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compute(*_: object) -> None:
+        pytest.fail("the reference is computed")
+
+    monkeypatch.setattr(to_gate, "reference_vectors", compute)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"holds files that embedlib did not write"):
+        compile_to_gate(tiny_folder("bert"), "int8", config=config, out=tmp_path)
+
+
 @pytest.mark.usefixtures("few_texts")
 def test_nothing_is_kept_that_need_not_be_and_the_reference_takes_its_share_of_the_memory(
     tiny_folder: Callable[[str], Path],

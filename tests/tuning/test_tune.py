@@ -370,8 +370,10 @@ def test_what_a_load_would_not_take_is_not_tried(
     monkeypatch.setattr("embedlib.engines.openvino.planning._fits", fits)
     monkeypatch.setattr("embedlib.engines.openvino.distances.most_batch_tokens", lambda _: 300)
     monkeypatch.setattr(EmbeddingRunner, "bulk", lambda _: 1e-6)
+    monkeypatch.setattr(tuning, "MAX_TEXTS", 1000)
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32", engine="openvino")
-    tune(tiny_folder(name), TuneOptions(minutes=60, config=config))
+    tuned = tune(tiny_folder(name), TuneOptions(minutes=60, config=config))
+    assert tuned.num_texts == 1000
     [budgets] = seen
     assert max(budgets) == (1024 if name == "bert" else 256)
     assert "not used" not in caplog.text
@@ -419,6 +421,7 @@ def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> Non
     [
         ({"minutes": 0}, "minutes = 0"),
         ({"minutes": float("nan")}, "minutes = nan"),
+        ({"minutes": 1441}, "minutes = 1441"),
         ({"text_tokens": 0}, "text_tokens = 0"),
         ({"text_tokens": 5, "texts_path": Path("x")}, "leave out texts_path"),
         ({"config": Config(max_batch_tokens=5)}, "max_batch_tokens is what tune looks for"),
@@ -438,3 +441,13 @@ def test_texts_too_long_for_a_pass_are_refused(
     with pytest.raises(ConfigError, match=r"^text_tokens = 900: embedlib's texts make 0 of"):
         tune(tiny_folder("bert"), TuneOptions(text_tokens=900, config=config))
     assert not list((tmp_path / "profiles").iterdir())
+
+
+def test_texts_of_a_length_are_as_many_as_a_pass_has() -> None:
+    planned: Any = SimpleNamespace(tokenizer=byte_tokenizer())
+    options = TuneOptions(text_tokens=20)
+    run = tuning._Tuning(None, planned, options, None, Machine())
+    for count in (16, 40):
+        lengths = [len(text) for text in run._texts(count)]
+        assert len(lengths) == count
+        assert 15 < np.mean(lengths) < 25
