@@ -48,7 +48,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.session.loading import load_model
 from embedlib.testing import check_engine
-from tests.machines import fake_machine
+from tests.machines import fake_machine, with_cpu
 from tests.waiting import WAIT_SECONDS
 
 MEMINFO = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}  # 4 GiB
@@ -653,6 +653,9 @@ def test_a_sparse_model_has_room_where_float32_fits(files: ModelFiles) -> None:
     check_room(big, Config(threads=2), machine)  # int8 fits
     with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have 1\.2"):
         check_room(sparse, Config(threads=2), machine)
+    fast = with_cpu(fake_machine(), "avx512_vnni")
+    assert plan_engine(big, Config(threads=2), machine=fast).tried[-2:] == ("int8", "float32")
+    assert plan_engine(sparse, Config(threads=2), machine=fast).tried == ("float32",)
     smaller = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
     with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have"):
         check_room(big, Config(threads=2), smaller)
