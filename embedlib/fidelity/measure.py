@@ -66,10 +66,11 @@ def reference_vectors(
             activity = f"{reference}, layer by layer" if planned.is_by_layer else reference
             engine = cpu_engine(measured, load_weights(model.files), planned)
             vectors = measured.embed(engine, texts, _ACTIVITY.format(activity))
-            return _of_these_files(measured, vectors)
-        config = replace(model.config, precision=reference)
-        planned = plan_reference(plan, model.files, config, machine)
-        return _of_these_files(model, planned_vectors(model, planned, texts))
+        else:
+            config = replace(model.config, precision=reference)
+            planned = plan_reference(plan, model.files, config, machine)
+            vectors = planned_vectors(model, planned, texts)
+        return _of_these_files(model, vectors)
 
     return remembered.get(reference, (), texts, compute)
 
