@@ -134,9 +134,8 @@ def cpu_engine(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) ->
     Raises:
         EngineUnavailableError: this process lacks the memory.
     """
-    config = replace(model.config, device=None, precision=REFERENCE)
     assert plan.kind.lower is not None, "`reference_kind` asks for it"
-    return plan.kind.lower(model.files.spec, weights, plan, config)
+    return plan.kind.lower(model.files.spec, weights, plan, model.config)
 
 
 def plan_cpu_reference(model: MeasuredModel, machine: Machine) -> EnginePlan:

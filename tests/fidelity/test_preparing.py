@@ -46,7 +46,7 @@ from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import verify_engine_folder
-from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport, write_report
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
     give_up,
@@ -517,14 +517,21 @@ def test_of_two_searches_one_is_left_out(failed: Task, monkeypatch: pytest.Monke
         assert prepare(replace(failed, is_background=True)).startswith("all that can be")
 
 
+@pytest.mark.parametrize("has_found", [False, True])
 def test_a_search_that_another_process_has_just_ended_is_not_made_again(
-    failed: Task, monkeypatch: pytest.MonkeyPatch
+    has_found: bool, failed: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = (read_model_files(Path(failed.model)), "int8-g128", "openvino")
+    files, config = read_model_files(Path(failed.model)), Config(**failed.options)
+    report, kept = report_of(failed), ("layers.0.q",)
 
     @contextmanager
     def wait(_: Path) -> Iterator[bool]:
-        give_up(*facts, Machine().cpu_hardware(), Config(**failed.options), "out of reach")
+        if has_found:
+            made = compile_model(files, "int8-g128", kept, config)
+            write_report(made, replace(report, excluded=kept))
+        else:
+            hardware = Machine().cpu_hardware()
+            give_up(files, "int8-g128", "openvino", hardware, config, "out of reach")
         yield True
 
     monkeypatch.setattr(preparing, "try_place_lock", wait)

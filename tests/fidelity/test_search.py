@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
+from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.openvino import kind as cpu_kind
 from embedlib.engines.openvino.matrices import rounds_activations
 from embedlib.engines.precision import choose_precision
@@ -362,6 +363,43 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     most = 0 if rounds_activations() else 1e-6
     assert np.abs(found[0] - found[1]).max() <= most
     assert np.abs(found[0][2:6] - found[0][-4:]).max() <= most
+
+
+def test_layers_of_int8_are_kept_in_float32(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    model = open_model(tiny_folder("bert"), config)
+    plan = plan_measurement(model.files, replace(config, precision="int8"), NO_GPU)
+    assert LayerChoices(model, plan, NOTHING_REMEMBERED).kept_in == "float32"
+
+
+@pytest.mark.parametrize(
+    ("kind", "budgets"), [(cpu_kind.KIND, [1, 1]), (CUDA_KIND, [None, None])], ids=["CPU", "GPU"]
+)
+def test_on_a_cpu_each_text_is_measured_alone(
+    kind: EngineKind,
+    budgets: list[int | None],
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+
+    def make(*given: Any) -> Any:
+        asked.append(given[-1].max_batch_tokens)
+
+    monkeypatch.setattr(measure, "make_engine", make)
+    monkeypatch.setattr(measure.MeasuredModel, "embed", lambda *_: None)
+    plan = EnginePlan(
+        kind=replace(kind, lower=make),
+        devices=kind.device_types,
+        hardware="",
+        precision=ChosenPrecision(name="int8"),
+    )
+    model = open_model(tiny_folder("bert"), config)
+    measure.planned_vectors(model, plan, FEW)
+    measure.lowered(model, {}, plan)
+    assert asked == budgets
 
 
 def test_a_folder_that_must_not_be_replaced_is_told_before_anything_is_measured(
