@@ -385,7 +385,8 @@ def test_a_model_that_an_engine_cannot_run(tiny: Callable[[str], ModelFiles]) ->
     assert plan_engine(tiny("llama"), Config(), machine=machine).engine == "tensorrt_llm"
     late = LateInteraction(query_tokens=8, document_tokens=16, expansion=None)
     files = tiny("llama")
-    files = replace(files, spec=replace(files.spec, modules=(), late_interaction=late))
+    spec = replace(files.spec, modules=(), late_interaction=late)
+    files = replace(files, spec=spec, module_dirs=())
     assert plan_engine(files, Config(), machine=machine).engine == "openvino"
     with pytest.raises(EngineUnsupportedError, match="which a late-interaction model consists of"):
         plan_engine(files, Config(engine="tensorrt_llm"), machine=machine)
