@@ -11,12 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Depth(threading.local):
-    depth = 0
-    """Calls that this thread is inside of."""
-
-
-class Callers:
+class Callers(threading.local):
     """Counts, for every thread, the calls that it is inside of.
 
     A signal handler and the garbage collector run in the middle of other code of their thread. If
@@ -28,13 +23,13 @@ class Callers:
     the thread restores the count before it returns.
     """
 
-    def __init__(self) -> None:
-        self.local = _Depth()
+    depth = 0
+    """Calls that this thread is inside of."""
 
     @property
     def is_inside(self) -> bool:
         """Whether the calling thread is inside a call."""
-        return self.local.depth > 0
+        return self.depth > 0
 
 
 class HasCallers(Protocol):
@@ -53,13 +48,13 @@ def counted(
 
     @wraps(method)
     def run(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        local = self.callers.local
+        callers = self.callers
         # Ctrl-C must not leave the count wrong. The interpreter looks for signals where functions
         # begin and loops repeat: there is neither between these lines and the `try`.
-        local.depth += 1
+        callers.depth += 1
         try:
             return method(self, *args, **kwargs)
         finally:
-            local.depth -= 1
+            callers.depth -= 1
 
     return run

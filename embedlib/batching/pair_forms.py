@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
 
 import tokenizers
 
@@ -36,24 +35,6 @@ class EncodedPair:
     """Leading tokens of type 0; None: all are."""
 
 
-class PairForm(Protocol):
-    """How two texts become the token ids of one sequence."""
-
-    num_special_tokens: int
-    """Tokens that every pair has, whatever its texts are."""
-    first_words: str | None
-    """A query that begins with them is in the template already; None: there are none."""
-
-    def encode(
-        self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
-    ) -> list[EncodedPair]:
-        """Return the ids of every pair, truncated to `max_seq_tokens` on one side.
-
-        Raises:
-            ConfigError: it is the left one, which this form has not.
-        """
-
-
 class TokenizerForm:
     """A pair as the tokenizer's own post-processor lays it out: [CLS] first [SEP] second [SEP].
 
@@ -62,6 +43,7 @@ class TokenizerForm:
     """
 
     first_words: str | None = None
+    """A query that begins with them is in the template already; None: there are none."""
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, *, has_types: bool, keeps_second: bool
@@ -93,11 +75,12 @@ class TokenizerForm:
         self._after = probe.ids[middle + second :]
         self._num_zeros_between = None if num_zeros == len(types) else num_zeros - start - first
         self.num_special_tokens = len(self._before + self._between + self._after)
+        """Tokens that every pair has, whatever its texts are."""
 
     def encode(
         self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
     ) -> list[EncodedPair]:
-        """Truncate the longer text of each pair first, or the first one alone.
+        """Return the ids of every pair; its longer text is truncated first, or its first one alone.
 
         Raises:
             InputError: the second is to be kept and leaves no room for the first.
@@ -160,7 +143,12 @@ class TemplateForm:
     def encode(
         self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
     ) -> list[EncodedPair]:
-        """Truncate the document of each pair."""
+        """Return the ids of every pair, with its document truncated.
+
+        Raises:
+            ConfigError: on the left.
+            InputError: a query leaves no room for its document.
+        """
         if side == "left":
             raise ConfigError(
                 "this model reads a pair in a template, whose document is truncated on the right; "

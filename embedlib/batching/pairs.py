@@ -7,7 +7,7 @@ from copy import copy
 
 import tokenizers
 
-from embedlib.batching.pair_forms import EncodedPair, Pair, PairForm, TemplateForm, TokenizerForm
+from embedlib.batching.pair_forms import EncodedPair, Pair, TemplateForm, TokenizerForm
 from embedlib.batching.refusals import check_text, describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
@@ -43,7 +43,7 @@ class PairTokenizer:
             ModelUnsupportedError: the tokenizer lays out a pair in an unknown way.
         """
         self.max_seq_tokens = spec.max_seq_tokens
-        self._form: PairForm
+        self._form: TokenizerForm | TemplateForm
         head = spec.head
         assert head is not None, "pairs are for scoring models; this is a bug in embedlib"
         if head.template is not None:

@@ -5,11 +5,9 @@ A bare name is a library as its users get it; what comes behind the name says wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from embedlib.measuring.packages import missing_of
 
 EMBEDLIB: Final = "embedlib"
 """This library as it comes, without an option."""
@@ -85,6 +83,15 @@ RERANK_PEERS: Final = (ST, INT8)
 
 ALL_PEERS: Final = "all"
 """In place of their names."""
+
+
+def missing_of(modules: Iterable[str]) -> list[str]:
+    """Return the modules that this interpreter does not have; imports none of them."""
+    # A late import: the list of commands imports this module, and must be quick.
+    from embedlib.engines.machine import Machine
+
+    has_module = Machine().has_module
+    return [module for module in modules if not has_module(module)]
 
 
 def missing_modules(name: str) -> list[str]:

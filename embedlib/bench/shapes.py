@@ -22,7 +22,8 @@ from embedlib.bench.shape_weights import write_weights
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.models.hub import ModelFolder, resolve
-from embedlib.testing.models.write import write_json
+from embedlib.testing.models.variant import NORMALIZE, pooling
+from embedlib.testing.models.write import write_json, write_modules
 
 SHAPE_PREFIX: Final = "shape:"
 
@@ -38,7 +39,7 @@ class Shape:
 
     config: Json
     tokenizer: TokenizerKind
-    pooling: Literal["cls", "mean", "lasttoken"] | None
+    pooling: Literal["cls_token", "mean_tokens", "lasttoken"] | None
     """None: it is a reranker."""
     max_tokens: int
     dtype: Literal["F32", "BF16"] = "F32"
@@ -76,7 +77,7 @@ _DECODER: Final[Json] = {
 }
 
 
-def _bert(pooling: Literal["cls", "mean"], **changes: int) -> Shape:
+def _bert(pooling: Literal["cls_token", "mean_tokens"], **changes: int) -> Shape:
     return Shape(
         config=_BERT | changes,
         tokenizer="word-piece",
@@ -88,12 +89,12 @@ def _bert(pooling: Literal["cls", "mean"], **changes: int) -> Shape:
 
 SHAPES: Final[Mapping[str, Shape]] = {
     # Source: config.json of sentence-transformers/all-MiniLM-L6-v2.
-    "minilm": _bert("mean", hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
+    "minilm": _bert("mean_tokens", hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
     # Source: config.json of BAAI/bge-base-en-v1.5.
-    "bert-base": _bert("cls"),
+    "bert-base": _bert("cls_token"),
     # Source: config.json of BAAI/bge-large-en-v1.5.
     "bert-large": _bert(
-        "cls",
+        "cls_token",
         hidden_size=1024,
         num_hidden_layers=24,
         num_attention_heads=16,
@@ -228,7 +229,9 @@ def write_shape(name: str, folder: Path) -> Path:
     write_json(folder / "tokenizer_config.json", settings | special)
     write_json(folder / "config.json", config)
     if shape.pooling is not None:
-        _write_modules(folder, shape)
+        write_modules(folder, [pooling(shape.pooling, dim=shape.config["hidden_size"]), NORMALIZE])
+        settings = {"max_seq_length": shape.max_tokens, "do_lower_case": False}
+        write_json(folder / "sentence_bert_config.json", settings)
     write_weights(folder, seed=name, prefix=shape.prefix, dtype=shape.dtype)
     return folder
 
@@ -246,26 +249,3 @@ def _find(name: str) -> tuple[Shape, int]:
     if not (layers.isdecimal() and 1 <= int(layers) <= all_layers):
         raise ConfigError(f"model = {name!r}; {stem} has 1 to {all_layers} layers to keep")
     return shape, int(layers)
-
-
-def _write_modules(folder: Path, shape: Shape) -> None:
-    """Write modules.json and its modules as sentence-transformers saves them."""
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    listed = [
-        {
-            "idx": position,
-            "name": str(position),
-            "path": path,
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for position, (path, kind) in enumerate(modules)
-    ]
-    write_json(folder / "modules.json", listed)
-    names = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
-    flags = {f"pooling_mode_{flag}": kind == shape.pooling for kind, flag in names.items()}
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    (folder / "2_Normalize").mkdir(exist_ok=True)
-    pooling = {"word_embedding_dimension": shape.config["hidden_size"], **flags}
-    write_json(folder / "1_Pooling" / "config.json", pooling)
-    settings = {"max_seq_length": shape.max_tokens, "do_lower_case": False}
-    write_json(folder / "sentence_bert_config.json", settings)

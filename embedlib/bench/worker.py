@@ -36,8 +36,8 @@ from embedlib.bench.sentence_transformers_contestants import (
     SentenceTransformersContestant,
 )
 from embedlib.bench.tei_contestant import TeiContestant
+from embedlib.engines.machine import Machine
 from embedlib.measuring.child import Memory, serve_standard_streams
-from embedlib.measuring.packages import versions
 from embedlib.measuring.sgemm import SGEMM, SgemmCalls
 from embedlib.vectors.arrays import Vectors
 
@@ -96,7 +96,7 @@ class ContestantCalls:
             "constructor_s": constructor_s,
             "precision": self._contestant.precision(),
             "memory_mib": self._contestant.memory(),
-            "versions": versions(self._contestant.packages),
+            "versions": Machine().versions(self._contestant.packages),
         }
 
     def fill_cache(self, cache_dir: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from embedlib.bench.options import WriteOptions
-from embedlib.bench.write_peers import LangChainPeer, QdrantClientPeer, WritePeer
+from embedlib.bench.write_peers import LangChainPeer, QdrantClientPeer
 from embedlib.embedder import Embedder
 from embedlib.errors import SinkError, typed_line
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sinks.urls import open_sink
+from embedlib.measuring.markdown import markdown
 from embedlib.measuring.spread import aba_ratios
 from embedlib.measuring.texts import docstrings
 from embedlib.vectors.arrays import Vectors
@@ -27,6 +28,8 @@ BENCH_MODEL = "embedlib bench-write"
 """Stored as the model's name, so that only rows of a former measurement are dropped."""
 
 _FINGERPRINT = "bench-write:0"
+
+WritePeer = LangChainPeer | QdrantClientPeer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,10 +256,11 @@ def _measure_index(options: WriteOptions, result: WriteResult, report: Tell) -> 
 def render(result: WriteResult) -> str:
     """Return the result as a Markdown table."""
     rows = [
+        (result.destination, ""),
         (
             f"writing {result.num_rows:,} x {result.dim}, batches of {result.batch_rows:,}",
             f"{_spread(result.rows_per_s, ',.0f')} rows/s",
-        )
+        ),
     ]
     if result.finish_s:
         rows.append(("building the search index", f"{_spread(result.finish_s, '.1f')} s"))
@@ -268,8 +272,7 @@ def render(result: WriteResult) -> str:
         rows.append(("encode alone", f"{_spread(result.encode_s, '.2f')} s"))
         rows.append(("index of the same texts", f"{_spread(result.index_s, '.2f')} s"))
         rows.append(("index over encode", f"{result.index_ratio:.3f}"))
-    lines = [f"| {result.destination} | |", "| --- | ---: |"]
-    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows)])
+    return markdown(rows)
 
 
 def _spread(values: Sequence[float], form: str) -> str:

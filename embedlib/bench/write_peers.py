@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from embedlib.errors import ConfigError
@@ -21,33 +21,12 @@ _OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
 """Of the destination's URL, not of libpq."""
 
 
-class WritePeer(Protocol):
-    """A program that writes rows with vectors."""
-
-    @property
-    def name(self) -> str:
-        """What a row of the table calls it."""
-
-    @property
-    def max_rows(self) -> int | None:
-        """Rows that are enough to measure it; None: as many as embedlib writes."""
-
-    def prepare(self) -> None:
-        """Make a new destination; not timed."""
-
-    def write(self, rows: Sequence[Row], vectors: Vectors) -> float:
-        """Return rows per second."""
-
-    def close(self) -> None:
-        """Remove what it has written."""
-
-
 class LangChainPeer:
     """`PGVectorStore.add_embeddings` of langchain-postgres on the same server."""
 
     name = f"{LANGCHAIN}, add_embeddings"
     max_rows = 2_000
-    """It inserts row by row, at a rate that does not depend on their number."""
+    """That are measured: it inserts row by row, at a rate that does not depend on their number."""
 
     def __init__(self, url: str, dim: int) -> None:
         parsed = parse_url(url)
@@ -93,6 +72,7 @@ class QdrantClientPeer:
     """`QdrantClient.upload_collection` over gRPC on the same server, with the same payload."""
 
     max_rows = None
+    """As many as embedlib writes."""
 
     def __init__(self, url: str, dim: int, *, has_defaults: bool) -> None:
         """Connect.

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from embedlib.bench.options import BenchOptions, RerankOptions, ServeBenchOptions, TextOptions
-from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
+from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS, missing_of
 from embedlib.cli.json_output import json_option, show
 from embedlib.cli.options import (
     MODEL_OPTIONS,
@@ -152,7 +152,6 @@ def bench(
     if serves:
         from embedlib.bench.serve_table import render_serve
         from embedlib.bench.serving import run_serve
-        from embedlib.measuring.packages import missing_of
 
         named = _pairs(urls, "--vs-url", "NAME=URL")
         serve = ServeBenchOptions(**shared, urls=named, query_seconds=query_seconds)

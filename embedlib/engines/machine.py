@@ -56,7 +56,10 @@ def _read(path: str) -> str:
 
 
 def _has_module(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False
 
 
 def _version(name: str) -> str | None:
@@ -137,6 +140,11 @@ class Machine:
         """The entry points of other packages' engines, sorted by name and package."""
         found = self.probe_plugins()
         return tuple(sorted(found, key=lambda point: (point.name, package_of(point))))
+
+    def versions(self, packages: Iterable[str]) -> dict[str, str]:
+        """Return the versions of those packages that are installed."""
+        found = {name: self.version(name) for name in packages}
+        return {name: version for name, version in found.items() if version is not None}
 
     def memory(self) -> Memory:
         """Return the memory that this process may still take now."""

@@ -68,7 +68,7 @@ def choose_precision(
     files: ModelFiles,
     config: Config,
     manifest: Manifest | None = None,
-    tried: Sequence[str] | None = None,
+    tried: Sequence[str] = (),
 ) -> ChosenPrecision:
     """Return the precision to compute a model in; compiles nothing.
 
@@ -78,7 +78,7 @@ def choose_precision(
         files: the model, or an engine directory.
         config: the options, with the precision and the cache folder.
         manifest: embedlib.json of the engine directory; None: a model.
-        tried: what `auto` may take, best first; None: every precision of the engine.
+        tried: what `auto` may take, best first; empty: every precision of the engine.
 
     Raises:
         ConfigError: the engine does not have the precision.
@@ -90,7 +90,7 @@ def choose_precision(
             name=manifest.precision, excluded=manifest.excluded, folder=files.folder
         )
     wanted = config.precision
-    tried = kind.precisions if tried is None else tried
+    tried = tried or kind.precisions
     if wanted == REFERENCE or (wanted == "auto" and tuple(tried) == (REFERENCE,)):
         return ChosenPrecision(name=REFERENCE)
     versions = [

@@ -89,11 +89,9 @@ def find_plan(
     candidates = find_candidates(config, machine, manifest)
     for kind, choice in candidates:
         try:
-            _check_model(kind, files, config)
+            check_model(kind, files, config)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
-            precision = choose_precision(
-                kind, choice.hardware, files, config, manifest, tried or None
-            )
+            precision = choose_precision(kind, choice.hardware, files, config, manifest, tried)
             plan = _checked(_plan(kind, choice, precision, tried), files, config)
             plan = _with_profile(plan, files, config, machine)
         except EngineError as error:
@@ -132,40 +130,34 @@ def _refusal(
 ) -> EngineError | None:
     """Return why an engine cannot run a model in any precision; None: it can in one."""
     try:
-        _check_model(kind, files, config)
+        check_model(kind, files, config)
     except EngineError as error:
         return error
-    found: list[EngineError] = []
-    # Backwards: where nothing fits, a load tells of the last one, which needs no report.
-    names = reversed(kind.precisions) if config.precision == "auto" else (config.precision,)
+    refusal = None  # where nothing fits, as a load does: of the last one, which needs no report
+    names = kind.precisions if config.precision == "auto" else (config.precision,)
     for name in (REFERENCE,) if files.spec.is_splade else names:
         try:
             _checked(_plan(kind, choice, ChosenPrecision(name=name)), files, config)
         except EngineError as error:
-            found.append(error)
+            refusal = error
         else:
             return None
-    return found[0]
+    return refusal
 
 
-def _check_model(kind: EngineKind, files: ModelFiles, config: Config) -> None:
-    """Raise EngineUnsupportedError or ConfigError for a model that an engine does not have."""
+def check_model(kind: EngineKind, files: ModelFiles, config: Config) -> None:
+    """Check that an engine, in the precision of the options, has what a model needs.
+
+    Raises:
+        EngineUnsupportedError: it has no such model.
+        ConfigError: a sparse model is wanted in another precision than its own.
+    """
     if files.spec.late_interaction is not None and not kind.can_per_token:
         raise EngineUnsupportedError(
             f"engine {kind.name} cannot run {files.folder}: it has no per-token vectors, which a "
             "late-interaction model consists of; leave engine out"
         )
     kind.check(files.spec)
-    check_sparse(kind, files, config)
-
-
-def check_sparse(kind: EngineKind, files: ModelFiles, config: Config) -> None:
-    """Raise for a sparse model that an engine or a precision does not have.
-
-    Raises:
-        EngineUnsupportedError: the engine has no SPLADE.
-        ConfigError: the precision is not the model's own.
-    """
     if not files.spec.is_splade:
         return
     if not kind.can_splade:

@@ -13,6 +13,7 @@ from embedlib.engines.registry import OWN_KINDS
 from embedlib.fidelity.measure import lowered
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
+from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.search import Unit
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.compile import compile_model
@@ -42,16 +43,19 @@ SearchedPrecision = Literal["int8", "int8-g128", "fp8"]
 class LayerChoices:
     """Implements `search.Choices` on an engine that takes weights from memory.
 
-    The model is compiled and opened once. Each measurement builds an engine from those 8-bit
-    weights, with the kept layers taken from the model's own weights.
+    The model is compiled and opened once. Each measurement that is not remembered builds an engine
+    from those 8-bit weights, with the kept layers taken from the model's own weights.
     """
 
-    def __init__(self, model: MeasuredModel, plan: EnginePlan) -> None:
+    def __init__(
+        self, model: MeasuredModel, plan: EnginePlan, remembered: RememberedVectors
+    ) -> None:
         """Compile the model unless the cache has it, then open the compiled and its own weights.
 
         Args:
             model: the model.
             plan: the engine, its device and the 8-bit precision.
+            remembered: what need not be computed again.
         """
         open_weights = plan.kind.open_weights
         assert open_weights is not None, "only searched engines get here; a bug in embedlib"
@@ -63,12 +67,16 @@ class LayerChoices:
         self.units = layer_units(model.files, fused, most_units(model.files.spec.encoder))
         self._model = model
         self._plan = plan
+        self._remembered = remembered
         self._own = load_weights(model.files)
         folder = compile_model(model.files, precision, (), model.config)
         self._compiled = open_weights(model.files, folder, plan)
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
         """Return the vectors of texts with these layers kept in the higher precision."""
+        return self._remembered.get(self.precision, kept, texts, lambda: self._compute(kept, texts))
+
+    def _compute(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
         own = {f"{layer}.weight": self._own[f"{layer}.weight"] for layer in kept}
         # The model's own weights come last: a compiled int8 model lacks a head that is made of the
         # rows of two answer words.

@@ -40,7 +40,7 @@ class Comparison:
 
     report: FidelityReport
     cosines: NDArray[np.float64]
-    """float64[N], in the order of `outputs.row_texts`."""
+    """float64[N], in the order of `MeasuredModel.row_texts`."""
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -66,10 +66,11 @@ def reference_vectors(
             activity = f"{reference}, layer by layer" if planned.is_by_layer else reference
             engine = cpu_engine(measured, load_weights(model.files), planned)
             vectors = measured.embed(engine, texts, _ACTIVITY.format(activity))
-            return _of_these_files(measured, vectors)
-        config = replace(model.config, precision=reference)
-        planned = plan_reference(plan, model.files, config, machine)
-        return _of_these_files(model, planned_vectors(model, planned, texts))
+        else:
+            config = replace(model.config, precision=reference)
+            planned = plan_reference(plan, model.files, config, machine)
+            vectors = planned_vectors(model, planned, texts)
+        return _of_these_files(model, vectors)
 
     return remembered.get(reference, (), texts, compute)
 
@@ -133,9 +134,8 @@ def cpu_engine(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) ->
     Raises:
         EngineUnavailableError: this process lacks the memory.
     """
-    config = replace(model.config, device=None, precision=REFERENCE)
     assert plan.kind.lower is not None, "`reference_kind` asks for it"
-    return plan.kind.lower(model.files.spec, weights, plan, config)
+    return plan.kind.lower(model.files.spec, weights, plan, model.config)
 
 
 def plan_cpu_reference(model: MeasuredModel, machine: Machine) -> EnginePlan:
@@ -229,5 +229,4 @@ def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:
 
     An emulation does not need all of them.
     """
-    found = {name: machine.version(name) for name in ("embedlib", "numpy", *kind.packages)}
-    return {name: version for name, version in found.items() if version is not None}
+    return machine.versions(("embedlib", "numpy", *kind.packages))

@@ -9,7 +9,7 @@ from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Engine
-from embedlib.fidelity.outputs import Embedded, embed, row_texts
+from embedlib.fidelity.outputs import NUM_ROWS_PER_QUERY, Embedded, embed
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.known_models import KnownModel
@@ -95,7 +95,9 @@ class MeasuredModel:
 
     def row_texts(self, texts: FidelityTexts) -> tuple[str, ...]:
         """Return the text that each row belongs to."""
-        return row_texts(self.kind, texts)
+        if self.kind is Reranker:
+            return tuple(query for query in texts.queries for _ in range(NUM_ROWS_PER_QUERY))
+        return texts.all
 
 
 def open_model(

@@ -78,15 +78,6 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
     return Embedded(queries=rows, documents=np.zeros((0, rows.shape[1]), np.float32))
 
 
-def row_texts(
-    kind: type[Embedder] | type[Reranker] | type[Classifier], texts: FidelityTexts
-) -> tuple[str, ...]:
-    """Return the text that each row of `embed` belongs to."""
-    if kind is Reranker:
-        return tuple(query for query in texts.queries for _ in range(NUM_ROWS_PER_QUERY))
-    return texts.all
-
-
 def _centred(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return float32[rows, candidates] minus the mean of each row."""
     centred: NDArray[np.float32] = scores - scores.mean(axis=1, keepdims=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.search import Choices
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.new_file import new_file
 
@@ -73,24 +72,6 @@ class RememberedVectors:
         """Remove the folder."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class RememberedChoices:
-    """Implements `search.Choices`: measures what is not remembered."""
-
-    def __init__(self, choices: Choices, vectors: RememberedVectors) -> None:
-        """Measure with `choices` what `vectors` does not have."""
-        self.precision = choices.precision
-        self.kept_in = choices.kept_in
-        self.units = choices.units
-        self._choices = choices
-        self._vectors = vectors
-
-    def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
-        """Return the vectors of texts with these layers kept."""
-        return self._vectors.get(
-            self.precision, kept, texts, lambda: self._choices.embed(kept, texts)
-        )
 
 
 def _read(place: Path) -> Embedded | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, Protocol
 
 import numpy as np
@@ -73,8 +74,9 @@ class LayerSearch:
     """The texts that must pass the gate."""
     few: Target
     """The texts on which gains are measured."""
-    report: Callable[[], object] = lambda: None
-    """Called after every measurement."""
+    report: Callable[[int, int], object] = lambda num_done, num_all: None
+    """Called after every measurement with their number so far, and their maximum number."""
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
 
     def find(self, gate: Gate) -> tuple[str, ...]:
         """Return the layers to keep, sorted.
@@ -130,7 +132,7 @@ class LayerSearch:
 
     def _measure(self, kept: Collection[str], target: Target) -> NDArray[np.float64]:
         found = self.choices.embed(kept, target.texts)
-        self.report()
+        self.report(next(self._numbers), max_measurements(self.choices))
         return cosines(target.right.all, found.all)
 
 

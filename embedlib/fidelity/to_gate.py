@@ -22,20 +22,14 @@ from embedlib.fidelity.measure import (
 )
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.remembered import RememberedChoices
-from embedlib.fidelity.search import (
-    Choices,
-    LayerSearch,
-    OutOfReachError,
-    Target,
-    max_measurements,
-)
+from embedlib.fidelity.search import LayerSearch, OutOfReachError, Target
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.compile import ReportProgress, check_writable, compile_model
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, write_report
+from embedlib.reranker import Reranker
 
 SEARCH_STEP: Final = 4
-"""The gain of a layer is measured on every fourth text, to save time."""
+"""The gain of a layer is measured on every fourth text, or query of a reranker, to save time."""
 
 
 def compile_to_gate(
@@ -107,13 +101,16 @@ def compile_to_gate(
     check_writable(measured.files, config, out=out)
     plan = plan_measurement(measured.files, config, machine)
     remembered = remembered_vectors(keep_in, measured, plan, machine)
+    some = texts.thinned(SEARCH_STEP)
+    if measured.kind is Reranker:  # pairs each query with so many documents, were there more
+        some = replace(some, documents=texts.documents)
     whole, few = (
-        Target(some, reference_vectors(measured, plan, some, reference, machine, remembered))
-        for some in (texts, texts.thinned(SEARCH_STEP))
+        Target(each, reference_vectors(measured, plan, each, reference, machine, remembered))
+        for each in (texts, some)
     )
-    choices = RememberedChoices(LayerChoices(measured, plan), remembered)
+    choices = LayerChoices(measured, plan, remembered)
     try:
-        kept = _find(choices, whole, few, gate or Gate(), report)
+        kept = LayerSearch(choices, whole, few, report).find(gate or Gate())
     except OutOfReachError:
         remembered.forget()
         raise
@@ -124,21 +121,3 @@ def compile_to_gate(
     write_report(folder, comparison.report)
     remembered.forget()
     return folder, comparison
-
-
-def _find(
-    choices: Choices,
-    whole: Target,
-    few: Target,
-    gate: Gate,
-    report: ReportProgress,
-) -> tuple[str, ...]:
-    """Run the search and return the layers to keep."""
-    num_done, num_all = 0, max_measurements(choices)
-
-    def count() -> None:
-        nonlocal num_done
-        num_done += 1
-        report(num_done, num_all)
-
-    return LayerSearch(choices, whole, few, count).find(gate)

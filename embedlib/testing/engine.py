@@ -187,15 +187,10 @@ def _byte_vocabulary() -> dict[str, int]:
     Source: `bytes_to_unicode` of GPT-2's encoder.py: printable bytes map to themselves, the others
     to the characters from 256 on.
     """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    vocabulary, num_others = {}, 0
-    for byte in range(256):
-        if byte in printable:
-            vocabulary[chr(byte)] = byte
-        else:
-            vocabulary[chr(256 + num_others)] = byte
-            num_others += 1
-    return vocabulary
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    printable = {letter: ord(letter) for letter in alphabet if ord(letter) < 256}
+    others = [byte for byte in range(256) if chr(byte) not in printable]
+    return printable | dict(zip(alphabet[len(printable) :], others, strict=True))
 
 
 def fake_spec(max_seq_tokens: int = 32, **fields: Unpack[SpecFields]) -> ModelSpec:

@@ -59,7 +59,7 @@ class Planned:
 
 
 class EmbeddingRunner:
-    """Runs an Embedder. See `search.Runner`."""
+    """Runs an Embedder with a profile; times are in seconds."""
 
     def __init__(self, embedder: Embedder, texts: Sequence[str]) -> None:
         self._embedder = embedder
@@ -107,7 +107,7 @@ class EmbeddingRunner:
 
 
 class EmbeddingRunners:
-    """Opens a planned model with profiles; close it. See `search.Runners`."""
+    """Opens a planned model with profiles; close it."""
 
     def __init__(self, planned: Planned) -> None:
         self._planned = planned
@@ -121,17 +121,13 @@ class EmbeddingRunners:
         """Return the model with a profile, loaded once.
 
         Raises:
-            EngineError: it cannot be loaded.
+            EngineError: it cannot be loaded, for lack of memory for example.
         """
         if profile not in self._runners:
             planned = self._planned
             lent = LentEngine(self._engine(profile), profile.max_batch_tokens)
-            embedder = Embedder.from_engine(
-                lent,
-                planned.files.spec,
-                planned.tokenizer,
-                Config(threads=planned.config.threads, on_truncate="ignore"),
-            )
+            config = Config(on_truncate="ignore")
+            embedder = Embedder.from_engine(lent, planned.files.spec, planned.tokenizer, config)
             runner = EmbeddingRunner(embedder, self.texts)
             self._runners[profile] = runner
             runner.query()
@@ -162,5 +158,3 @@ class EmbeddingRunners:
             runner.close()
         for engine in self._engines.values():
             engine.close()
-        self._runners.clear()
-        self._engines.clear()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from embedlib.engines.profile import Profile
 from embedlib.errors import EngineError
 from embedlib.measuring.spread import Spread, aba_ratios
+from embedlib.tuning.runners import EmbeddingRunners
 
 MIN_GAIN: Final = 1.03
 """Of the bulk rate: less is within what most machines drift."""
@@ -23,33 +24,6 @@ MAX_BESIDE_SHARE: Final = 1.25
 ROUNDS: Final = 2
 HOPELESS: Final = 0.97
 """Of the bulk rate, after the first round: the second is saved."""
-
-
-class Runner(Protocol):
-    """A model that runs with a profile; times are in seconds."""
-
-    def bulk(self) -> float:
-        """Return the time of a bulk pass."""
-
-    def query(self) -> float:
-        """Return the time of a lone query."""
-
-    def beside(self) -> float:
-        """Return the time of a query beside bulk work."""
-
-
-class Runners(Protocol):
-    """Opens a model with profiles."""
-
-    def open(self, profile: Profile) -> Runner:
-        """Return the model with a profile, loaded once.
-
-        Raises:
-            EngineError: it cannot be loaded, for lack of memory for example.
-        """
-
-    def keep(self, profile: Profile) -> None:
-        """Close what is not needed for this profile."""
 
 
 Step = Callable[[Profile], Sequence[Profile]]
@@ -74,7 +48,7 @@ class Row:
 def search(
     first: Profile,
     steps: Sequence[Step],
-    runners: Runners,
+    runners: EmbeddingRunners,
     has_time: Callable[[], bool],
     report: Callable[[str], None],
 ) -> tuple[Profile, list[Row]]:
@@ -104,7 +78,7 @@ def search(
 BETTER: Final = "better"
 
 
-def race(profile: Profile, best: Profile, runners: Runners, rounds: int = ROUNDS) -> Row:
+def race(profile: Profile, best: Profile, runners: EmbeddingRunners, rounds: int = ROUNDS) -> Row:
     """Let a profile take turns with the best so far."""
     try:
         return _race(profile, best, runners, rounds)
@@ -112,7 +86,7 @@ def race(profile: Profile, best: Profile, runners: Runners, rounds: int = ROUNDS
         return Row(profile=profile, verdict=f"failed: {error}")
 
 
-def _race(profile: Profile, best: Profile, runners: Runners, rounds: int) -> Row:
+def _race(profile: Profile, best: Profile, runners: EmbeddingRunners, rounds: int) -> Row:
     theirs, ours = runners.open(best), runners.open(profile)
     before, times = [theirs.bulk()], list[float]()
     ratios = list[float]()

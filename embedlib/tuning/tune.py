@@ -206,10 +206,9 @@ class _Tuning:
         """Return those variations of a profile that a load would take as they are."""
         plan, choose = self.planned.plan, self.planned.plan.kind.choose_profile
         assert choose is not None, "tune has looked"
-        tuned = [replace(profile, is_tuned=True) for profile in step(best)]
         return [
-            replace(profile, is_tuned=False)
-            for profile in tuned
+            profile
+            for profile in step(best)
             if choose(plan, self.planned.files, self.planned.config, profile) == profile
         ]
 

@@ -579,7 +579,7 @@ def test_bench_write_measures_and_spares_other_rows(
             *("--model", model, "--num-texts", 20, "--json", result),
         )
         assert done.exit_code == 0, done.output
-    assert "| writing 300 x 4, batches of 2,048 |" in done.stdout
+    assert "| writing 300 x 4, batches of 2,048 " in done.stdout
     numbers = json.loads(result.read_text())
     assert (len(numbers["rows_per_s"]), len(numbers["encode_s"])) == (2, 3)
     assert len(numbers["index_s"]) == 2

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from embedlib import Embedder
 from embedlib.config import Config
+from embedlib.engines import select
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -30,7 +31,9 @@ from embedlib.engines.openvino.memory import (
 )
 from embedlib.engines.openvino.operator_sizes import separate_bytes, shared_bytes
 from embedlib.engines.openvino.planning import needs_of
+from embedlib.engines.openvino.remedies import remedy
 from embedlib.engines.openvino.stored import model_cache
+from embedlib.engines.precision import NeedsReportError
 from embedlib.engines.select import check_room, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import plan_cpu_reference
@@ -45,7 +48,7 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.session.loading import load_model
 from embedlib.testing import check_engine
-from tests.machines import fake_machine
+from tests.machines import fake_machine, with_cpu
 from tests.waiting import WAIT_SECONDS
 
 MEMINFO = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}  # 4 GiB
@@ -621,6 +624,16 @@ def test_a_shorter_limit_that_fits_is_told(files: ModelFiles) -> None:
             plan_engine(long, Config(threads=2), machine=machine)
 
 
+def test_no_limit_is_told_that_is_shorter_than_a_batch(files: ModelFiles) -> None:
+    big, config = at_scale(files, 1024, 24), Config(threads=2, max_batch_tokens=64)
+    long = replace(big, spec=replace(big.spec, max_seq_tokens=1 << 15))
+    int8 = ChosenPrecision(name="int8")
+    for num_tokens, told in ((512, "max_seq_tokens=512 needs"), (256, "no precision needs less")):
+        short = replace(big, spec=replace(big.spec, max_seq_tokens=num_tokens))
+        room = Room(memory_needs(short, int8, config).shared, "a test")
+        assert remedy(long, config, int8, Memory(room), room).startswith(told)
+
+
 def test_a_sparse_or_late_interaction_model_is_told_of_no_other_precision(
     files: ModelFiles,
 ) -> None:
@@ -645,6 +658,35 @@ def test_a_sparse_model_has_room_where_float32_fits(files: ModelFiles) -> None:
     check_room(big, Config(threads=2), machine)  # int8 fits
     with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have 1\.2"):
         check_room(sparse, Config(threads=2), machine)
+    fast = with_cpu(fake_machine(), "avx512_vnni")
+    assert plan_engine(big, Config(threads=2), machine=fast).tried[-2:] == ("int8", "float32")
+    assert plan_engine(sparse, Config(threads=2), machine=fast).tried == ("float32",)
+    smaller = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
+    with pytest.raises(EngineUnavailableError, match=r"in float32, and this process can have"):
+        check_room(big, Config(threads=2), smaller)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tried", "is_told"),
+    [
+        ("float32", ("int8", "float32"), True),
+        ("float32", ("float32",), False),
+        ("int8", ("int8", "float32"), False),
+    ],
+)
+def test_a_report_helps_where_the_last_of_some_precisions_has_no_room(
+    precision: str, tried: tuple[str, ...], is_told: bool, files: ModelFiles
+) -> None:
+    config = Config(threads=2)
+    plan = replace(
+        plan_engine(files, config, machine=fake_machine(files={})),
+        precision=ChosenPrecision(name=precision),
+        tried=tried,
+        memory=Memory(Room(1, "a test")),
+    )
+    with pytest.raises(EngineUnavailableError) as caught:
+        select._checked(plan, files, config)
+    assert isinstance(caught.value, NeedsReportError) is is_told
 
 
 def test_a_limit_of_addresses_is_compared_with_addresses(files: ModelFiles) -> None:

@@ -21,6 +21,7 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino import compiled as compiled_models
 from embedlib.engines.openvino import core
 from embedlib.engines.openvino.compiled import CompiledModels, run_error
@@ -390,14 +391,18 @@ def test_who_multiplies_does_not_change_the_vectors(
         ("ARM Neoverse-N1", {"asimd"}, "any"),
     ],
 )
-def test_who_multiplies(name: str, features: set[str], expected: str) -> None:
+def test_who_multiplies(
+    name: str, features: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "cpu_features", lambda _: frozenset(features))
+
     class Core:
         def get_property(self, device: str, key: str) -> str:
             return {("CPU", "FULL_DEVICE_NAME"): name}[device, key]
 
     def found(**choices: Any) -> str:
         layout = Layout(threads=1, **choices)
-        return layout.multiplier(cast("ov.Core", Core()), frozenset(features))
+        return layout.multiplier(cast("ov.Core", Core()))
 
     assert found() == expected
     # int8 and 16 bits are oneDNN's, with the activation fused.

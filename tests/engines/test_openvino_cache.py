@@ -573,11 +573,12 @@ def test_what_nobody_uses_is_removed(
 
 
 @pytest.mark.parametrize(
-    ("layers", "limit", "expected"), [(2, 512, [32, 8]), (2, 9, [9, 2]), (10**7, 512, [8, 2])]
+    ("size", "limit", "expected"), [(8, 512, [32, 8]), (8, 9, [9, 2]), (1 << 15, 512, [8, 2])]
 )
-def test_a_trial_is_short_for_a_large_model(layers: int, limit: int, expected: list[int]) -> None:
+def test_a_trial_is_short_for_a_large_model(size: int, limit: int, expected: list[int]) -> None:
     spec = fake_spec(limit)
-    spec = replace(spec, encoder=replace(spec.encoder, num_layers=layers))
+    encoder = replace(spec.encoder, hidden_size=size, head_dim=size, num_layers=2)
+    spec = replace(spec, encoder=replace(encoder, windows=(None, None)))
     batch = trial_batch(spec)
     assert batch.seq_lens.tolist() == expected
     assert batch.token_ids.max() < spec.encoder.vocab_size

@@ -202,8 +202,8 @@ def test_float32_has_more_stages(
 ) -> None:
     layout = Layout(threads=1, shares_lanes=True, is_large=True, activation_group=group)
     encoder = replace(files.spec.encoder, num_layers=num_layers)
-    assert layout.graph_options(ov.Core(), encoder, frozenset()).max_stages == num_stages
-    whole = layout.graph_options(ov.Core(), encoder, frozenset(), is_whole=True)
+    assert layout.graph_options(ov.Core(), encoder).max_stages == num_stages
+    whole = layout.graph_options(ov.Core(), encoder, is_whole=True)
     assert whole.max_stages == 1
 
 

@@ -187,7 +187,7 @@ def test_only_where_amx_multiplies(
     monkeypatch.setattr(Machine, "cpu_features", lambda self: features)
     encoder = replace(PLAIN, hidden_size=1024, intermediate_size=4096, num_layers=24)
     layout = Layout(threads=2, precision=precision, library="any")
-    options = layout.graph_options(None, encoder, features)  # type: ignore[arg-type]
+    options = layout.graph_options(None, encoder)  # type: ignore[arg-type]
     assert options.mlp_parts == (4 if is_cut else 1)
     assert options.has_narrow_residual == is_cut
     assert options.max_stages == 1

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.engines.base import Lane
+from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.openvino.padding import QUERY_ROWS, TILE_ROWS, Padding
 from embedlib.testing import fake_spec, make_batch
@@ -38,12 +39,13 @@ def test_lengths_of_batches_are_even_and_long_ones_whole_tiles(lane: Lane) -> No
     assert rows(plain, 255, 2, lane=lane) == 2 * 255
 
 
-def test_tiles_are_of_amx_and_of_bf16() -> None:
+def test_tiles_are_of_amx_and_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     amx = frozenset({"avx512_bf16", "amx_bf16"})
     encoder = fake_spec(MANY).encoder
 
     def padded(layout: Layout, features: frozenset[str]) -> int:
-        return rows(layout.padding(encoder, features), 3)
+        monkeypatch.setattr(Machine, "cpu_features", lambda _: features)
+        return rows(layout.padding(encoder), 3)
 
     bf16 = Layout(threads=1, precision="bf16")
     assert padded(bf16, amx) == TILE_ROWS

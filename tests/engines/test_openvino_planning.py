@@ -24,6 +24,7 @@ from embedlib.engines.profile import Profile
 from embedlib.engines.select import plan_engine
 from embedlib.memory import Memory, Room, gib
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.version import __version__
 from tests.machines import fake_machine
 
 CONFIG = Config(threads=2, precision="float32")
@@ -177,6 +178,10 @@ def test_what_a_profile_is_valid_for(files: ModelFiles) -> None:
         "float32",
         False,
     )
+    assert key.machine == {"cpu": list(machine.cpu_identity()), "threads": 2}
+    assert key.versions == {"embedlib": __version__, "openvino": machine.version("openvino")}
+    many = profile_key(replace(plan, devices=("cpu",) * 3), files, CONFIG, machine)
+    assert many.machine["threads"] == 1, "as each of their engines has at least one"
     kept = ChosenPrecision(name="int8", excluded=("layers.1.up", "layers.0.up"))
     other = profile_key(replace(plan, precision=kept), files, CONFIG, machine)
     assert (other.precision, other.shape["excluded"]) == ("int8", ["layers.0.up", "layers.1.up"])

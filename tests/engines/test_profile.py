@@ -129,6 +129,10 @@ def key_of(files: ModelFiles, config: Config) -> ProfileKey:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"num_kv_heads": 1},
+        {"intermediate_size": 8},
+        {"is_gated": True},
+        {"is_causal": True},
         {"windows": (4,) * 2},
         {"experts": Experts(count=4, num_chosen=2, layers=(1,))},
         {"convolutions": Convolutions(layers=(0,), width=3, has_bias=False)},

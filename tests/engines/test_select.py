@@ -35,7 +35,7 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import template_facts
 from embedlib.models.reading.files import ModelFiles, read_model_files
-from embedlib.models.spec import Head, PairTemplate
+from embedlib.models.spec import Head, LateInteraction, PairTemplate
 from embedlib.session.loading import load_model
 from tests.fidelity_reports import make_report
 from tests.machines import A100, CUDA, H200, T4, TRTLLM, fake_machine, gpu, with_cpu
@@ -383,6 +383,13 @@ def test_a_model_that_an_engine_cannot_run(tiny: Callable[[str], ModelFiles]) ->
     with pytest.raises(EngineUnsupportedError, match="attention_cap"):
         plan_engine(tiny("gemma2"), Config(engine="tensorrt_llm"), machine=machine)
     assert plan_engine(tiny("llama"), Config(), machine=machine).engine == "tensorrt_llm"
+    late = LateInteraction(query_tokens=8, document_tokens=16, expansion=None)
+    files = tiny("llama")
+    spec = replace(files.spec, modules=(), late_interaction=late)
+    files = replace(files, spec=spec, module_dirs=())
+    assert plan_engine(files, Config(), machine=machine).engine == "openvino"
+    with pytest.raises(EngineUnsupportedError, match="which a late-interaction model consists of"):
+        plan_engine(files, Config(engine="tensorrt_llm"), machine=machine)
 
 
 @pytest.mark.parametrize(("packages", "missing"), [((), "torch"), (("torch",), "triton")])

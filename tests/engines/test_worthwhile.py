@@ -101,7 +101,10 @@ def test_on_a_gpu_every_precision_is_worth_its_report() -> None:
             assert worthwhile(kind, (), lambda _: True) == kind.precisions
 
 
-def test_the_memory_of_the_machine_decides(tiny_folder: Callable[[str], Path]) -> None:
+def test_the_memory_of_the_machine_decides(
+    tiny_folder: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     files = read_model_files(tiny_folder("bert"))
     wide = replace(
         files,
@@ -109,6 +112,10 @@ def test_the_memory_of_the_machine_decides(tiny_folder: Callable[[str], Path]) -
     )
     machine = with_cpu(fake_machine(), "avx2")
     assert plan_engine(wide, Config(), machine=machine).tried == ("float32",)
+    told = "is not taken automatically: on this machine it is not faster than float32, or does not"
+    for precision in ("int8", "bf16"):
+        assert f"precision {precision} of engine openvino {told}" in caplog.text
+    assert "precision float32 of" not in caplog.text
     kib = 1 << 20
     short = with_cpu(fake_machine(files={"/proc/meminfo": f"MemAvailable: {kib} kB\n"}), "avx2")
     kind = OPENVINO

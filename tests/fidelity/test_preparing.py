@@ -40,13 +40,13 @@ from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import prepare, texts_beside_work
 from embedlib.fidelity.preparing_process import end_untried, end_with_input, main, read_task
-from embedlib.fidelity.remembered import RememberedChoices, RememberedVectors
+from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import verify_engine_folder
-from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport, write_report
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
     give_up,
@@ -517,14 +517,21 @@ def test_of_two_searches_one_is_left_out(failed: Task, monkeypatch: pytest.Monke
         assert prepare(replace(failed, is_background=True)).startswith("all that can be")
 
 
+@pytest.mark.parametrize("has_found", [False, True])
 def test_a_search_that_another_process_has_just_ended_is_not_made_again(
-    failed: Task, monkeypatch: pytest.MonkeyPatch
+    has_found: bool, failed: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = (read_model_files(Path(failed.model)), "int8-g128", "openvino")
+    files, config = read_model_files(Path(failed.model)), Config(**failed.options)
+    report, kept = report_of(failed), ("layers.0.q",)
 
     @contextmanager
     def wait(_: Path) -> Iterator[bool]:
-        give_up(*facts, Machine().cpu_hardware(), Config(**failed.options), "out of reach")
+        if has_found:
+            made = compile_model(files, "int8-g128", kept, config)
+            write_report(made, replace(report, excluded=kept))
+        else:
+            hardware = Machine().cpu_hardware()
+            give_up(files, "int8-g128", "openvino", hardware, config, "out of reach")
         yield True
 
     monkeypatch.setattr(preparing, "try_place_lock", wait)
@@ -609,6 +616,23 @@ def test_a_report_tells_of_the_files_that_were_measured(
     assert not stored_reports(read_model_files(own), Config(**task.options))
 
 
+def test_vectors_of_files_that_changed_are_not_remembered(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(task.model, tmp_path / "own")
+    embed = MeasuredModel.embed
+
+    def change(*asked: Any) -> Any:
+        found = embed(*asked)
+        change_weights(own)
+        return found
+
+    monkeypatch.setattr(MeasuredModel, "embed", change)
+    told = prepare(replace(task, model=str(own), is_background=True))
+    assert "was changed while it was measured" in told
+    assert not list(Path(task.options["engine_cache_dir"]).rglob("search-*/*.npz"))
+
+
 def change_weights(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0?")
@@ -658,19 +682,21 @@ def test_what_passes_leaves_nothing_for_a_search(task: Task) -> None:
     assert not list(place.glob("search-*"))
 
 
-class CountedChoices:
-    """A model whose measurements are counted; the third one is interrupted."""
+class Counted:
+    """Measurements that are remembered; the third that has to be made is interrupted."""
 
-    kept_in, units = "float32", ()
-
-    def __init__(self) -> None:
-        self.precision = "int8"
-        self.measured: list[tuple[str, ...]] = []
+    def __init__(self, vectors: RememberedVectors, precision: str = "int8") -> None:
+        self.vectors = vectors
+        self.precision = precision
+        self.made: list[tuple[str, ...]] = []
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
-        if len(self.measured) == 2:
+        return self.vectors.get(self.precision, kept, texts, lambda: self._compute(kept, texts))
+
+    def _compute(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+        if len(self.made) == 2:
             raise KeyboardInterrupt
-        self.measured.append(tuple(kept))
+        self.made.append(tuple(kept))
         rows = np.full((len(texts.queries), 2), float(len(kept)), np.float32)
         return Embedded(queries=rows, documents=rows[:0])
 
@@ -678,32 +704,28 @@ class CountedChoices:
 def test_an_ended_search_goes_on(tmp_path: Path) -> None:
     texts = FidelityTexts(("a", "b"), ())
     kept = [(), ("layers.0.q",), ("layers.0.q", "layers.0.k")]
-    first = CountedChoices()
     vectors = RememberedVectors(tmp_path / "new")
+    first = Counted(vectors)
     for layers in kept[:2]:
-        RememberedChoices(first, vectors).embed(layers, texts)
+        first.embed(layers, texts)
     with pytest.raises(KeyboardInterrupt):
-        RememberedChoices(first, vectors).embed(kept[2], texts)
-    second = CountedChoices()
-    remembered = RememberedChoices(second, RememberedVectors(tmp_path / "new"))
+        first.embed(kept[2], texts)
+    second = Counted(RememberedVectors(tmp_path / "new"))
     for layers in kept:
-        assert (remembered.embed(layers[::-1], texts).queries == len(layers)).all()
-    remembered.embed(kept[2], texts)
-    assert second.measured == [kept[2][::-1]]
-    assert remembered.embed((), FidelityTexts(("c",), ())).queries.shape == (1, 2)
-    assert len(second.measured) == 2, "other texts are measured"
+        assert (second.embed(layers[::-1], texts).queries == len(layers)).all()
+    second.embed(kept[2], texts)
+    assert second.made == [kept[2][::-1]]
+    assert second.embed((), FidelityTexts(("c",), ())).queries.shape == (1, 2)
+    assert len(second.made) == 2, "other texts are measured"
     for stored in (tmp_path / "new").iterdir():
         stored.write_bytes(b"PK damaged")
-    third = CountedChoices()
-    RememberedChoices(third, vectors).embed((), texts)
-    assert third.measured == [()]
-    fourth = CountedChoices()
-    RememberedChoices(fourth, RememberedVectors(tmp_path / "new", "other weights")).embed((), texts)
-    assert fourth.measured == [()]
-    fifth = CountedChoices()
-    fifth.precision = "int8-g128"
-    RememberedChoices(fifth, vectors).embed((), texts)
-    assert fifth.measured == [()]
+    for others in (
+        Counted(vectors),
+        Counted(RememberedVectors(tmp_path / "new", "other weights")),
+        Counted(vectors, "int8-g128"),
+    ):
+        others.embed((), texts)
+        assert others.made == [()]
     vectors.forget()
     vectors.forget()  # another process was quicker
     assert not (tmp_path / "new").exists()
@@ -712,7 +734,7 @@ def test_an_ended_search_goes_on(tmp_path: Path) -> None:
 def test_a_damaged_measurement_is_made_again(tmp_path: Path) -> None:
     texts = FidelityTexts(("a",), ())
     vectors = RememberedVectors(tmp_path)
-    RememberedChoices(CountedChoices(), vectors).embed((), texts)
+    Counted(vectors).embed((), texts)
     [stored] = tmp_path.iterdir()
     content = stored.read_bytes()
     flipped = content.replace(b"NUMPY", b"NUMPX")  # the checksum no longer holds
@@ -723,10 +745,10 @@ def test_a_damaged_measurement_is_made_again(tmp_path: Path) -> None:
     for damaged in (content[:200], flipped, encrypted, compressed, renamed, b"", b"no archive"):
         assert damaged != content
         stored.write_bytes(damaged)
-        choices = CountedChoices()
+        counted = Counted(vectors)
         for _ in range(2):
-            RememberedChoices(choices, vectors).embed((), texts)
-        assert choices.measured == [()]
+            counted.embed((), texts)
+        assert counted.made == [()]
         assert stored.read_bytes() == content
 
 
@@ -738,19 +760,18 @@ def test_a_full_disk_keeps_no_part_of_a_file(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez", fill)
-    choices = CountedChoices()
-    RememberedChoices(choices, RememberedVectors(tmp_path)).embed((), FidelityTexts(("a",), ()))
-    assert len(choices.measured) == 1
+    counted = Counted(RememberedVectors(tmp_path))
+    counted.embed((), FidelityTexts(("a",), ()))
+    assert len(counted.made) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_that_is_full_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    choices = CountedChoices()
-    remembered = RememberedChoices(choices, RememberedVectors(tmp_path / "file" / "new"))
+    counted = Counted(RememberedVectors(tmp_path / "file" / "new"))
     for _ in range(2):
-        remembered.embed((), FidelityTexts(("a",), ()))
-    assert len(choices.measured) == 2
+        counted.embed((), FidelityTexts(("a",), ()))
+    assert len(counted.made) == 2
 
 
 def test_it_takes_only_a_part_of_the_memory(task: Task) -> None:

@@ -236,3 +236,22 @@ def test_layers_of_a_reranker_are_searched(
     assert comparison.report.num_texts == 6
     assert 0.9 < comparison.report.mean < 0.999999
     assert verify_engine_folder(folder).precision == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("variant", "template"), [("bert-reranker", None), ("qwen3-answers", "qwen3-reranker")]
+)
+def test_layers_of_a_reranker_are_searched_on_two_documents(
+    variant: str,
+    template: Any,
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
+    texts = FidelityTexts(TEXTS.queries, ("a cat", "two dogs ran"))
+    anything, config = Gate(mean=0, p1=0), replace(config, template=template)
+    _, comparison = compile_to_gate(
+        tiny_folder(variant), "int8", gate=anything, texts=texts, config=config
+    )
+    assert comparison.report.num_texts == 6

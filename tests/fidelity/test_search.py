@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
+from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.openvino import kind as cpu_kind
 from embedlib.engines.openvino.matrices import rounds_activations
 from embedlib.engines.precision import choose_precision
@@ -39,7 +40,7 @@ from embedlib.fidelity.choices import (
     layer_units,
     most_units,
 )
-from embedlib.fidelity.measure import plan_cpu_reference
+from embedlib.fidelity.measure import NOTHING_REMEMBERED, plan_cpu_reference
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_measurement
@@ -132,15 +133,17 @@ TWO = Target(FidelityTexts(tuple("ae"), ()), rows(2, 0))
 def test_the_shortest_beginning_of_the_order_is_kept() -> None:
     angles = {"a": 0.01, "b": 0.1, "c": 0.02, "d": 0.2, "e": 0.0, "f": 0.0, "g": 0.0, "h": 0.0}
     search = Angles(angles, {})
-    calls: list[None] = []
+    calls: list[tuple[int, int]] = []
     gate = Gate(mean=float(np.cos(0.05)), p1=0)
-    found = LayerSearch(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
+    found = LayerSearch(search, EIGHT, TWO, lambda *told: calls.append(told)).find(gate)
     assert found == ("b", "d")
     assert search.asked[0] == (8, ())
     assert search.asked[1] == (2, ())  # on fewer texts
     assert search.asked[2:10] == [(2, (name,)) for name in angles]
     assert search.asked[10:] == [(8, ("b", "d")), (8, ("d",))]  # what the gains promise, one less
-    assert len(calls) == len(search.asked) <= max_measurements(search)
+    most = max_measurements(search)
+    assert calls == [(number, most) for number in range(1, len(search.asked) + 1)]
+    assert len(calls) <= most
 
 
 @given(
@@ -173,6 +176,8 @@ def test_no_shorter_beginning_passes(angles: list[float], sizes: list[int], shar
         # Many are promised to be needed, and three are.
         ([0.2] * 3, [0.01] * 64, np.cos(0.1), [32, 31, 29, 25, 17, 1, 9, 5, 3, 2]),
         ([0.2] * 3, [0.01] * 64, np.cos(0.158), [31, 30, 28, 24, 16, 1, 8, 4, 2, 3]),
+        # Two are promised to be enough, and all others to do harm.
+        ([0.2] * 3, [0.2, 0.2, 0.0] + [-0.004] * 61, np.cos(0.1), [2, 3]),
     ],
 )
 def test_a_wrong_promise_costs_some_measurements(
@@ -338,7 +343,7 @@ def test_the_layer_that_costs_int8_most_is_kept(
     done, totals = zip(*seen, strict=True)
     assert list(done) == list(range(1, len(done) + 1))
     assert len(set(totals)) == 1
-    assert done[-1] <= totals[0] < 50
+    assert done[-1] <= totals[0] == 3 + 6 + 2 * 3, "of six units: an engine fuses none in int8"
 
     versions = compiled_versions(read_model_files(spoiled), config)
     stored = {version.folder: version.report for version in versions}
@@ -358,6 +363,58 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
     most = 0 if rounds_activations() else 1e-6
     assert np.abs(found[0] - found[1]).max() <= most
     assert np.abs(found[0][2:6] - found[0][-4:]).max() <= most
+
+
+def test_layers_of_int8_are_kept_in_float32(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    model = open_model(tiny_folder("bert"), config)
+    plan = plan_measurement(model.files, replace(config, precision="int8"), NO_GPU)
+    assert LayerChoices(model, plan, NOTHING_REMEMBERED).kept_in == "float32"
+
+
+@pytest.mark.parametrize(
+    ("kind", "budgets"), [(cpu_kind.KIND, [1, 1]), (CUDA_KIND, [None, None])], ids=["CPU", "GPU"]
+)
+def test_on_a_cpu_each_text_is_measured_alone(
+    kind: EngineKind,
+    budgets: list[int | None],
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+
+    def make(*given: Any) -> Any:
+        asked.append(given[-1].max_batch_tokens)
+
+    monkeypatch.setattr(measure, "make_engine", make)
+    monkeypatch.setattr(measure.MeasuredModel, "embed", lambda *_: None)
+    plan = EnginePlan(
+        kind=replace(kind, lower=make),
+        devices=kind.device_types,
+        hardware="",
+        precision=ChosenPrecision(name="int8"),
+    )
+    model = open_model(tiny_folder("bert"), config)
+    measure.planned_vectors(model, plan, FEW)
+    measure.lowered(model, {}, plan)
+    assert asked == budgets
+
+
+def test_a_folder_that_must_not_be_replaced_is_told_before_anything_is_measured(
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compute(*_: object) -> None:
+        pytest.fail("the reference is computed")
+
+    monkeypatch.setattr(to_gate, "reference_vectors", compute)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"holds files that embedlib did not write"):
+        compile_to_gate(tiny_folder("bert"), "int8", config=config, out=tmp_path)
 
 
 @pytest.mark.usefixtures("few_texts")
@@ -495,7 +552,7 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
     model = open_model(one_layer, replace(config, device="cpu"))
     kept = ("layers.1.down",)
     plan = plan_measurement(model.files, replace(config, precision="fp8"), NO_GPU)
-    choices = LayerChoices(model, plan)
+    choices = LayerChoices(model, plan, NOTHING_REMEMBERED)
     compiled = {
         excluded: compile_model(model.files, "fp8", excluded, config) for excluded in ((), kept)
     }

@@ -19,7 +19,7 @@ from embedlib.engines.openvino import splade
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
 from embedlib.engines.registry import OWN_KINDS, find_kind
-from embedlib.engines.select import check_sparse
+from embedlib.engines.select import check_model
 from embedlib.errors import (
     ClosedError,
     ConfigError,
@@ -404,4 +404,4 @@ def test_other_engines_refuse_a_sparse_model(tmp_path: Path) -> None:
     assert [kind.name for kind in OWN_KINDS if kind.can_splade] == ["openvino"]
     unable = replace(find_kind("openvino", Machine()), can_splade=False)
     with pytest.raises(EngineUnsupportedError, match="engine openvino has no sparse models"):
-        check_sparse(unable, files, Config())
+        check_model(unable, files, Config())

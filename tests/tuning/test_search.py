@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from embedlib.engines.machine import Machine
 from embedlib.engines.profile import Profile
 from embedlib.errors import EngineOutOfMemoryError, EngineUnavailableError
-from embedlib.tuning.search import BETTER, Runner, _share, race, search
+from embedlib.tuning.search import BETTER, _share, race, search
 from embedlib.tuning.steps import other_libraries, steps
 
 RULE = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
@@ -55,7 +56,7 @@ class FakeRunners:
     log: list[Profile] = field(default_factory=list)
     kept: list[Profile] = field(default_factory=list)
 
-    def open(self, profile: Profile) -> Runner:
+    def open(self, profile: Profile) -> Any:
         if profile.num_streams == 99:
             raise EngineUnavailableError("no memory")
         speed, query_s = self.speed(profile), self.query_s(profile)
@@ -113,6 +114,10 @@ def test_a_variation_without_hope_has_one_turn() -> None:
     runners = FakeRunners(lambda profile: 0.96 if profile.max_batch_tokens == 9 else 1.0)
     race(replace(RULE, max_batch_tokens=9), RULE, runners)
     assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512]
+    other, told = replace(RULE, max_batch_tokens=9), ToldRunner([0.5, 1.2, 0.5])
+    row = race(other, RULE, ToldRunners({RULE: ToldRunner([1.0] * 4), other: told}), rounds=3)
+    assert not told.bulk_s, "one that has won a turn has all of them"
+    assert row.verdict == "no faster"
 
 
 @dataclass
@@ -137,7 +142,7 @@ class ToldRunner:
 class ToldRunners:
     by_profile: dict[Profile, ToldRunner]
 
-    def open(self, profile: Profile) -> Runner:
+    def open(self, profile: Profile) -> Any:
         return self.by_profile[profile]
 
     def keep(self, profile: Profile) -> None:
@@ -217,7 +222,7 @@ def test_what_cannot_be_loaded_is_a_row_with_its_reason() -> None:
 @pytest.mark.parametrize("where", ["bulk", "query", "beside"])
 def test_what_fails_in_its_turn_is_a_row_and_the_search_goes_on(where: str) -> None:
     class Failing(FakeRunners):
-        def open(self, profile: Profile) -> Runner:
+        def open(self, profile: Profile) -> Any:
             runner = super().open(profile)
             if profile.num_streams == 3:
                 setattr(runner, where, fail)

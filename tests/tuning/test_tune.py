@@ -108,8 +108,9 @@ def test_what_is_compiled_only_now_has_its_profile_at_the_next_load(
     folder = tiny_folder("mistral")
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="int8", engine="openvino")
     tune(folder, TuneOptions(minutes=0.001, config=config))
-    with Embedder(folder, config=config) as embedder:
-        assert embedder.stats().profile.startswith("tuned: ")
+    for _ in range(2):  # of two loads the second would find what the first had compiled
+        with Embedder(folder, config=config) as embedder:
+            assert embedder.stats().profile.startswith("tuned: ")
 
 
 def test_auto_is_tuned_in_the_precision_that_loads_take(
@@ -184,10 +185,11 @@ class Fake(FakeEngine):
 
 
 def test_profiles_of_one_layout_share_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Fake] = []
+    made, profiles = list[Fake](), list[Profile | None]()
     has_memory = True
 
-    def make(*_: object) -> Fake:
+    def make(plan: EnginePlan, *_: object) -> Fake:
+        profiles.append(plan.profile)
         made.append(Fake(max_batch_tokens=7))
         return made[-1]
 
@@ -217,19 +219,23 @@ def test_profiles_of_one_layout_share_an_engine(monkeypatch: pytest.MonkeyPatch)
     assert [batch.num_seqs for batch in lanes] == [3, 1, 1, 1], (
         "a runner has embedded its texts when it is opened"
     )
+    assert len(shared.batches) - len(lanes) >= 2 * len(QUERIES), "and each query"
     opened.open(other)
-    assert len(made) == 2
+    assert profiles == [first, other], "engines compute as they are to be measured"
     opened.keep(second)
     assert [engine.is_closed for engine in made] == [False, True]
     with pytest.raises(ClosedError):
         runner.bulk()
-    assert opened.open(second).query() > 0
+    kept = opened.open(second)
+    assert kept.query() > 0
     has_memory = False
     with pytest.raises(EngineUnavailableError):
         opened.open(other)
     assert len(made) == 2, "there is no memory for another one"
     opened.close()
     assert all(engine.is_closed for engine in made)
+    with pytest.raises(ClosedError):
+        kept.bulk()
 
 
 def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +247,8 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
             self.took = chain([first], cycle(others))
             self.is_over = threading.Event()
 
-        def encode(self, texts: Any, **_: object) -> None:
+        def encode(self, texts: Any, *, show_progress_bar: bool) -> None:
+            assert not show_progress_bar
             if isinstance(texts, list):
                 if self.num_beside:
                     assert self.is_over.wait(WAIT_SECONDS)
@@ -263,7 +270,9 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timed(Timed(0, 1)).bulk() == 7
     assert timed(Timed(0, 2)).beside() == 2, "of one query behind a bulk pass that is too short"
     monkeypatch.setattr(running, "MIN_INTERVAL_SECONDS", 0)
-    assert timed(Timed(0, 1, 3, num_beside=9)).beside() == 3
+    fake = Timed(0, 1, 3, num_beside=9)
+    assert timed(fake).beside() == 3
+    assert fake.asked[1:9] == [QUERIES[index % len(QUERIES)] for index in range(8)]
 
 
 @pytest.mark.parametrize(("verdict", "budget"), [(BETTER, 96), ("no faster", 512)])
@@ -299,6 +308,14 @@ def test_what_was_found_races_the_default_at_last(
         races.append((profile.max_batch_tokens, best.max_batch_tokens, rounds))
         return Row(profile=profile, verdict=verdict)
 
+    closed: list[EmbeddingRunners] = []
+    close = EmbeddingRunners.close
+
+    def noted(runners: EmbeddingRunners) -> None:
+        closed.append(runners)
+        close(runners)
+
+    monkeypatch.setattr(EmbeddingRunners, "close", noted)
     monkeypatch.setattr(EmbeddingRunner, "bulk", counted)
     monkeypatch.setattr(tuning, "monotonic", lambda: now)
     monkeypatch.setattr(tuning, "search", search)
@@ -307,6 +324,7 @@ def test_what_was_found_races_the_default_at_last(
     texts.write_text(many(40) + "long " * 100)
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32", engine="openvino")
     tuned = tune(tiny_folder("bert"), TuneOptions(minutes=60, texts_path=texts, config=config))
+    assert len(closed) == 1
     assert races == [(96, 512, 3)]
     assert passes == [16, 16, 41], "it races warm"
     assert tuned.num_texts == 41, "as many as the file has"
@@ -352,8 +370,10 @@ def test_what_a_load_would_not_take_is_not_tried(
     monkeypatch.setattr("embedlib.engines.openvino.planning._fits", fits)
     monkeypatch.setattr("embedlib.engines.openvino.distances.most_batch_tokens", lambda _: 300)
     monkeypatch.setattr(EmbeddingRunner, "bulk", lambda _: 1e-6)
+    monkeypatch.setattr(tuning, "MAX_TEXTS", 1000)
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32", engine="openvino")
-    tune(tiny_folder(name), TuneOptions(minutes=60, config=config))
+    tuned = tune(tiny_folder(name), TuneOptions(minutes=60, config=config))
+    assert tuned.num_texts == 1000
     [budgets] = seen
     assert max(budgets) == (1024 if name == "bert" else 256)
     assert "not used" not in caplog.text
@@ -401,6 +421,7 @@ def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> Non
     [
         ({"minutes": 0}, "minutes = 0"),
         ({"minutes": float("nan")}, "minutes = nan"),
+        ({"minutes": 1441}, "minutes = 1441"),
         ({"text_tokens": 0}, "text_tokens = 0"),
         ({"text_tokens": 5, "texts_path": Path("x")}, "leave out texts_path"),
         ({"config": Config(max_batch_tokens=5)}, "max_batch_tokens is what tune looks for"),
@@ -420,3 +441,13 @@ def test_texts_too_long_for_a_pass_are_refused(
     with pytest.raises(ConfigError, match=r"^text_tokens = 900: embedlib's texts make 0 of"):
         tune(tiny_folder("bert"), TuneOptions(text_tokens=900, config=config))
     assert not list((tmp_path / "profiles").iterdir())
+
+
+def test_texts_of_a_length_are_as_many_as_a_pass_has() -> None:
+    planned: Any = SimpleNamespace(tokenizer=byte_tokenizer())
+    options = TuneOptions(text_tokens=20)
+    run = tuning._Tuning(None, planned, options, None, Machine())
+    for count in (16, 40):
+        lengths = [len(text) for text in run._texts(count)]
+        assert len(lengths) == count
+        assert 15 < np.mean(lengths) < 25

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -47,32 +47,35 @@ class Event(Protocol):
         ...
 
 
-class Device(Protocol):
-    """What the engine needs of a device. After construction one thread at a time launches."""
+class CpuDevice:
+    """What the engine needs of a device, on the host: every launch is complete when it returns.
 
-    torch_device: torch.device
-    capability: tuple[int, int] | None
-    """Compute capability; None where there is no GPU."""
+    After construction one thread at a time launches.
+    """
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+        self.capability: tuple[int, int] | None = None
+        """Compute capability; None where there is no GPU."""
 
     def enter(self) -> None:
         """Prepare the calling thread for launching; not needed while the engine is constructed."""
-        ...
 
     def launching(self) -> AbstractContextManager[object]:
         """Do the same for as long as the returned context lasts."""
-        ...
+        return nullcontext()
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
         """Copy to the device; launches from now on see the copy."""
-        ...
+        return torch.from_numpy(values)
 
     def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
         """Copy into a tensor on the device, after earlier launches and before later ones."""
-        ...
+        target.copy_(torch.from_numpy(values))
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Return float32[size] on the host, which `download` fills while the device computes."""
-        ...
+        return torch.empty(size, dtype=torch.float32, device="cpu")
 
     def download(
         self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
@@ -87,72 +90,23 @@ class Device(Protocol):
         Returns:
             the end of the copy.
         """
-        ...
-
-    def mark(self) -> Event:
-        """Return the point after everything launched so far, except copies to the host."""
-        ...
-
-    def warm_up(self, launch: Callable[[], object]) -> None:
-        """Launch once, to compile kernels and initialize libraries; any thread may call it."""
-        ...
-
-    def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Return a function that launches the same kernels again, and their result tensor."""
-        ...
-
-    def close(self) -> None:
-        """Wait for everything launched and give cached memory back."""
-        ...
-
-
-class CpuDevice:
-    """The same interface on the host, where every launch is complete when it returns."""
-
-    def __init__(self) -> None:
-        self.torch_device = torch.device("cpu")
-        self.capability: tuple[int, int] | None = None
-
-    def enter(self) -> None:
-        """Nothing to prepare."""
-
-    def launching(self) -> AbstractContextManager[object]:
-        """Nothing to prepare."""
-        return nullcontext()
-
-    def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
-        """Return the values as a tensor."""
-        return torch.from_numpy(values)
-
-    def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
-        """Copy into a tensor."""
-        target.copy_(torch.from_numpy(values))
-
-    def host_buffer(self, size: int) -> torch.Tensor:
-        """Return ordinary memory."""
-        return torch.empty(size, dtype=torch.float32, device="cpu")
-
-    def download(
-        self, vectors: torch.Tensor, target: torch.Tensor, *, is_short: bool = False
-    ) -> Event:
-        """Copy immediately."""
         target.copy_(vectors)
         return _Reached()
 
     def mark(self) -> Event:
-        """Return a point that is already reached."""
+        """Return the point after everything launched so far, except copies to the host."""
         return _Reached()
 
     def warm_up(self, launch: Callable[[], object]) -> None:
-        """Nothing to compile."""
+        """Launch once, to compile kernels and initialize libraries; any thread may call it."""
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Return a function that runs the launch again and copies into the first result."""
+        """Return a function that launches the same kernels again, and their result tensor."""
         result = launch().clone()
         return partial(_run_again, launch, result), result  # no closure: an error would keep it
 
     def close(self) -> None:
-        """Nothing to wait for."""
+        """Wait for everything launched and give cached memory back."""
 
 
 def _run_again(launch: Callable[[], torch.Tensor], result: torch.Tensor) -> None:
@@ -165,7 +119,7 @@ class _Reached:
 
 
 class CudaDevice:
-    """An NVIDIA GPU."""
+    """The same of an NVIDIA GPU."""
 
     def __init__(self, name: str, memory_fraction: float) -> None:
         """Open a device.
@@ -298,6 +252,9 @@ class _CudaEvent:
         """Wait on the engine's device."""
         with torch.cuda.device(self._device):
             self._event.synchronize()
+
+
+Device: TypeAlias = CpuDevice | CudaDevice
 
 
 def open_device(name: str, precision: str, memory_fraction: float) -> Device:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from embedlib.engines.gpu_memory import bytes_per_token
 from embedlib.memory import GIB
-from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
+from embedlib.models.weights.tensor_roles import linear_weights
 
 if TYPE_CHECKING:
     from embedlib.models.spec import Encoder, ModelSpec
@@ -38,9 +37,7 @@ tokens/s with 16,384, 976,000 with 65,536 (docs/measurements/gpu.md)."""
 
 def most_short_tokens(encoder: Encoder, precision: str) -> int:
     """Return how many tokens a batch may have that is recorded, see `short_batches`."""
-    shapes = encoder_shapes(encoder)
-    weights = sum(math.prod(shapes[f"{role}.weight"]) for role in linear_roles(encoder))
-    work = 2.0 * weights * (FP8_WORK if precision == "fp8" else 1)
+    work = 2.0 * linear_weights(encoder) * (FP8_WORK if precision == "fp8" else 1)
     return max(ALWAYS_SHORT_TOKENS, min(MOST_SHORT_TOKENS, int(MAX_SHORT_WORK / work)))
 
 
@@ -52,15 +49,9 @@ def default_batch_tokens(encoder: Encoder) -> int:
     return budget
 
 
-def batch_room(spec: ModelSpec, max_batch_tokens: int | None) -> int:
-    """Return the tokens that memory is taken for: a batch is at least one sequence of full length.
-
-    Args:
-        spec: the model.
-        max_batch_tokens: the token budget; None: this engine's own.
-    """
-    budget = max_batch_tokens or default_batch_tokens(spec.encoder)
-    return max(budget, spec.max_seq_tokens)
+def batch_room(spec: ModelSpec, max_batch_tokens: int) -> int:
+    """Return the tokens that memory is taken for: a sequence of full length is a batch, too."""
+    return max(max_batch_tokens, spec.max_seq_tokens)
 
 
 def fitting_batch_tokens(spec: ModelSpec, fits: Callable[[int], bool]) -> int:

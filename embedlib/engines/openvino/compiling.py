@@ -34,8 +34,9 @@ from embedlib.engines.openvino.padding import MIN_ROWS
 from embedlib.engines.openvino.pages import MappedFile, let_all_go, letting_go, mapped_by
 from embedlib.engines.openvino.stages import Request, Stages
 from embedlib.engines.openvino.weightless import WITHOUT_WEIGHTS, refer
-from embedlib.models.spec import Encoder, ModelSpec
+from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.mapped import mapped_files
+from embedlib.models.weights.tensor_roles import linear_weights
 from embedlib.starting import WorkerPool, starting_threads
 from embedlib.version import __version__
 
@@ -123,7 +124,7 @@ def trial_batch(spec: ModelSpec, *, is_large: bool = False) -> Batch:
 
     For a large model one sequence, as short as its batches are.
     """
-    num_weights = max(1, _num_linear_weights(spec.encoder))
+    num_weights = max(1, linear_weights(spec.encoder))
     fewest, most = TRIAL_TOKENS
     long = min(max(TRIAL_PRODUCTS // (2 * num_weights), fewest), most, spec.max_seq_tokens)
     lengths = [min(MIN_ROWS, long)] if is_large else [long, max(1, long // 4)]
@@ -299,12 +300,3 @@ def _source_digest() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _num_linear_weights(encoder: Encoder) -> int:
-    """Return about how many weights a token is multiplied with."""
-    heads = 2 * encoder.num_heads + 2 * encoder.num_kv_heads
-    attention = encoder.hidden_size * heads * encoder.head_dim
-    matrices = 3 if encoder.is_gated else 2
-    mlp = matrices * encoder.hidden_size * encoder.intermediate_size
-    return encoder.num_layers * (attention + mlp)

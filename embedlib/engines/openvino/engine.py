@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, InFlight, Lane
-from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
 from embedlib.engines.openvino.compiling import Loaded, load_models
@@ -84,7 +83,7 @@ class OpenVINOEngine:
                 loaded,
                 [-1, *(0 if lane is Lane.BULK else -1 for lane in lanes)],
                 is_per_token=self.limits.is_per_token,
-                padding=layout.padding(spec.encoder, Machine().cpu_features()),
+                padding=layout.padding(spec.encoder),
             )
         except RuntimeError as error:
             raise EngineBuildError(
@@ -148,8 +147,7 @@ def _load(
     """Return the compiled models: one for each of the layout's settings."""
     core = loaded_core()
     is_whole = cache is not None and cache.file is None
-    features = Machine().cpu_features()
-    options = layout.graph_options(core, spec.encoder, features, is_whole=is_whole)
+    options = layout.graph_options(core, spec.encoder, is_whole=is_whole)
     return load_models(
         core,
         spec,

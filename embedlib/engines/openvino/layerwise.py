@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, InFlight
-from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.core import loaded_core
 from embedlib.engines.openvino.graph import build_stages
@@ -61,7 +60,7 @@ class LayerwiseEngine:
         (settings,) = layout.settings(spec)
         try:
             core = loaded_core()
-            product = layout.multiplier(core, Machine().cpu_features())
+            product = layout.multiplier(core)
             options = GraphOptions(multiplier=product, max_stages=spec.encoder.num_layers)
             graphs = build_stages(spec, weights, options)
         except RuntimeError as error:

@@ -78,6 +78,11 @@ class Layout:
         """How many bulk batches are computed at the same time."""
         return 1 if self.shares_lanes else min(self.num_streams or self.threads, self.threads)
 
+    @property
+    def _has_tiles(self) -> bool:
+        """Whether AMX multiplies."""
+        return multiplies_tiles(self.precision, Machine().cpu_features())
+
     def limits(self, spec: ModelSpec) -> EngineLimits:
         """Return what the scheduler must know."""
         num_bulk = self.max_inflight_bulk
@@ -89,17 +94,12 @@ class Layout:
             and not any(isinstance(module, Pooling) for module in spec.modules),
             is_sparse=spec.is_splade,
             is_padded=True,
-            max_padding_tokens=self._padding_tokens(),
+            max_padding_tokens=TILES_PADDING_TOKENS if self._has_tiles else PADDING_TOKENS,
             max_batch_tokens=self._batch_tokens(spec.encoder),
             num_parallel_batches=self.streams,
             max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
             max_inflight_bulk=num_bulk,
         )
-
-    def _padding_tokens(self) -> int:
-        """Return how many padding tokens cost no more than another batch."""
-        has_tiles = multiplies_tiles(self.precision, Machine().cpu_features())
-        return TILES_PADDING_TOKENS if has_tiles else PADDING_TOKENS
 
     def _batch_tokens(self, encoder: Encoder) -> int:
         """Return the token budget: the wanted one, unless the graph takes fewer."""
@@ -123,8 +123,8 @@ class Layout:
             # Pinned threads of two models, or two Embedders, would sit on the same cores.
             "ENABLE_CPU_PINNING": False,
         }
-        has_tiles = multiplies_tiles(self.precision, Machine().cpu_features())
-        if has_tiles and not self.shares_lanes and spec.max_seq_tokens <= MAX_UNFUSED_TOKENS:
+        is_short = spec.max_seq_tokens <= MAX_UNFUSED_TOKENS
+        if self._has_tiles and not self.shares_lanes and is_short:
             both["SNIPPETS_MODE"] = "DISABLE"
         # By itself memory grows with every new size of a batch, to 5,000 operators of a kind.
         capacity = "CPU_RUNTIME_CACHE_CAPACITY"
@@ -133,7 +133,7 @@ class Layout:
         query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, capacity: num_kept}
         return [both | lane for lane in ([query] if self.shares_lanes else [bulk, query])]
 
-    def multiplier(self, core: ov.Core, cpu_features: frozenset[str]) -> Multiplier:
+    def multiplier(self, core: ov.Core) -> Multiplier:
         """Return which library shall multiply on this CPU.
 
         In bf16 oneDNN multiplies everything, packs a matrix once, and fuses an activation with the
@@ -151,9 +151,8 @@ class Layout:
 
         Args:
             core: OpenVINO's, with its CPU plugin loaded.
-            cpu_features: of this CPU, as `Machine` has them.
         """
-        if multiplies_tiles(self.precision, cpu_features):
+        if self._has_tiles:
             return "onednn"
         if self.library != "auto":
             return self.library
@@ -164,46 +163,36 @@ class Layout:
         if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME"):
             return "onednn"
         is_float32 = self.activation_group is None and not self.is_narrow
-        return "mlas" if is_float32 and has_avx2_alone(cpu_features) else "any"
+        has_avx2 = has_avx2_alone(Machine().cpu_features())
+        return "mlas" if is_float32 and has_avx2 else "any"
 
     def graph_options(
-        self,
-        core: ov.Core,
-        encoder: Encoder,
-        cpu_features: frozenset[str],
-        *,
-        is_whole: bool = False,
+        self, core: ov.Core, encoder: Encoder, *, is_whole: bool = False
     ) -> GraphOptions:
         """Return how the graph is built on this CPU.
 
         Args:
             core: OpenVINO's, with its CPU plugin loaded.
             encoder: of the model.
-            cpu_features: of this CPU, as `Machine` has them.
             is_whole: whether it is not cut into stages, also where the lanes share it.
         """
         is_cut = self.shares_lanes and not is_whole
-        has_tiles = multiplies_tiles(self.precision, cpu_features)
+        has_tiles = self._has_tiles
         mlp_parts = num_mlp_parts(encoder, self.threads, shares_lanes=self.shares_lanes)
         most_stages = max_stages(encoder.num_layers, is_float32=not self._is_lower)
         return GraphOptions(
-            multiplier=self.multiplier(core, cpu_features),
+            multiplier=self.multiplier(core),
             max_stages=most_stages if is_cut else 1,
             is_bf16=self.precision == "bf16",
             has_narrow_residual=has_tiles,
             mlp_parts=mlp_parts if has_tiles else 1,
         )
 
-    def padding(self, encoder: Encoder, cpu_features: frozenset[str]) -> Padding:
-        """Return to how many tokens batches are padded.
-
-        Args:
-            encoder: of the model.
-            cpu_features: of this CPU, as `Machine` has them.
-        """
+    def padding(self, encoder: Encoder) -> Padding:
+        """Return to how many tokens batches of a model are padded."""
         return Padding(
             encoder.num_positions - encoder.position_offset,
             min_rows=MIN_ROWS if self.is_large else 1,
             query_rows=QUERY_ROWS if self._is_lower else 1,
-            has_tiles=multiplies_tiles(self.precision, cpu_features),
+            has_tiles=self._has_tiles,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from embedlib.models.weights.tensor_roles import (
 )
 from embedlib.testing.models.table import LATE_VARIANTS, SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.tokenizers import build_tokenizer
-from embedlib.testing.models.variant import TinyVariant
+from embedlib.testing.models.variant import ST5, TinyModule, TinyVariant
 
 Array = NDArray[np.float32]
 
@@ -67,17 +67,27 @@ def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
     if row.general is not None:
         write_json(folder / "config_sentence_transformers.json", row.general)
     if row.modules or row.has_module_list:
-        _write_modules(folder, row)
+        write_modules(folder, row.modules, (row.transformer_type, row.transformer_path))
     if row.metadata is not None:
         write_json(folder / "artifact.metadata", row.metadata)
     _write_weights(folder, name, row)
     return folder
 
 
-def _write_modules(folder: Path, row: TinyVariant) -> None:
-    """Write modules.json and the config.json of every module."""
-    entries = [(row.transformer_type, row.transformer_path)]
-    for module in row.modules:
+def write_modules(
+    folder: Path,
+    modules: Sequence[TinyModule],
+    transformer: tuple[str, str] = (ST5 + "Transformer", ""),
+) -> None:
+    """Write modules.json and the config.json of every module.
+
+    Args:
+        folder: of the model.
+        modules: those behind the transformer.
+        transformer: its type and path.
+    """
+    entries = [transformer]
+    for module in modules:
         entries.append((module.type, module.path))
         (folder / module.path).mkdir(exist_ok=True)
         if module.config is not None:

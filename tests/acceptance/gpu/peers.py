@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from embedlib.measuring.packages import versions
+from embedlib.engines.machine import Machine
 from embedlib.vectors.arrays import Vectors
 from tests.acceptance.gpu.models import Shape, shape_of
 from tests.acceptance.gpu.texts import Ids, lengths_of, percentiles, texts_of
@@ -41,7 +41,7 @@ class PeerCalls(ABC):
         self._shape = shape_of(model, is_tiny=self._is_tiny)
         self._load(folder, **options)
         seconds = time.perf_counter() - begin
-        return {"seconds": seconds, "versions": versions(self.packages)}
+        return {"seconds": seconds, "versions": Machine().versions(self.packages)}
 
     def prepare(self, lengths: str) -> Result:
         """Find the best settings; what is returned is written with the result."""

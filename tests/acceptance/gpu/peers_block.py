@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.measuring.packages import missing_of
+from embedlib.bench.peers import missing_of
 from embedlib.measuring.process import ContestantFailedError
 from tests.acceptance.gpu.children import Place
 from tests.acceptance.gpu.models import Precision

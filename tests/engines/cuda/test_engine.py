@@ -22,7 +22,12 @@ from embedlib.engines.base import Lane, why_lost
 from embedlib.engines.cuda import groups, launcher, loaded_model, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
-from embedlib.engines.cuda.limits import batch_room, fitting_batch_tokens, most_short_tokens
+from embedlib.engines.cuda.limits import (
+    batch_room,
+    default_batch_tokens,
+    fitting_batch_tokens,
+    most_short_tokens,
+)
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.layout import Layout
@@ -261,7 +266,7 @@ def test_limits(files: ModelFiles) -> None:
 )
 def test_small_models_take_more_tokens_into_a_batch(model: str, budget: int) -> None:
     spec = replace(shape_of(model).spec, max_seq_tokens=512)
-    assert batch_room(spec, None) == budget
+    assert default_batch_tokens(spec.encoder) == budget
     assert fitting_batch_tokens(spec, lambda tokens: tokens <= 40_000) == min(budget, 32_768)
     assert fitting_batch_tokens(spec, lambda _: False) == 16_384, "the check of memory refuses it"
     assert batch_room(spec, 100) == 512
