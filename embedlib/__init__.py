@@ -16,8 +16,8 @@ if sys.platform == "win32":
 
 from embedlib import errors
 from embedlib.config import Config
-from embedlib.foreign_options import FOREIGN_CLASSES
-from embedlib.lazy import importer
+from embedlib.packages.foreign_options import FOREIGN_CLASSES
+from embedlib.packages.lazy import importer
 from embedlib.version import __version__
 
 if TYPE_CHECKING:

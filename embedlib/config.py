@@ -24,11 +24,11 @@ from embedlib.checks import (
     is_switch,
     optional,
 )
-from embedlib.cores import usable_cores
 from embedlib.errors import ConfigError, nearest, shown
-from embedlib.foreign_options import FOREIGN_OPTIONS, asks_nothing
-from embedlib.imported import imported_torch
-from embedlib.user_folders import absolute, entered, expanded, user_cache
+from embedlib.packages.foreign_options import FOREIGN_OPTIONS, asks_nothing
+from embedlib.packages.imported import imported_torch
+from embedlib.system.cores import usable_cores
+from embedlib.system.user_folders import absolute, entered, expanded, user_cache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from embedlib.lazy import importer
+from embedlib.packages.lazy import importer
 
 if TYPE_CHECKING:
     from embedlib.batching.policy import BatchingPolicy
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from embedlib.indexing.sources.items import LangChainDocument, LlamaIndexNode, SourceItem
     from embedlib.indexing.sources.tables import ArrowTable
     from embedlib.indexing.templates import Prefix
-    from embedlib.memory import Memory
     from embedlib.models.known_models import KnownModel, Truncation
     from embedlib.models.prompts import Examples, Role
     from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from embedlib.session.score_types import AsyncPredict, PairScore, Predict, RankedDocument
     from embedlib.session.scoring import Activation, Scores
     from embedlib.session.signatures import ConfigOptions
+    from embedlib.system.memory import Memory
     from embedlib.vectors.arrays import (
         AnyVectors,
         ArrayOrTensor,
@@ -85,7 +85,7 @@ _MODULES = {
     "embedlib.indexing.sources.items": ("LangChainDocument", "LlamaIndexNode", "SourceItem"),
     "embedlib.indexing.sources.tables": ("ArrowTable",),
     "embedlib.indexing.templates": ("Prefix",),
-    "embedlib.memory": ("Memory",),
+    "embedlib.system.memory": ("Memory",),
     "embedlib.models.known_models": ("KnownModel", "Truncation"),
     "embedlib.models.prompts": ("Examples", "Role"),
     "embedlib.models.reading.head_modules": ("AnswerRows", "VocabularyRows"),

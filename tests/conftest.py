@@ -225,8 +225,8 @@ def no_thread_is_left() -> Iterator[None]:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every stream pass for a terminal, as far as progress goes."""
-    for module in ("embedlib.screens", "embedlib.progress", "embedlib.session.running"):
-        monkeypatch.setattr(f"{module}.terminal_columns", lambda _: 80)
+    for module in ("progress.screens", "progress.phases", "session.running"):
+        monkeypatch.setattr(f"embedlib.{module}.terminal_columns", lambda _: 80)
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
-from embedlib.cores import usable_cores
 from embedlib.errors import ConfigError
-from embedlib.foreign_options import FOREIGN_OPTIONS
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.signatures import LoadOptions
+from embedlib.packages.foreign_options import FOREIGN_OPTIONS
 from embedlib.session.signatures import ConfigOptions
+from embedlib.system.cores import usable_cores
 from tests.odd_values import ODD_VALUES
 
 COUNTS = (

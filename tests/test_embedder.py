@@ -31,7 +31,6 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.sequence import Job
 from embedlib.batching.usage import Usage
-from embedlib.closing import WorkerThread
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
@@ -46,8 +45,8 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
-from embedlib.foreign_options import FOREIGN_CLASSES
 from embedlib.models.spec import Dense, Normalize, Pooling
+from embedlib.packages.foreign_options import FOREIGN_CLASSES
 from embedlib.session.call import EmbeddingCall
 from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES, SET_ELSEWHERE, instead_of_argument
@@ -63,6 +62,7 @@ from embedlib.testing import (
     fake_vector,
     write_tiny_model,
 )
+from embedlib.threads.closing import WorkerThread
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

@@ -10,7 +10,7 @@ from embedlib.batching.results import check_shape, fail, resolve, resolve_packed
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CallerEngine, Engine, Lane
-from embedlib.interrupts import is_of_handler
+from embedlib.threads.interrupts import is_of_handler
 
 
 def compute_here(

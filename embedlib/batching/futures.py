@@ -6,9 +6,9 @@ import threading
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from embedlib.closing import end_left_behind
 from embedlib.errors import ClosedError, EmbedlibError
-from embedlib.interrupts import SafeCondition
+from embedlib.threads.closing import end_left_behind
+from embedlib.threads.interrupts import SafeCondition
 
 T = TypeVar("T")
 

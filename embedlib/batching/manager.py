@@ -17,14 +17,14 @@ from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.batching.twins import Distinct
-from embedlib.closing import WorkerThread, closed_early_error, closed_error
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
     ClosedError,
     EngineOutOfMemoryError,
     QueueFullError,
 )
-from embedlib.interrupts import SafeCondition
+from embedlib.threads.closing import WorkerThread, closed_early_error, closed_error
+from embedlib.threads.interrupts import SafeCondition
 
 
 class _InFlight:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
-from embedlib.interrupts import is_of_handler
+from embedlib.threads.interrupts import is_of_handler
 
 T = TypeVar("T")
 

@@ -23,7 +23,9 @@ from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
-from embedlib.closing import (
+from embedlib.engines.base import CallerEngine, Engine, Lane
+from embedlib.errors import ClosedError
+from embedlib.threads.closing import (
     CLOSE_SECONDS,
     Deadline,
     closed_error,
@@ -31,8 +33,6 @@ from embedlib.closing import (
     program_has_ended,
     timeout_error,
 )
-from embedlib.engines.base import CallerEngine, Engine, Lane
-from embedlib.errors import ClosedError
 
 
 class Pipeline:

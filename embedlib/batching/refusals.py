@@ -18,7 +18,7 @@ from embedlib.errors import (
     shown,
 )
 from embedlib.models.prompts import Prompt
-from embedlib.starting import NO_THREADS
+from embedlib.threads.starting import NO_THREADS
 
 MAX_ROWS_NAMED = 10
 """Maximum truncated rows that a message names; it counts the others."""

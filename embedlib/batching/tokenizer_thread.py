@@ -10,8 +10,8 @@ from typing import Any
 
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.closing import WorkerThread, closed_early_error, closed_error
-from embedlib.interrupts import SafeCondition
+from embedlib.threads.closing import WorkerThread, closed_early_error, closed_error
+from embedlib.threads.interrupts import SafeCondition
 
 Tokenize = Callable[[Job, int, Sequence[Any]], Sequence[TokenizedText]]
 """Makes the sequences of consecutive texts or pairs of a job; the int is the row of the first."""

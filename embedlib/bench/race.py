@@ -18,10 +18,10 @@ from embedlib.bench.own_contestants import BATCH_SIZES, OURS
 from embedlib.bench.peers import PEERS
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
-from embedlib.installing import install_line
 from embedlib.measuring.child import Memory
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
 from embedlib.measuring.spread import ratios_in_turns
+from embedlib.packages.installing import install_line
 from embedlib.vectors.arrays import Vectors
 
 PROBE_TEXTS = 128

@@ -17,12 +17,12 @@ from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, st
 from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance
 from embedlib.bench.shapes import find_or_write
 from embedlib.errors import EmbedlibError
-from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError
 from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import docstring_pieces, read_lines
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.packages.installing import install_line
 from embedlib.vectors.arrays import Vectors
 
 SEEDED_MODEL = "shape:minilm-reranker"

@@ -17,7 +17,6 @@ from embedlib.bench.run import QUERY_INTERVAL_S
 from embedlib.bench.serve_result import ServerAlone, ServeResult, ServerFigures
 from embedlib.bench.servers import Server
 from embedlib.bench.shapes import find_or_write
-from embedlib.cores import usable_cores
 from embedlib.measuring.process import (
     ChildProcess,
     ContestantFailedError,
@@ -26,6 +25,7 @@ from embedlib.measuring.process import (
 )
 from embedlib.measuring.spread import Latency, Spread, ratios_in_turns
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines
+from embedlib.system.cores import usable_cores
 
 CONNECTIONS = 8
 """That send bulk requests."""

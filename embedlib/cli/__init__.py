@@ -22,8 +22,8 @@ import click
 
 from embedlib.cli.progress import interrupted_line, quiet_option
 from embedlib.cli.usage_errors import explain
-from embedlib.closing import is_worker
 from embedlib.errors import EmbedlibError, shortened, visible_line
+from embedlib.threads.closing import is_worker
 from embedlib.version import __version__
 
 _COMMANDS = (

@@ -25,7 +25,7 @@ from embedlib.cli.settings import missing_model, model_setting
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import without_passwords
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 _TOKEN = "--token"

@@ -12,7 +12,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, prints_to_terminal, tell_if_typed
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
-from embedlib.screens import Reading
+from embedlib.progress.screens import Reading
 
 _CHUNK_TEXTS = 4096
 """Texts scored together: enough to keep the engine busy, few enough to hold in memory."""

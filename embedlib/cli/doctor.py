@@ -115,7 +115,7 @@ def _memory_of(
     from embedlib.engines.precision import REFERENCE
     from embedlib.engines.registry import OWN_KINDS, find_devices
     from embedlib.engines.static.kind import NAME as STATIC
-    from embedlib.memory import gib
+    from embedlib.system.memory import gib
 
     encoder = files.spec.encoder
     if encoder.is_table:

@@ -23,7 +23,7 @@ from embedlib.cli.text_input import TEXT, text_input_options
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError, count_of
-from embedlib.screens import Reading
+from embedlib.progress.screens import Reading
 from embedlib.settings.names import TEXT_SETTINGS
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from embedlib.errors import count_of
-from embedlib.progress import Progress
-from embedlib.screens import Reading, duration
+from embedlib.progress.phases import Progress
+from embedlib.progress.screens import Reading, duration
 
 if TYPE_CHECKING:
     from embedlib.indexing.report import IndexProgress, IndexReport

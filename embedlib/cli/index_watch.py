@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.sinks.protocol import Tell
     from embedlib.indexing.sources.files import FileSource
     from embedlib.indexing.sources.protocol import SourceOptions
-    from embedlib.progress import Progress
+    from embedlib.progress.phases import Progress
 
 
 def open_passes(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from embedlib.progress import SHOWN, Progress
-from embedlib.screens import Reading, open_screen, terminal_columns
+from embedlib.progress.phases import SHOWN, Progress
+from embedlib.progress.screens import Reading, open_screen, terminal_columns
 
 _QUIET = "embedlib.quiet"
 _INTERRUPTED = "embedlib.interrupted"

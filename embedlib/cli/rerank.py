@@ -17,7 +17,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, tell_if_typed
 from embedlib.cli.text_input import TEXT, one_line, text_input_options
 from embedlib.config import Config
-from embedlib.screens import Reading
+from embedlib.progress.screens import Reading
 
 
 @click.command(cls=GroupedCommand)

@@ -22,7 +22,7 @@ from embedlib.cli.settings import missing_model, model_setting
 from embedlib.cli.usage_errors import refuse
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 if TYPE_CHECKING:
     from embedlib.serve.fleet import Replicas

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from embedlib.lazy import importer
+from embedlib.packages.lazy import importer
 
 if TYPE_CHECKING:
     from embedlib.engines.base import (

@@ -10,10 +10,10 @@ from embedlib.config import Config
 from embedlib.engines.gpus import Gpu, check_fp8
 from embedlib.engines.kind import EnginePlan
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import GIB, digits_apart, gib
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
+from embedlib.system.memory import GIB, digits_apart, gib
 
 LIBRARY_BYTES: Final = 2 * GIB
 """Memory of torch, the kernels' code and the CUDA context, whatever the model; a safe estimate."""

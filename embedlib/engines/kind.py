@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from embedlib.memory import Memory
+from embedlib.system.memory import Memory
 
 if TYPE_CHECKING:
     from embedlib.config import Config

@@ -13,10 +13,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from embedlib.cgroups import read_system_file
 from embedlib.engines.gpus import Gpu, list_gpus
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import Memory, address_limit, data_limit, read_memory
+from embedlib.system.cgroups import read_system_file
+from embedlib.system.memory import Memory, address_limit, data_limit, read_memory
 
 ENTRY_POINT_GROUP: Final = "embedlib.engines"
 """The name of an entry point is an engine's, its value an `EngineKind`."""

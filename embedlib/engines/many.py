@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import (
     Batch,
     CancellablePending,
@@ -22,6 +21,7 @@ from embedlib.engines.base import (
     why_lost,
 )
 from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
+from embedlib.threads.closing import CLOSE_SECONDS, WorkerThread, check_ended
 
 
 class _BatchInFlight(InFlight):

@@ -16,9 +16,9 @@ from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.progress import Watch, ignore_progress
+from embedlib.progress.phases import Watch, ignore_progress
+from embedlib.progress.screens import Reading
 from embedlib.reranker import Reranker
-from embedlib.screens import Reading
 
 
 @dataclass(frozen=True, kw_only=True)

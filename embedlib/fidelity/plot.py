@@ -9,8 +9,8 @@ import numpy as np
 
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
-from embedlib.installing import install_line
 from embedlib.models.compiled.fidelity_report import Gate
+from embedlib.packages.installing import install_line
 
 
 def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:

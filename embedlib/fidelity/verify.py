@@ -21,8 +21,8 @@ from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.compile import check_writable
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, write_report
 from embedlib.models.compiled.report_cache import report_place
-from embedlib.progress import Watch, ignore_progress
-from embedlib.screens import Reading
+from embedlib.progress.phases import Watch, ignore_progress
+from embedlib.progress.screens import Reading
 
 
 def verify(

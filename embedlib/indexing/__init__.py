@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from embedlib.lazy import importer
+from embedlib.packages.lazy import importer
 
 if TYPE_CHECKING:
     from embedlib.indexing.asynchronous import aindex
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
         open_sql_source,
         with_connect_timeout,
     )
-    from embedlib.installing import import_extra
+    from embedlib.packages.installing import import_extra
     from embedlib.vectors.arrays import Vectors
     from embedlib.vectors.sparse import SparseVector
 
@@ -210,7 +210,7 @@ _MODULES = {
     ".sources.files": ("open_source",),
     ".sources.protocol": ("InputFormat", "ResumableSource", "Source", "SourceOptions"),
     ".sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
-    "embedlib.installing": ("import_extra",),
+    "embedlib.packages.installing": ("import_extra",),
     "embedlib.vectors.arrays": ("Vectors",),
     "embedlib.vectors.sparse": ("SparseVector",),
 }

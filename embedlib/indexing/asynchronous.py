@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from embedlib.closing import wait_left_behind
 from embedlib.errors import PassingBuildError, SourceError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.pipeline import index
@@ -18,6 +17,7 @@ from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.tables import ArrowTable
+from embedlib.threads.closing import wait_left_behind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on

@@ -20,7 +20,7 @@ from embedlib.batching.refusals import lacking
 from embedlib.errors import ConfigError
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document, Span
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 MAX_CHARS_PER_TOKEN = 16
 """A longer text is not tokenized whole to see whether it fits: almost none would."""

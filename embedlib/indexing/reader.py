@@ -23,7 +23,7 @@ from embedlib.indexing.rows import (
     row_id,
 )
 from embedlib.indexing.seen import Seen
-from embedlib.starting import starting_threads
+from embedlib.threads.starting import starting_threads
 
 GROUP_ROWS = 512
 """Maximum rows in a group; a group is smaller when the loader waits."""

@@ -41,7 +41,7 @@ from embedlib.indexing.stored_model import (
     open_embedder,
     stands_beside,
 )
-from embedlib.progress import shown_progress
+from embedlib.progress.phases import shown_progress
 from embedlib.reranker import Reranker
 from embedlib.session.arguments import one_config
 

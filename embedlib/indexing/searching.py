@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from embedlib.checks import COUNT, TEXT
 from embedlib.errors import ConfigError, SinkError, nearest, shown
-from embedlib.foreign_options import FOREIGN_SEARCH_OPTIONS
 from embedlib.indexing.embedders import ModelIdentity, QueryEmbedder, check_embedder
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
@@ -22,6 +21,7 @@ from embedlib.indexing.sinks.replaceable import ReplacedError, can_replace, mode
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
+from embedlib.packages.foreign_options import FOREIGN_SEARCH_OPTIONS
 
 _MAX_ROWS: Final = 2**31 - 1
 """Rows that a destination is asked for at most. Databases refuse numbers that do not fit in their

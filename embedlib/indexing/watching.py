@@ -23,7 +23,7 @@ from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.files import FileSource
 from embedlib.indexing.sources.input_files import InputFile, NoFilesError, find_files, is_read
 from embedlib.indexing.sources.protocol import SourceOptions
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 _MANY: Final = 1000
 """With more changed paths at once everything is read: the system may have lost some of them."""

@@ -30,7 +30,7 @@ from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources.arrow_rows import batch_rows
 from embedlib.indexing.sources.row_fields import Fields, RawRow
 from embedlib.indexing.stored_model import open_embedder, precision_to_store
-from embedlib.installing import load_offered
+from embedlib.packages.installing import load_offered
 
 __all__ = [
     "LOOK_SECONDS",

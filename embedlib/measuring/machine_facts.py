@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 
-from embedlib.cores import allowed_cores, cpu_limit
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import gib
+from embedlib.system.cores import allowed_cores, cpu_limit
+from embedlib.system.memory import gib
 
 _PACKAGES = (
     "embedlib",

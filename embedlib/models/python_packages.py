@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from embedlib.errors import ModelNotFoundError
-from embedlib.installing import installer
+from embedlib.packages.installing import installer
 
 PACKAGE_PREFIX = "package:"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")

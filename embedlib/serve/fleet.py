@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from embedlib.config import Config
-from embedlib.installing import load_offered
+from embedlib.packages.installing import load_offered
 from embedlib.serve.app import Application, headers_of
 from embedlib.serve.asgi import Message, Receive, Request, Response, Scope, Send
 from embedlib.serve.bodies import BodyReader

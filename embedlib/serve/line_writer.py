@@ -8,7 +8,7 @@ from collections import deque
 from functools import partial
 from typing import TextIO
 
-from embedlib.closing import WorkerThread
+from embedlib.threads.closing import WorkerThread
 
 MAX_LINES = 10_000
 """Lines kept while the reader is slow; more are dropped and counted."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from embedlib.closing import WorkerThread
 from embedlib.errors import typed_line
+from embedlib.threads.closing import WorkerThread
 
 
 class Loader:

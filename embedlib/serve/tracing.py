@@ -11,7 +11,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.errors import ConfigError
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from embedlib.serve.catalog import Task
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange

@@ -27,7 +27,6 @@ from embedlib.batching.refusals import WarnTruncated, describe_truncated
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.checks import SWITCH
-from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning, shown
@@ -44,6 +43,7 @@ from embedlib.session.loading import load_model
 from embedlib.session.model import ModelAroundEngine, RunningModel
 from embedlib.session.model_card import ModelCardData
 from embedlib.session.running import arun, run
+from embedlib.threads.closing import CLOSE_SECONDS
 from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from embedlib.checks import (
     optional,
     whole_number,
 )
-from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.config import Config, VectorPrecision, device_name
 from embedlib.errors import ClosedError, ConfigError, nearest
 from embedlib.models.prompts import ROLES
 from embedlib.session.foreign_names import instead_of_argument
+from embedlib.threads.closing import end_left_behind, wait_left_behind
 
 P = ParamSpec("P")
 R = TypeVar("R")

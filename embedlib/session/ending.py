@@ -10,9 +10,9 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from embedlib.batching.callers import Callers
-from embedlib.closing import CLOSE_SECONDS, Deadline, is_worker
 from embedlib.errors import CloseTimeoutError
 from embedlib.session.call_stack import is_in_a_future
+from embedlib.threads.closing import CLOSE_SECONDS, Deadline, is_worker
 
 INTERRUPTED_SECONDS: Final = 2.0
 """What a second Ctrl-C, or a `close` that timed out, leaves of the time to close at the end of the

@@ -17,7 +17,7 @@ from contextlib import suppress
 from time import monotonic, process_time
 from typing import Final
 
-from embedlib.closing import Deadline, WorkerThread, join
+from embedlib.threads.closing import Deadline, WorkerThread, join
 
 LOOK_SECONDS: Final = 0.2
 RUNS_EVERY: Final = 10

@@ -29,7 +29,7 @@ from embedlib.errors import EmbedlibError, EngineBuildError
 from embedlib.models.compiled.report_cache import has_given_up, waited_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
-from embedlib.progress import telling
+from embedlib.progress.phases import telling
 from embedlib.session.ending import Close
 from embedlib.session.estimates import (
     QUICK,

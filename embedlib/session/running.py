@@ -15,8 +15,8 @@ from embedlib.batching.refusals import WarnTruncated
 from embedlib.batching.sequence import Job
 from embedlib.engines.base import Lane
 from embedlib.errors import QueueFullError
-from embedlib.progress import Progress
-from embedlib.screens import Reading, open_screen, terminal_columns
+from embedlib.progress.phases import Progress
+from embedlib.progress.screens import Reading, open_screen, terminal_columns
 from embedlib.session.call import Call
 from embedlib.vectors.arrays import Vectors
 

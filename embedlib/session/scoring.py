@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, first_line, shown
-from embedlib.imported import imported_torch
 from embedlib.models.spec import Head, ScoreActivation
+from embedlib.packages.imported import imported_torch
 from embedlib.session.base import Session
 
 Scores = NDArray[np.float32]

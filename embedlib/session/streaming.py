@@ -14,10 +14,10 @@ from embedlib.batching.outcome import Outcome
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.refusals import MAX_ROWS_NAMED, WarnTruncated
 from embedlib.batching.sequence import Job
-from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
 from embedlib.session.call import Call, EmbeddingCall
+from embedlib.threads.closing import end_left_behind, wait_left_behind
 from embedlib.vectors.arrays import AnyVectors, Vectors
 
 STREAM_JOB_TEXTS = 256

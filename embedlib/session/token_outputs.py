@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from embedlib.batching.callers import Callers, counted
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.closing import CLOSE_SECONDS, Deadline, closed_error
 from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.errors import (
@@ -32,6 +31,7 @@ from embedlib.errors import (
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call, EmbeddingCall
 from embedlib.session.model import RunningModel
+from embedlib.threads.closing import CLOSE_SECONDS, Deadline, closed_error
 from embedlib.vectors.modules import apply_modules
 from embedlib.vectors.similarity import normalize
 from embedlib.vectors.sparse import SparseVector, strongest

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embedlib.config import Similarity
 from embedlib.errors import InputError, a_type, first_line
-from embedlib.imported import imported_torch
+from embedlib.packages.imported import imported_torch
 from embedlib.vectors.arrays import ArrayOrTensor, Vectors
 from embedlib.vectors.sparse import Comparable, are_sparse, as_rows
 

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import count_of
-from embedlib.memory import read_memory
+from embedlib.system.memory import read_memory
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.index_names import VECTORS_INDEX, new_index_name, own_ending

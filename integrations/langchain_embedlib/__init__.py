@@ -11,7 +11,7 @@ from __future__ import annotations
 try:
     import langchain_core  # noqa: F401
 except ImportError as error:
-    from embedlib.installing import install_line
+    from embedlib.packages.installing import install_line
 
     raise ImportError(
         f"langchain-core is not installed; {install_line('langchain')} ({error})"

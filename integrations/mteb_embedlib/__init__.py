@@ -10,7 +10,7 @@ from __future__ import annotations
 try:
     import mteb  # noqa: F401
 except ImportError as error:
-    from embedlib.installing import install_line
+    from embedlib.packages.installing import install_line
 
     raise ImportError(f"mteb is not installed; {install_line('mteb')} ({error})") from error
 

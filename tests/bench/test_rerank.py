@@ -27,11 +27,11 @@ from embedlib.bench.worker import make_contestant
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.installing import install_line
 from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import RERANK_QUERY, docstring_pieces, docstrings
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.packages.installing import install_line
 
 NUM_TEXTS = 40
 

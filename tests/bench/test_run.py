@@ -18,7 +18,7 @@ from embedlib.bench.run import run_bench
 from embedlib.bench.table import render
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from embedlib.testing.models.write import write_tiny_model
 from embedlib.version import __version__
 from tests.tiny_models.static import write_static_model

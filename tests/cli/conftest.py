@@ -21,7 +21,7 @@ def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Tests read what else is there, and `tests/test_progress.py` has those lines.
     """
-    monkeypatch.setattr("embedlib.screens.LOG_SECONDS", math.inf)
+    monkeypatch.setattr("embedlib.progress.screens.LOG_SECONDS", math.inf)
 
 
 @pytest.fixture

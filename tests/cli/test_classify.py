@@ -10,8 +10,8 @@ from click.testing import Result
 from embedlib import Classifier
 from embedlib.cli import classify as classify_module
 from embedlib.errors import TruncationWarning
-from embedlib.progress import Progress
-from embedlib.screens import Reading
+from embedlib.progress.phases import Progress
+from embedlib.progress.screens import Reading
 
 Run = Callable[..., Result]
 TEXTS = ["a river runs", "the city is large", "hello world"]

@@ -319,7 +319,7 @@ def test_ctrl_c_while_closing_ends_at_once() -> None:
 import threading
 import embedlib.embedder
 from embedlib.cli import main
-from embedlib.closing import WorkerThread
+from embedlib.threads.closing import WorkerThread
 
 class Embedder:
     def __init__(self, model, *, config):

@@ -15,9 +15,9 @@ from click.testing import Result
 
 from embedlib.embedder import Embedder
 from embedlib.errors import SinkError
-from embedlib.progress import Progress
+from embedlib.progress.phases import Progress
+from embedlib.progress.screens import Look, Reading
 from embedlib.reranker import Reranker
-from embedlib.screens import Look, Reading
 from embedlib.testing import FakeSink, FakeStore
 from tests.tiny_models.static import write_model2vec
 

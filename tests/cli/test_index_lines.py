@@ -10,8 +10,8 @@ import pytest
 
 from embedlib.cli.index_lines import Watch, summary
 from embedlib.indexing import IndexProgress, IndexReport
-from embedlib.progress import Progress
-from embedlib.screens import Look, Reading
+from embedlib.progress.phases import Progress
+from embedlib.progress.screens import Look, Reading
 
 
 def read(told: IndexProgress) -> Reading:

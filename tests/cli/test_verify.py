@@ -15,9 +15,9 @@ from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.errors import OTHER_CACHE
 from embedlib.fidelity import FidelityReport
-from embedlib.installing import install_line
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.reading.files import read_model_files
+from embedlib.packages.installing import install_line
 from tests.fidelity_reports import make_report
 
 Run = Callable[..., Result]

@@ -38,7 +38,6 @@ from embedlib.engines.select import check_room, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel
-from embedlib.memory import GIB, Memory, Room, gib, read_memory
 from embedlib.models.encoder_parts import Experts
 from embedlib.models.known_models import KnownModel
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -47,6 +46,7 @@ from embedlib.models.spec import LateInteraction, SpladePooling
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 from embedlib.session.loading import load_model
+from embedlib.system.memory import GIB, Memory, Room, gib, read_memory
 from embedlib.testing import check_engine
 from tests.machines import fake_machine, with_cpu
 from tests.waiting import WAIT_SECONDS

@@ -22,8 +22,8 @@ from embedlib.engines.openvino.planning import (
 )
 from embedlib.engines.profile import Profile
 from embedlib.engines.select import plan_engine
-from embedlib.memory import Memory, Room, gib
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.system.memory import Memory, Room, gib
 from embedlib.version import __version__
 from tests.machines import fake_machine
 

@@ -30,12 +30,12 @@ from embedlib.engines.registry import OWN_KINDS, available_engines, find_devices
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.engines.tensorrt_llm.kind import KIND as TENSORRT_LLM_KIND
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
-from embedlib.installing import install_line
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import verify_engine_folder
 from embedlib.models.compiled.fidelity_report import template_facts
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import Head, LateInteraction, PairTemplate
+from embedlib.packages.installing import install_line
 from embedlib.session.loading import load_model
 from tests.fidelity_reports import make_report
 from tests.machines import A100, CUDA, H200, T4, TRTLLM, fake_machine, gpu, with_cpu

@@ -16,7 +16,7 @@ from embedlib.engines.gpus import Gpu
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.torch_gpus import take_share, torch_index
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import GIB
+from embedlib.system.memory import GIB
 from tests.machines import A100, H200
 
 torch = pytest.importorskip("torch", reason="the module asks torch")

@@ -285,7 +285,7 @@ async def test_a_load_that_the_end_of_the_program_leaves_behind_waits(
 
     with fake_embedder() as embedder, monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        patch.setattr("embedlib.closing.is_left_behind", lambda: True)
+        patch.setattr("embedlib.threads.closing.is_left_behind", lambda: True)
         load = asyncio.create_task(aindex([], FakeSink(FakeStore()), embedder=embedder))
         for _ in range(5):
             await asyncio.sleep(0)

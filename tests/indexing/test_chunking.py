@@ -27,10 +27,10 @@ from embedlib.indexing.chunking import (
 )
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
-from embedlib.installing import install_line
 from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.packages.installing import install_line
 from embedlib.testing import byte_tokenizer
 from tests.panics import PanicException, PanickingTokenizer
 

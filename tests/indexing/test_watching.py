@@ -17,7 +17,7 @@ from embedlib.errors import ConfigError, SourceError
 from embedlib.indexing import IndexReport, SourceOptions, index
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.watching import changed_sources, check_watch, folder_changes
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder
 
 Step = Callable[[], Collection[str]]

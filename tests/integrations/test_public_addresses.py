@@ -12,7 +12,8 @@ INTEGRATIONS = Path(__file__).parents[2] / "integrations"
 PUBLIC_ADDRESSES = (
     *("embedlib", "embedlib.config", "embedlib.errors", "embedlib.indexing"),
     *("embedlib.indexing.workers", "embedlib.serve", "embedlib.serve.fleet"),  # for clusters
-    *("embedlib.checks", "embedlib.installing", "embedlib.memory", "embedlib.types"),
+    *("embedlib.checks", "embedlib.types"),
+    *("embedlib.packages.installing", "embedlib.system.memory"),
 )
 FILES = sorted(INTEGRATIONS.rglob("*.py"))
 

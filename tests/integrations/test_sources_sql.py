@@ -20,7 +20,7 @@ from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_sql_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import sql
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 
 def read(

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from embedlib import Embedder
-from embedlib.closing import WorkerThread
 from embedlib.serve.loading import Loader
 from embedlib.testing import write_tiny_model
+from embedlib.threads.closing import WorkerThread
 from tests.serve.conftest import LABELS, Client, MakeClient, fake_classifier, fake_reranker
 from tests.tiny_models.sparse import write_router, write_sparse_model, write_token_weights
 from tests.tiny_models.static import write_static_model

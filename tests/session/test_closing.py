@@ -316,7 +316,7 @@ def _noting(tokenizer: Any, sizes: list[int]) -> Any:
 HANGING = """
 import sys, threading
 from embedlib import Embedder
-from embedlib.closing import WorkerThread
+from embedlib.threads.closing import WorkerThread
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 
 class NeverAnswers(FakeEngine):

@@ -24,7 +24,7 @@ from embedlib.fidelity.preparing_process import read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Head
-from embedlib.progress import SHOWN, Progress
+from embedlib.progress.phases import SHOWN, Progress
 from embedlib.session import estimates, preparing
 from embedlib.session.estimates import quick_texts_for
 from embedlib.session.preparing import START, Task
@@ -95,7 +95,7 @@ def test_the_first_load_measures_and_the_next_one_knows(
 def test_a_command_shows_it_on_its_own_screen(
     open_model: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("embedlib.progress.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("embedlib.progress.phases.TICK_SECONDS", 0.01)
     monkeypatch.setattr(preparing, "START", "import time; time.sleep(0.1)")
     with open_model() as embedder:
         line = f"Preparing {embedder.model_name} for this machine, once"

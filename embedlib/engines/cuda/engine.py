@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.cuda.attention import AttentionName
 from embedlib.engines.cuda.device import Event
@@ -31,8 +30,9 @@ from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
 from embedlib.engines.gpu_errors import loss_of
 from embedlib.errors import EngineRunError
-from embedlib.interrupts import SafeCondition, is_of_handler
 from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.threads.closing import CLOSE_SECONDS, WorkerThread, check_ended
+from embedlib.threads.interrupts import SafeCondition, is_of_handler
 
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one ready."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from embedlib.engines.gpu_memory import bytes_per_token
-from embedlib.memory import GIB
 from embedlib.models.weights.tensor_roles import linear_weights
+from embedlib.system.memory import GIB
 
 if TYPE_CHECKING:
     from embedlib.models.spec import Encoder, ModelSpec

@@ -22,7 +22,7 @@ from embedlib.engines.openvino.pages import letting_go
 from embedlib.engines.openvino.stages import Request
 from embedlib.engines.openvino.tiny_batches import compute_tiny_batches
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
-from embedlib.interrupts import is_of_handler
+from embedlib.threads.interrupts import is_of_handler
 
 MAX_FEW_ROWS: Final = 64
 MIN_MANY_ROWS: Final = 128

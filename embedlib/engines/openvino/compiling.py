@@ -37,7 +37,7 @@ from embedlib.engines.openvino.weightless import WITHOUT_WEIGHTS, refer
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.mapped import mapped_files
 from embedlib.models.weights.tensor_roles import linear_weights
-from embedlib.starting import WorkerPool, starting_threads
+from embedlib.threads.starting import WorkerPool, starting_threads
 from embedlib.version import __version__
 
 Settings = Mapping[str, Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from embedlib.engines.openvino.library import op, ov
 from embedlib.errors import EngineUnavailableError
-from embedlib.starting import WorkerPool
+from embedlib.threads.starting import WorkerPool
 
 CPU_FILES: Final = ("/proc/cpuinfo", "/sys/devices/system/cpu")
 """One of them must be there, as it is not in a bare root folder: without, the library looks for

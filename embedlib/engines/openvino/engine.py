@@ -25,7 +25,6 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, InFlight, Lane
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.compiled import CompiledModels
@@ -41,7 +40,8 @@ from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole
-from embedlib.starting import check_threads, starting_threads
+from embedlib.threads.closing import CLOSE_SECONDS, WorkerThread, check_ended
+from embedlib.threads.starting import check_threads, starting_threads
 
 LOADING_THREADS: Final = 5
 """The library has one for each of the layout's threads and lane, and some while it compiles. Where

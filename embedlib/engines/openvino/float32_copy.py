@@ -31,7 +31,6 @@ from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine, has_avx2_alone
 from embedlib.engines.openvino.model_cache import remove_unused
 from embedlib.errors import ModelError, ModelWeightsError
-from embedlib.memory import gib
 from embedlib.models.compiled.engine_folder import file_hashes
 from embedlib.models.compiled.jobs import run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock
@@ -43,8 +42,9 @@ from embedlib.models.weights.load import Weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
 from embedlib.models.weights.weight_files import weights_digest
-from embedlib.progress import telling
-from embedlib.screens import Reading
+from embedlib.progress.phases import telling
+from embedlib.progress.screens import Reading
+from embedlib.system.memory import gib
 
 FORMAT: Final = 1
 """Of these files."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from embedlib.interrupts import SafeCondition
+from embedlib.threads.interrupts import SafeCondition
 
 
 class Lanes:

@@ -15,7 +15,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, InFlight
 from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.core import loaded_core
@@ -33,6 +32,7 @@ from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.mapped import mapped_files
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.threads.closing import CLOSE_SECONDS, WorkerThread, check_ended
 
 MAX_INFLIGHT: Final = 1 << 16
 """A batch that waits holds token ids alone, so there may be many."""

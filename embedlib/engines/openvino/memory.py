@@ -36,7 +36,6 @@ from embedlib.engines.openvino.stage_sizes import (
     max_stages,
 )
 from embedlib.errors import ModelError
-from embedlib.memory import GIB
 from embedlib.models.compiled.int8 import INT8_GROUPS, groups_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import list_files
@@ -44,6 +43,7 @@ from embedlib.models.spec import Encoder
 from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, linear_roles
 from embedlib.models.weights.weight_files import weight_files
+from embedlib.system.memory import GIB
 
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/measurements/queries.md, token

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.closing import WorkerThread
 from embedlib.models.weights.mapped import let_go
+from embedlib.threads.closing import WorkerThread
 
 _T = TypeVar("_T")
 

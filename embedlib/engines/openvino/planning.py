@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from embedlib.engines.profile import Profile, ProfileKey
-from embedlib.memory import gib
+from embedlib.system.memory import gib
 from embedlib.version import __version__
 
 if TYPE_CHECKING:

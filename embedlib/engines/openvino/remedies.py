@@ -8,8 +8,8 @@ from typing import Final
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, MemoryNeeds, memory_needs
-from embedlib.memory import Memory, Room, gib
 from embedlib.models.reading.files import ModelFiles
+from embedlib.system.memory import Memory, Room, gib
 
 PRECISIONS: Final = ("float32", "int8")
 """bf16 needs half of what float32 does, but not every CPU has it."""

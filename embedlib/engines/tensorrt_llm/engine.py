@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
 from embedlib.engines.gpu_errors import is_out_of_memory, loss_of, run_error
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
@@ -34,6 +33,7 @@ from embedlib.errors import (
 )
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
+from embedlib.threads.closing import CLOSE_SECONDS, WorkerThread, check_ended
 
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one launched after it."""

@@ -16,7 +16,7 @@ from embedlib.engines.gpus import (
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.torch_gpus import torch_index
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 if TYPE_CHECKING:
     from embedlib.config import Config

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from embedlib.errors import ConfigError, SinkError
-from embedlib.user_folders import user_cache
+from embedlib.system.user_folders import user_cache
 
 
 class FileLock:

@@ -57,7 +57,7 @@ from embedlib.indexing.sinks.file_tables import (
 from embedlib.indexing.sinks.protocol import Hit, RowKey, SinkState, Target, Tell
 from embedlib.indexing.sinks.replaceable import ReplacedError, StoredRow
 from embedlib.indexing.sinks.urls import SinkUrl
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 from embedlib.vectors.arrays import Vectors
 
 FOLDER_SUFFIX = ".embedlib"

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from embedlib.errors import ClosedError
 from embedlib.indexing.sinks.protocol import Sink
-from embedlib.starting import starting_threads
+from embedlib.threads.starting import starting_threads
 
 _INTERRUPTED_SECONDS = 2.0
 """How long an interrupted load waits for the running call to the destination."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from embedlib.errors import SourceError
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 _UNREADABLE = (ValueError, OverflowError, KeyError)
 """Of pyarrow: a value is not UTF-8, a date is out of Python's range, or a time zone unknown."""

@@ -15,7 +15,7 @@ from embedlib.indexing.sources.html_text import decode_html, html_text
 from embedlib.indexing.sources.input_files import InputFile
 from embedlib.indexing.sources.json_values import BadValueError, check_text
 from embedlib.indexing.sources.protocol import InputFormat
-from embedlib.installing import import_extra, install_line
+from embedlib.packages.installing import import_extra, install_line
 
 _EXTRA: Final = "documents"
 _PACKAGES: Final[dict[InputFormat, str]] = {"pdf": "pypdf", "docx": "mammoth"}

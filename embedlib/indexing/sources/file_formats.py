@@ -20,7 +20,7 @@ from embedlib.indexing.sources.json_values import BadValueError, parse_json
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
 from embedlib.indexing.sources.storage import is_storage, open_object
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 FORMATS: Final[Mapping[str, InputFormat]] = {
     ".txt": "text",

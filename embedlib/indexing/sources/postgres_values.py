@@ -6,7 +6,7 @@ from typing import Any
 
 from embedlib.errors import SourceError
 from embedlib.indexing.sources.json_values import DatabaseValue
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
 """Types with values that Python's do not have: `infinity`, years before 1 or after 9999, 24:00."""

@@ -22,7 +22,7 @@ from embedlib.indexing.sources.postgres_values import load_as_written
 from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
 from embedlib.indexing.sources.sql_positions import Highest, Value, changed_since
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 CONNECT_SECONDS = "10"
 """Time limit for a connection; the default of psycopg is more than two minutes."""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from embedlib.errors import SourceError, first_line
 from embedlib.indexing.sinks.urls import without_password
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 _EXTRA: Final = "storage"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

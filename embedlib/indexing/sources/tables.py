@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from embedlib.errors import SourceError, first_line, shown
 from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
-from embedlib.installing import import_extra
+from embedlib.packages.installing import import_extra
 
 _BATCH_ROWS = 256
 """Rows that are Python objects at the same time."""

@@ -13,7 +13,6 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.errors import OTHER_CACHE, ConfigError, EngineBuildError, EngineUnavailableError
-from embedlib.installing import install_line
 from embedlib.models.compiled.checkpoint import (
     QUANT_CONFIG_NAME,
     quantized_layers,
@@ -55,6 +54,7 @@ from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import find_tensors, load_weights
 from embedlib.models.weights.token_heads import head_files
 from embedlib.models.weights.weight_files import INDEX_NAME, weight_folders
+from embedlib.packages.installing import install_line
 from embedlib.version import __version__
 
 ReportProgress = Callable[[int, int], object]

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, CancelledError, wait
 from typing import Final
 
 from embedlib.models.weights.file_hashes import ReportBytes
-from embedlib.starting import WorkerPool
+from embedlib.threads.starting import WorkerPool
 
 CompileJob = Callable[[ReportBytes], object]
 

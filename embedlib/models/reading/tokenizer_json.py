@@ -17,10 +17,10 @@ from typing import Any, Final
 from tokenizers import AddedToken, Tokenizer, models
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.interrupts import is_of_handler
 from embedlib.models.reading.added_tokens import FLAGS
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file, missing_file, name_in, read_text
+from embedlib.threads.interrupts import is_of_handler
 
 PREFIX: Final = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
 """Finds a prefix that is not empty."""

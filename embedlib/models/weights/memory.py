@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from embedlib.errors import ModelWeightsError
-from embedlib.memory import gib, read_memory
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes
+from embedlib.system.memory import gib, read_memory
 
 
 def no_memory(what: str, num_bytes: int) -> ModelWeightsError:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
-from embedlib.foreign_options import FOREIGN_SEARCH_OPTIONS
 from embedlib.indexing.hits import SearchHit, SearchOptions, choose_hits
 from embedlib.indexing.hybrid import Asked
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 from embedlib.indexing.searching import check_question
 from embedlib.indexing.sinks.protocol import Hit
+from embedlib.packages.foreign_options import FOREIGN_SEARCH_OPTIONS
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import Work, embed, embed_tokens, score_by_tokens, score_pairs

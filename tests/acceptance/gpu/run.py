@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from embedlib.engines.gpus import check_wanted, list_gpus
 from embedlib.errors import EngineUnavailableError
-from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError
+from embedlib.packages.installing import install_line
 from tests.acceptance.gpu import blocks
 from tests.acceptance.gpu.budget import SECONDS, Budget
 from tests.acceptance.gpu.children import GpuChild, StartProcess

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from embedlib.cli import main as embedlib_main
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from tests.acceptance.gpu.__main__ import main
 from tests.acceptance.gpu.run import run_gpu_bench
 

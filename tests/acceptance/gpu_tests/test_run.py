@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from embedlib.errors import ConfigError, EngineUnavailableError
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from tests.acceptance.gpu import run
 from tests.acceptance.gpu.models import DEFAULT, SHAPES
 from tests.acceptance.gpu.options import BLOCKS, GpuOptions

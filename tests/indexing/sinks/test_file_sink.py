@@ -20,7 +20,7 @@ from embedlib.indexing.sinks.file_rows import count_rows
 from embedlib.indexing.sinks.file_sink import FileSink
 from embedlib.indexing.sinks.file_tables import DATABASE, one_snapshot, open_database
 from embedlib.indexing.sinks.urls import open_sink
-from embedlib.installing import import_extra, install_line
+from embedlib.packages.installing import import_extra, install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
@@ -418,7 +418,7 @@ def test_a_missing_package_names_the_line_that_installs_it(
     def missing(name: str) -> Callable[..., object]:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("embedlib.installing.import_module", missing)
+    monkeypatch.setattr("embedlib.packages.installing.import_module", missing)
 
     with pytest.raises(SinkError, match=re.escape(install_line("parquet"))):
         import_extra("pyarrow", "parquet")

@@ -21,7 +21,7 @@ from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import file_documents
 from embedlib.indexing.sources.html_text import decode_html, html_text
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from tests.indexing.sources.pdf_files import pdf
 
 

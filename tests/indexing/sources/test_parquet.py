@@ -21,7 +21,7 @@ from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import arrow_rows
 from embedlib.indexing.sources.json_values import BadValueError, DatabaseValue, json_value
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

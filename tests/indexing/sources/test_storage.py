@@ -17,7 +17,7 @@ from embedlib.indexing import BadRow, Document, Source, SourceOptions, open_sour
 from embedlib.indexing.sources import storage
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.storage import is_storage
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 
 memory = pytest.importorskip("fsspec.implementations.memory", reason="needs the extra storage")
 

@@ -27,7 +27,7 @@ from embedlib.errors import (
     InputError,
     ModelNotFoundError,
 )
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from embedlib.testing import FakeEngine, fake_embedder, fake_spec, fake_vector
 from langchain_embedlib import EmbedlibEmbeddings
 from tests.tiny_models.sparse import write_router

@@ -11,7 +11,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from embedlib.memory import Memory, Room
+from embedlib.system.memory import Memory, Room
 from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import BYTES_PER_ROW, IndexBuild
 from embedlib_pgvector.queries import _widen

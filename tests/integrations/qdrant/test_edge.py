@@ -21,7 +21,7 @@ from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import row_id
 from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
-from embedlib.installing import install_line
+from embedlib.packages.installing import install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
 from embedlib_qdrant import edge as edge_module

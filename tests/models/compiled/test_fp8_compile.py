@@ -30,7 +30,6 @@ from embedlib.errors import (
     EngineUnavailableError,
     ModelWeightsError,
 )
-from embedlib.installing import install_line
 from embedlib.models.compiled import compile as compile_module
 from embedlib.models.compiled import engine_folder
 from embedlib.models.compiled.compile import compile_model
@@ -46,6 +45,7 @@ from embedlib.models.families.table import FAMILIES
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
+from embedlib.packages.installing import install_line
 from embedlib.testing.models.write import write_tiny_model
 from tests.models.compiled.dying import compile_until
 from tests.waiting import WAIT_SECONDS

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from embedlib.cgroups import read_system_file
 from embedlib.errors import ModelUnsupportedError, ModelWeightsError
-from embedlib.memory import Memory, Room
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
@@ -23,6 +21,8 @@ from embedlib.models.weights.load import Weights, load_weights
 from embedlib.models.weights.mapped import mapped_paths
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 from embedlib.models.weights.weight_files import weights_digest
+from embedlib.system.cgroups import read_system_file
+from embedlib.system.memory import Memory, Room
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import uniform, write_tiny_model
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from embedlib.errors import visible_line
-from embedlib.screens import Look, Reading, Screen, open_screen, terminal_columns
+from embedlib.progress.screens import Look, Reading, Screen, open_screen, terminal_columns
 
 TICK_SECONDS = 0.5
 """Time between two looks at the work: every second of a bar's clock is shown."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from embedlib.errors import ClosedError, CloseTimeoutError
-from embedlib.interrupts import SafeCondition
-from embedlib.starting import starting_threads
+from embedlib.threads.interrupts import SafeCondition
+from embedlib.threads.starting import starting_threads
 
 CLOSE_SECONDS = 30.0
 """Default time limit of `close`. A batch takes milliseconds on a GPU and at most seconds on a CPU,

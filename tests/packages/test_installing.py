@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from embedlib import installing
 from embedlib.errors import ModelNotFoundError
-from embedlib.installing import install_line
 from embedlib.models.hub import resolve
+from embedlib.packages import installing
+from embedlib.packages.installing import install_line
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 CAME_FROM = "."
 """What every page and example installs: a checkout. At a release this becomes "embedlib"; the test
@@ -80,7 +80,8 @@ def test_a_checkout_that_was_not_installed_is_named(
 
     monkeypatch.setattr(metadata, "distribution", missing)
     assert install_line("qdrant") == f"pip install '{ROOT.resolve()}[qdrant]'"
-    monkeypatch.setattr(installing, "__file__", str(tmp_path / "embedlib" / "installing.py"))
+    copied = tmp_path / "embedlib" / "packages" / "installing.py"
+    monkeypatch.setattr(installing, "__file__", str(copied))
     assert install_line("qdrant") == "pip install 'embedlib[qdrant]'"  # a copy without its origin
 
 

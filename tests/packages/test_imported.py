@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedlib.config import device_name
-from embedlib.imported import imported_torch
+from embedlib.packages.imported import imported_torch
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import as_torch, off_device
 

@@ -15,8 +15,8 @@ from typing import TextIO, cast
 
 import pytest
 
-from embedlib.progress import Progress
-from embedlib.screens import Bar, Log, Reading, duration, open_screen, terminal_columns
+from embedlib.progress.phases import Progress
+from embedlib.progress.screens import Bar, Log, Reading, duration, open_screen, terminal_columns
 
 
 class Clock:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from embedlib.cgroups import Cgroup, ReadFile, own_cgroups, read_system_file
+from embedlib.system.cgroups import Cgroup, ReadFile, own_cgroups, read_system_file
 
 GIB: Final = 1 << 30
 

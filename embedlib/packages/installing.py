@@ -28,7 +28,7 @@ def install_line(extras: str) -> str:
     try:
         recorded = distribution("embedlib").read_text("direct_url.json")
     except PackageNotFoundError:  # imported from a folder on the path
-        checkout = Path(__file__).resolve().parent.parent
+        checkout = Path(__file__).resolve().parents[2]
         is_one = (checkout / "pyproject.toml").is_file()
         recorded = json.dumps({"url": checkout.as_uri()}) if is_one else None
     origin: dict[str, Any] = json.loads(recorded) if recorded else {"url": ""}

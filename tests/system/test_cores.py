@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from embedlib.cgroups import read_system_file
-from embedlib.cores import allowed_cores, cpu_limit, usable_cores
+from embedlib.system.cgroups import read_system_file
+from embedlib.system.cores import allowed_cores, cpu_limit, usable_cores
 
 V2 = "/sys/fs/cgroup"
 V1 = "/sys/fs/cgroup/cpu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from embedlib.cgroups import Cgroup, ReadFile, own_cgroups, read_system_file
+from embedlib.system.cgroups import Cgroup, ReadFile, own_cgroups, read_system_file
 
 
 def usable_cores(read: ReadFile = read_system_file) -> int:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 import embedlib
 from embedlib import Embedder
 from embedlib.engines.base import Batch
-from embedlib.interrupts import SafeCondition, is_of_handler
 from embedlib.testing import FakeEngine, fake_embedder
+from embedlib.threads.interrupts import SafeCondition, is_of_handler
 
 PACKAGE = Path(embedlib.__file__).parent
 FAKES = PACKAGE / "testing"

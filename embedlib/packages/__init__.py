@@ -1,0 +1,1 @@
+"""Python packages: optional ones, those of the program, and names that come from either late."""

@@ -1,0 +1,1 @@
+"""How far some work has come, and what shows it."""

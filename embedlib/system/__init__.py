@@ -1,0 +1,1 @@
+"""What the operating system gives this process: memory, cores, and the user's folders."""
