@@ -220,7 +220,7 @@ def test_a_circle_between_two_rooms_is_seen() -> None:
         ("models.hub", "try:\n    import torch\nexcept ImportError:\n    pass"),
         ("batching.manager", "from embedlib.engines import select"),
         ("batching.manager", "def f():\n    from embedlib.engines.openvino import engine"),
-        ("engines.cuda.engine", "from embedlib.engines.openvino.graph import lower"),
+        ("engines.cuda.engine", "from embedlib.engines.openvino.graphs.graph import lower"),
         ("engines.cuda.kind", "from embedlib.engines.tensorrt_llm.support import batch_tokens"),
         ("engines.cuda.kind", "from embedlib.engines.registry import find_kind"),
         ("engines.cuda.engine", "import openvino"),

@@ -82,7 +82,7 @@ def row_of(entry: CatalogEntry) -> tuple[str, ...]:
 
 
 def _bytes(entry: CatalogEntry, precision: str) -> int | None:
-    from embedlib.engines.openvino.memory import most_bytes
+    from embedlib.engines.openvino.plans.memory import most_bytes
 
     return None if entry.millions is None else most_bytes(round(entry.millions * 1e6), precision)
 

@@ -25,7 +25,7 @@ from embedlib.models.reading.model_file import file_bytes, load_json
 PROFILE_VERSION: Final = 1
 
 Library = Literal["auto", "any", "onednn", "mlas"]
-"""What multiplies matrices; auto: by CPU and model, see `engines.openvino.layout`."""
+"""What multiplies matrices; auto: by CPU and model, see `engines.openvino.plans.layout`."""
 Layout: TypeAlias = tuple[int, bool, Library]
 """Streams, whether the lanes share a compiled model, and the library."""
 

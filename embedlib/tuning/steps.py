@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from embedlib.engines.machine import Machine, has_avx2_alone
-from embedlib.engines.openvino.number_types import multiplies_tiles
+from embedlib.engines.openvino.sizes.number_types import multiplies_tiles
 from embedlib.engines.profile import Library, Profile
 from embedlib.tuning.search import Step
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
-from embedlib.engines.openvino.memory import MemoryNeeds, memory_needs
+from embedlib.engines.openvino.plans.memory import MemoryNeeds, memory_needs
 from embedlib.models.reading.files import read_model_files
 
 PRECISIONS = ("float32", "int8", *(["bf16"] if Machine().bf16_instructions() else []))

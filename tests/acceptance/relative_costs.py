@@ -20,7 +20,7 @@ import numpy as np
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.models.encoder_parts import RelativePositions
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from embedlib.engines.openvino.memory import LIBRARY_BYTES
+from embedlib.engines.openvino.plans.memory import LIBRARY_BYTES
 
 Run = Callable[..., Any]
 

@@ -20,8 +20,8 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND
-from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.number_types import number_type
+from embedlib.engines.openvino.plans.layout import Layout
+from embedlib.engines.openvino.sizes.number_types import number_type
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.reading.files import ModelFiles, read_model_files

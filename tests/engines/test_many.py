@@ -24,7 +24,7 @@ from embedlib.engines.base import (
 )
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights

@@ -19,19 +19,19 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines import select
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND, lower
-from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.memory import (
+from embedlib.engines.openvino.plans import memory
+from embedlib.engines.openvino.plans.layout import Layout
+from embedlib.engines.openvino.plans.memory import (
     LIBRARY_BYTES,
     SHARED_BATCH_TOKENS,
     MemoryNeeds,
     memory_needs,
 )
-from embedlib.engines.openvino.operator_sizes import separate_bytes, shared_bytes
-from embedlib.engines.openvino.planning import needs_of
-from embedlib.engines.openvino.remedies import remedy
+from embedlib.engines.openvino.plans.planning import needs_of
+from embedlib.engines.openvino.plans.remedies import remedy
+from embedlib.engines.openvino.sizes.operator_sizes import separate_bytes, shared_bytes
 from embedlib.engines.openvino.stored import model_cache
 from embedlib.engines.precision import NeedsReportError
 from embedlib.engines.select import check_room, plan_engine

@@ -22,8 +22,8 @@ from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.matrices import rounds_activations
+from embedlib.engines.openvino.graphs.matrices import rounds_activations
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.errors import (
     ConfigError,
     EngineBuildError,

@@ -20,7 +20,7 @@ from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.openvino import kind as cpu_kind
-from embedlib.engines.openvino.matrices import rounds_activations
+from embedlib.engines.openvino.graphs.matrices import rounds_activations
 from embedlib.engines.precision import choose_precision
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import (

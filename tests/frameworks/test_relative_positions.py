@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
-from embedlib.engines.openvino.graph import build_stages
-from embedlib.engines.openvino.graph_options import GraphOptions
-from embedlib.engines.openvino.inputs import pad
-from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.graphs.graph import build_stages
+from embedlib.engines.openvino.graphs.graph_options import GraphOptions
+from embedlib.engines.openvino.running.inputs import pad
+from embedlib.engines.openvino.running.kept_prefixes import KeptPrefixes
 from embedlib.models.spec import ModelSpec
 
 Array = NDArray[np.float32]

@@ -15,8 +15,8 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
-from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.layerwise import LayerwiseEngine
+from embedlib.engines.openvino.plans import memory
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.preparing import prepare
 from embedlib.fidelity.remembered import RememberedVectors

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
-from embedlib.engines.openvino import splade
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.graphs import splade
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.engines.registry import OWN_KINDS, find_kind
 from embedlib.engines.select import check_model
 from embedlib.errors import (

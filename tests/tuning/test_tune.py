@@ -367,8 +367,10 @@ def test_what_a_load_would_not_take_is_not_tried(
         return profile.max_batch_tokens <= 1024
 
     monkeypatch.setattr(tuning, "search", search)
-    monkeypatch.setattr("embedlib.engines.openvino.planning._fits", fits)
-    monkeypatch.setattr("embedlib.engines.openvino.distances.most_batch_tokens", lambda _: 300)
+    monkeypatch.setattr("embedlib.engines.openvino.plans.planning._fits", fits)
+    monkeypatch.setattr(
+        "embedlib.engines.openvino.graphs.distances.most_batch_tokens", lambda _: 300
+    )
     monkeypatch.setattr(EmbeddingRunner, "bulk", lambda _: 1e-6)
     monkeypatch.setattr(tuning, "MAX_TEXTS", 1000)
     config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32", engine="openvino")

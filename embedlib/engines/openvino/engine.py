@@ -27,16 +27,16 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, InFlight, Lane
 from embedlib.engines.openvino.bulk_threads import BulkThreads
-from embedlib.engines.openvino.compiled import CompiledModels
-from embedlib.engines.openvino.compiling import Loaded, load_models
 from embedlib.engines.openvino.core import loaded_core
-from embedlib.engines.openvino.graph import build_stages
-from embedlib.engines.openvino.inputs import last_line
+from embedlib.engines.openvino.graphs.graph import build_stages
+from embedlib.engines.openvino.graphs.stages import Request
+from embedlib.engines.openvino.kept.model_cache import ModelCache
 from embedlib.engines.openvino.lanes import Lanes
-from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.mlp_sizes import copied_bytes
-from embedlib.engines.openvino.model_cache import ModelCache
-from embedlib.engines.openvino.stages import Request
+from embedlib.engines.openvino.plans.layout import Layout
+from embedlib.engines.openvino.running.compiled import CompiledModels
+from embedlib.engines.openvino.running.compiling import Loaded, load_models
+from embedlib.engines.openvino.running.inputs import last_line
+from embedlib.engines.openvino.sizes.mlp_sizes import copied_bytes
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import ArraysByRole

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.machine import AMX_FLAGS, BF16_FLAGS, VNNI_FLAGS
-from embedlib.engines.openvino.number_types import number_type
-from embedlib.engines.openvino.planning import (
+from embedlib.engines.openvino.plans.planning import (
     choose_profile,
     describe_memory,
     needs_of,
     profile_key,
     shares_lanes,
 )
+from embedlib.engines.openvino.sizes.number_types import number_type
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.compiled.int8 import INT8_GROUPS
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embedlib.engines.base import Engine
     from embedlib.engines.kind import EnginePlan
     from embedlib.engines.machine import Machine
-    from embedlib.engines.openvino.memory import MemoryNeeds
+    from embedlib.engines.openvino.plans.memory import MemoryNeeds
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import Encoder, ModelSpec
 
@@ -106,7 +106,7 @@ def check_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryN
     """
     _check_instructions(plan.precision.name, plan.cpu_features)
     _check_groups(plan.precision.name, files.spec.encoder)
-    from embedlib.engines.openvino.remedies import remedy
+    from embedlib.engines.openvino.plans.remedies import remedy
 
     needed = needs_of(plan, files, config)
     limit = plan.memory.too_small(needed.shared, needed.files)
@@ -136,7 +136,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
-    from embedlib.engines.openvino.layout import Layout
+    from embedlib.engines.openvino.plans.layout import Layout
     from embedlib.engines.openvino.stored import (
         compiled_weights,
         model_cache,
@@ -182,8 +182,8 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
     """
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.engines.openvino.layerwise import LayerwiseEngine
-    from embedlib.engines.openvino.layout import Layout
-    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, MemoryNeeds
+    from embedlib.engines.openvino.plans.layout import Layout
+    from embedlib.engines.openvino.plans.memory import MAX_BATCH_TOKENS, MemoryNeeds
 
     needs = plan.needs if isinstance(plan.needs, MemoryNeeds) else None
     budget = MAX_BATCH_TOKENS if plan.is_by_layer else None
@@ -208,7 +208,7 @@ def open_weights(files: ModelFiles, folder: Path, plan: EnginePlan) -> Mapping[s
 
 def forget_process(process: int, config: Config) -> None:
     """Remove what a killed process has left in the cache of compiled models."""
-    from embedlib.engines.openvino.model_cache import forget_trials
+    from embedlib.engines.openvino.kept.model_cache import forget_trials
 
     forget_trials(config.engine_cache_path / NAME, process)
 

@@ -16,18 +16,18 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from embedlib.engines.base import Batch, InFlight
-from embedlib.engines.openvino.compiled import run_error
 from embedlib.engines.openvino.core import loaded_core
-from embedlib.engines.openvino.graph import build_stages
-from embedlib.engines.openvino.graph_options import GraphOptions
-from embedlib.engines.openvino.inputs import infer_batch, is_token, last_line
-from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.graphs.graph import build_stages
+from embedlib.engines.openvino.graphs.graph_options import GraphOptions
+from embedlib.engines.openvino.graphs.stages import HIDDEN, Request
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.pages import letting_go, return_freed
-from embedlib.engines.openvino.stage_sizes import MAX_TOGETHER_TOKENS
-from embedlib.engines.openvino.stages import HIDDEN, Request
-from embedlib.engines.openvino.tiny_batches import compute_tiny_batches
+from embedlib.engines.openvino.plans.layout import Layout
+from embedlib.engines.openvino.running.compiled import run_error
+from embedlib.engines.openvino.running.inputs import infer_batch, is_token, last_line
+from embedlib.engines.openvino.running.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.running.tiny_batches import compute_tiny_batches
+from embedlib.engines.openvino.sizes.stage_sizes import MAX_TOGETHER_TOKENS
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.mapped import mapped_files

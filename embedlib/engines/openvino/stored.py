@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.openvino.float32_copy import copied_weights, widened_weights
-from embedlib.engines.openvino.memory import MemoryNeeds
-from embedlib.engines.openvino.model_cache import ModelCache, WeightsFile
+from embedlib.engines.openvino.kept.float32_copy import copied_weights, widened_weights
+from embedlib.engines.openvino.kept.model_cache import ModelCache, WeightsFile
+from embedlib.engines.openvino.plans.memory import MemoryNeeds
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.engine_folder import file_hashes

@@ -52,7 +52,7 @@ class ReferenceCalls:
 
     def _by_openvino(self, files: ModelFiles) -> Vectors:
         from embedlib.engines.openvino.engine import OpenVINOEngine
-        from embedlib.engines.openvino.layout import Layout
+        from embedlib.engines.openvino.plans.layout import Layout
 
         threads = Config().num_threads
         engine = OpenVINOEngine(files.spec, load_weights(files), Layout(threads=threads))

@@ -25,7 +25,7 @@ from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.inputs import tile_table
 from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.models.encoder_parts import RelativePositions
 from embedlib.models.position_bias import signed_buckets
 from embedlib.models.reading.files import read_model_files

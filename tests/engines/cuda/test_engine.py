@@ -30,7 +30,7 @@ from embedlib.engines.cuda.limits import (
 )
 from embedlib.engines.cuda.reference_pooling import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.errors import (
     CloseTimeoutError,
     EngineBuildError,

@@ -15,7 +15,8 @@ from tests.waiting import WAIT_SECONDS
 
 DIES = """
 import os, signal, sys
-from embedlib.engines.openvino import compiling, model_cache
+from embedlib.engines.openvino.running import compiling
+from embedlib.engines.openvino.kept import model_cache
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

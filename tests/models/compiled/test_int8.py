@@ -24,8 +24,8 @@ from openvino import opset15 as op
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
-from embedlib.engines.openvino.matrices import matrix_rows
+from embedlib.engines.openvino.graphs.matrices import matrix_rows
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.compiled import cache as cache_module
 from embedlib.models.compiled.cache import compiled_versions, int8_weights

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.layout import Layout
+from embedlib.engines.openvino.plans.layout import Layout
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling

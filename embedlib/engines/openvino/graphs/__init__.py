@@ -1,0 +1,1 @@
+"""A model as a graph of OpenVINO's own operators, whole or in stages."""

@@ -1,0 +1,1 @@
+"""Compiled models and their requests: made, asked, freed in a fixed order."""

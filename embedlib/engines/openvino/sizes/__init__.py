@@ -1,0 +1,1 @@
+"""Sizes that are known before a graph is built: of blocks, stages, parts, paddings."""
