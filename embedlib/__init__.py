@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from embedlib.indexing.asynchronous import aindex
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.replacing import drop_old
-    from embedlib.indexing.retrieval import Search
     from embedlib.indexing.rows import Document
-    from embedlib.indexing.searching import search
+    from embedlib.indexing.searches.retrieval import Search
+    from embedlib.indexing.searches.searching import search
     from embedlib.indexing.sources.protocol import SourceOptions
     from embedlib.reranker import Reranker
     from embedlib.vectors.maxsim import maxsim
@@ -60,9 +60,9 @@ _MODULES = {
     ".indexing.asynchronous": ("aindex",),
     ".indexing.pipeline": ("index",),
     ".indexing.replacing": ("drop_old",),
-    ".indexing.retrieval": ("Search",),
+    ".indexing.searches.retrieval": ("Search",),
     ".indexing.rows": ("Document",),
-    ".indexing.searching": ("search",),
+    ".indexing.searches.searching": ("search",),
     ".indexing.sources.protocol": ("SourceOptions",),
     ".reranker": ("Reranker",),
     ".vectors.maxsim": ("maxsim",),

@@ -11,9 +11,9 @@ from typing import TypedDict, cast, overload
 
 import numpy as np
 
-from embedlib.batching.pairs import PairTokenizer
-from embedlib.batching.refusals import check_text
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.pairs import PairTokenizer
+from embedlib.batching.tokenizing.refusals import check_text
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.engines.base import Lane

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
 from embedlib.errors import InputError, PromptWarning, shown

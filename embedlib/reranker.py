@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from embedlib.batching.pairs import PairTokenizer
-from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.tokenizing.pairs import PairTokenizer
+from embedlib.batching.tokenizing.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelUnsupportedError, shown

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     )
     from embedlib.engines.kind import DeviceType
     from embedlib.engines.profile import Profile, ProfileKey
+    from embedlib.indexing.chunks.templates import Prefix
     from embedlib.indexing.filters.expression import FieldPath, Matches, Scalar
-    from embedlib.indexing.hybrid import Hybrid
     from embedlib.indexing.options import Shard
-    from embedlib.indexing.retrieval import Questions
+    from embedlib.indexing.searches.hybrid import Hybrid
+    from embedlib.indexing.searches.retrieval import Questions
     from embedlib.indexing.signatures import LoadOptions
     from embedlib.indexing.sources.files import FileSource
     from embedlib.indexing.sources.items import LangChainDocument, LlamaIndexNode, SourceItem
     from embedlib.indexing.sources.tables import ArrowTable
-    from embedlib.indexing.templates import Prefix
     from embedlib.models.known_models import KnownModel, Truncation
     from embedlib.models.prompts import Examples, Role
     from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
@@ -77,14 +77,14 @@ _MODULES = {
     "embedlib.engines.kind": ("DeviceType",),
     "embedlib.engines.profile": ("Profile", "ProfileKey"),
     "embedlib.indexing.filters.expression": ("FieldPath", "Matches", "Scalar"),
-    "embedlib.indexing.hybrid": ("Hybrid",),
+    "embedlib.indexing.searches.hybrid": ("Hybrid",),
     "embedlib.indexing.options": ("Shard",),
-    "embedlib.indexing.retrieval": ("Questions",),
+    "embedlib.indexing.searches.retrieval": ("Questions",),
     "embedlib.indexing.signatures": ("LoadOptions",),
     "embedlib.indexing.sources.files": ("FileSource",),
     "embedlib.indexing.sources.items": ("LangChainDocument", "LlamaIndexNode", "SourceItem"),
     "embedlib.indexing.sources.tables": ("ArrowTable",),
-    "embedlib.indexing.templates": ("Prefix",),
+    "embedlib.indexing.chunks.templates": ("Prefix",),
     "embedlib.system.memory": ("Memory",),
     "embedlib.models.known_models": ("KnownModel", "Truncation"),
     "embedlib.models.prompts": ("Examples", "Role"),

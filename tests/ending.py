@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedlib.batching.manager import BatchManager
-from embedlib.batching.tokenizer_thread import TokenizerThread
+from embedlib.batching.tokenizing.tokenizer_thread import TokenizerThread
 from embedlib.threads.closing import Deadline, join
 from tests.waiting import WAIT_SECONDS
 

@@ -20,9 +20,9 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib import Embedder, Reranker, Usage
-from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
+from embedlib.batching.tokenizing.pairs import PairTokenizer
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (

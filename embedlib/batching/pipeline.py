@@ -22,7 +22,7 @@ from embedlib.batching.outcome import Outcome
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
+from embedlib.batching.tokenizing.tokenizer_thread import Tokenize, TokenizerThread
 from embedlib.engines.base import CallerEngine, Engine, Lane
 from embedlib.errors import ClosedError
 from embedlib.threads.closing import (

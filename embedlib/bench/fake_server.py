@@ -12,8 +12,8 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, EngineLimits, InFlight
 from embedlib.serve import create_app
-from embedlib.serve.access_log import AccessLog
-from embedlib.serve.server import Listen, serve
+from embedlib.serve.http.server import Listen, serve
+from embedlib.serve.logs.access_log import AccessLog
 from embedlib.testing import byte_tokenizer, fake_spec
 
 DIM = 384

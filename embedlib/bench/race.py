@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from embedlib.bench.contestants.own import BATCH_SIZES, OURS
 from embedlib.bench.options import ReportLine
-from embedlib.bench.own_contestants import BATCH_SIZES, OURS
 from embedlib.bench.peers import PEERS
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError

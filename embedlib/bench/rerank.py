@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from embedlib.bench.contestants.own import CROSS_ENCODER, INT8_RERANKER, RERANKER
 from embedlib.bench.options import ReportLine, RerankOptions
-from embedlib.bench.own_contestants import CROSS_ENCODER, INT8_RERANKER, RERANKER
 from embedlib.bench.peers import EMBEDLIB, INT8, ST, missing_modules
 from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
 from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance

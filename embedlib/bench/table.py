@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from embedlib.bench.own_contestants import BATCH_SIZES
+from embedlib.bench.contestants.own import BATCH_SIZES
 from embedlib.bench.peers import ST
 from embedlib.bench.result import TOP, BenchResult, ContestantResult, Measured, RerankResult
 from embedlib.measuring.markdown import Row, markdown

@@ -15,27 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.contestant import Contestant
-from embedlib.bench.llama_cpp_contestant import LlamaCppContestant
-from embedlib.bench.other_contestants import (
+from embedlib.bench.contestants.contestant import Contestant
+from embedlib.bench.contestants.llama_cpp import LlamaCppContestant
+from embedlib.bench.contestants.others import (
     FastembedContestant,
     InfinityContestant,
     Model2vecContestant,
 )
-from embedlib.bench.own_contestants import (
+from embedlib.bench.contestants.own import (
     CROSS_ENCODER,
     INT8_RERANKER,
     RERANKER,
     EmbedlibContestant,
 )
-from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST, missing_modules
-from embedlib.bench.rerank_contestants import CrossEncoderContestant, RerankerContestant
-from embedlib.bench.sentence_transformers_contestants import (
+from embedlib.bench.contestants.rerank import CrossEncoderContestant, RerankerContestant
+from embedlib.bench.contestants.sentence_transformers import (
     OnnxInt8Contestant,
     OpenVINOContestant,
     SentenceTransformersContestant,
 )
-from embedlib.bench.tei_contestant import TeiContestant
+from embedlib.bench.contestants.tei import TeiContestant
+from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST, missing_modules
 from embedlib.engines.machine import Machine
 from embedlib.measuring.child import Memory, serve_standard_streams
 from embedlib.measuring.sgemm import SGEMM, SgemmCalls

@@ -20,7 +20,7 @@ from embedlib.errors import count_of, visible_line
 from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
-    from embedlib.indexing.chunk_view import ChunkView
+    from embedlib.indexing.chunks.chunk_view import ChunkView
 
 _EXIT_BAD_ROWS = 3
 
@@ -76,7 +76,7 @@ def chunks(
 
     from itertools import islice
 
-    from embedlib.indexing.chunk_view import view_chunks
+    from embedlib.indexing.chunks.chunk_view import view_chunks
     from embedlib.indexing.preparing import make_chunker
     from embedlib.indexing.rows import BadRow
     from embedlib.indexing.sources.files import open_source

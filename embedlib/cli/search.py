@@ -22,8 +22,8 @@ from embedlib.errors import shown, visible, visible_line
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
 if TYPE_CHECKING:
-    from embedlib.indexing.hits import SearchHit
-    from embedlib.indexing.source_lines import SourceLines
+    from embedlib.indexing.searches.hits import SearchHit
+    from embedlib.indexing.searches.source_lines import SourceLines
 
 
 @click.command(cls=GroupedCommand)
@@ -106,10 +106,10 @@ def search(
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter
-    from embedlib.indexing.retrieval import Search
-    from embedlib.indexing.searching import check_query, identified_state
+    from embedlib.indexing.searches.retrieval import Search
+    from embedlib.indexing.searches.searching import check_query, identified_state
+    from embedlib.indexing.searches.source_lines import LineFinder
     from embedlib.indexing.sinks.urls import open_sink
-    from embedlib.indexing.source_lines import LineFinder
 
     check_query(question, top_k)  # before the model is loaded
     if where is not None:

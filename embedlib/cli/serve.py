@@ -26,8 +26,8 @@ from embedlib.packages.installing import install_line
 
 if TYPE_CHECKING:
     from embedlib.serve.fleet import Replicas
+    from embedlib.serve.http.server import Listen
     from embedlib.serve.options import ServeOptions
-    from embedlib.serve.server import Listen
 
 
 @click.command(cls=GroupedCommand)
@@ -108,13 +108,13 @@ def serve(
     if ray is None:
         refuse("is for a Ray cluster; add --ray", "ray_replicas", "ray_cpus")
     try:
-        from embedlib.serve.server import serve as run
+        from embedlib.serve.http.server import serve as run
     except ImportError as error:
         raise ConfigError(
             f"the package {error.name} is missing; {install_line('serve')}"
         ) from error
     from embedlib.serve import create_app
-    from embedlib.serve.access_log import AccessLog
+    from embedlib.serve.logs.access_log import AccessLog
     from embedlib.serve.tracing import open_tracing
 
     listen = take_listen(options)

@@ -13,8 +13,8 @@ from embedlib.cli.options import Decorator, TitledOption, decorated
 from embedlib.cli.paths import FilePath
 
 if TYPE_CHECKING:
+    from embedlib.serve.http.server import Listen
     from embedlib.serve.options import ServeOptions
-    from embedlib.serve.server import Listen
 
 KEYS_VARIABLE: Final = "EMBEDLIB_API_KEYS"
 SECRETS_VARIABLE: Final = "EMBEDLIB_WEBHOOK_SECRETS"
@@ -31,7 +31,7 @@ class _PortOption(TitledOption):
 
 def take_listen(options: dict[str, Any]) -> Listen:
     """Take the options out that say where the server listens."""
-    from embedlib.serve.server import Listen
+    from embedlib.serve.http.server import Listen
 
     return Listen(
         host=options.pop("host"),

@@ -25,7 +25,7 @@ def status(url: str, as_json: bool) -> None:
       embedlib status 'postgresql://localhost/shop?table=tickets'
     """
     from embedlib.indexing.replacing import other_rows
-    from embedlib.indexing.searching import stored_state
+    from embedlib.indexing.searches.searching import stored_state
     from embedlib.indexing.sinks.urls import open_sink
 
     with closing(open_sink(url)) as sink:

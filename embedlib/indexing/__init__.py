@@ -30,11 +30,9 @@ if TYPE_CHECKING:
         matcher,
     )
     from embedlib.indexing.filters.parser import parse_filter
-    from embedlib.indexing.hits import SearchHit, SearchResults, SearchTimes
     from embedlib.indexing.options import IndexOptions
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.report import IndexProgress, IndexReport
-    from embedlib.indexing.retrieval import RankingModel, Search
     from embedlib.indexing.rows import (
         BadRow,
         Chunk,
@@ -45,7 +43,9 @@ if TYPE_CHECKING:
         row_digest,
         row_id,
     )
-    from embedlib.indexing.searching import search, stored_state
+    from embedlib.indexing.searches.hits import SearchHit, SearchResults, SearchTimes
+    from embedlib.indexing.searches.retrieval import RankingModel, Search
+    from embedlib.indexing.searches.searching import search, stored_state
     from embedlib.indexing.sinks.abilities import (
         FilteringSink,
         PositionSink,
@@ -185,16 +185,16 @@ _MODULES = {
         *("AllOf", "AnyOf", "Exists", "Filter", "Not", "OneOf", "Order", "matcher"),
     ),
     ".filters.parser": ("parse_filter",),
-    ".hits": ("SearchHit", "SearchResults", "SearchTimes"),
+    ".searches.hits": ("SearchHit", "SearchResults", "SearchTimes"),
     ".options": ("IndexOptions",),
     ".pipeline": ("index",),
     ".report": ("IndexProgress", "IndexReport"),
-    ".retrieval": ("RankingModel", "Search"),
+    ".searches.retrieval": ("RankingModel", "Search"),
     ".rows": (
         *("BadRow", "Chunk", "Document", "Row"),
         *("has_same_content", "model_digest", "row_digest", "row_id"),
     ),
-    ".searching": ("search", "stored_state"),
+    ".searches.searching": ("search", "stored_state"),
     ".sinks.abilities": ("FilteringSink", "PositionSink", "SparseSink", "TextSink"),
     ".sinks.checks": ("check_target", "check_vectors", "check_weights"),
     ".sinks.file_lock": ("FileLock", "lock_folder"),

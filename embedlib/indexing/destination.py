@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
-from embedlib.indexing.hybrid import text_sink
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.preparing import make_target
 from embedlib.indexing.replacing import Replacement, start_replacement
+from embedlib.indexing.searches.hybrid import text_sink
 from embedlib.indexing.sinks.checks import check_takes_multi_vectors
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sinks.urls import open_sink

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from embedlib.checks import COUNT, PATH, SWITCH, Kind, choice, is_number, optional, whole_number
 from embedlib.config import check_names
 from embedlib.errors import ConfigError, shown
-from embedlib.indexing.templates import Prefix, parse_template
+from embedlib.indexing.chunks.templates import Prefix, parse_template
 
 SEARCH_ROWS = 10
 """Default number of rows that a search returns."""

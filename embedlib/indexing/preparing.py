@@ -14,11 +14,11 @@ from embedlib.checks import Kind, optional
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, shown
-from embedlib.indexing.chunking import Chunker, cut_nothing
+from embedlib.indexing.chunks.chunking import Chunker, cut_nothing
+from embedlib.indexing.chunks.late_windows import WINDOW_CHUNKS, WindowedChunks, check_late
+from embedlib.indexing.chunks.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.embedders import TextEmbedder
-from embedlib.indexing.late_windows import WINDOW_CHUNKS, WindowedChunks, check_late
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.rows import BadRow, CutDocuments, Document
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sources.overwriting import check_not_input, is_same_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from embedlib.indexing.templates import Prefix
+from embedlib.indexing.chunks.templates import Prefix
 
 
 class LoadOptions(TypedDict, total=False):

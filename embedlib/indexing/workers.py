@@ -14,7 +14,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EngineRunError, shown
 from embedlib.indexing.bad_rows import MAX_REPORTED_BAD_ROWS, BadRows
-from embedlib.indexing.chunking import cut_nothing
+from embedlib.indexing.chunks.chunking import cut_nothing
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.load import LOOK_SECONDS, Load, join_vectors
 from embedlib.indexing.options import IndexOptions

@@ -13,21 +13,21 @@ from typing import Final
 
 from embedlib.errors import EmbedlibError
 from embedlib.indexing.sinks.protocol import Sink
-from embedlib.serve.access_log import AccessLog, line_of
-from embedlib.serve.admission import Unread
-from embedlib.serve.asgi import Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.background import Background
-from embedlib.serve.bodies import BodyReader
-from embedlib.serve.catalog import Catalog, ServedModel
-from embedlib.serve.destinations import Destinations
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import ClientGoneError, HTTPError
-from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.spans import write_nowhere
 from embedlib.serve.keys import Keys
+from embedlib.serve.logs.access_log import AccessLog, line_of
 from embedlib.serve.metrics import Metrics
+from embedlib.serve.models.admission import Unread
+from embedlib.serve.models.catalog import Catalog, ServedModel
+from embedlib.serve.models.destinations import Destinations
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.requests.asgi import Receive, Request, Response, Scope, Send, new_id
+from embedlib.serve.requests.bodies import BodyReader
+from embedlib.serve.requests.exchange import Exchange, Shared
 from embedlib.serve.routes import COMPUTING, check_entrance, find_route
 from embedlib.serve.tracing import Tracing
 

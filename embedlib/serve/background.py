@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from time import perf_counter
 
-from embedlib.serve.asgi import Request
 from embedlib.serve.dialects.dialect import OPENAI, Route, check_json
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.requests.asgi import Request
+from embedlib.serve.requests.exchange import Exchange, Shared
 
 
 class Background:

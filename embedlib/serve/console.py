@@ -11,9 +11,9 @@ from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 
-from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import OPENAI, Route
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange
 
 _SECURITY = [
     (

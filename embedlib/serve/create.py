@@ -10,11 +10,11 @@ from embedlib.checks import is_unicode
 from embedlib.config import Config
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.sinks.protocol import Sink
-from embedlib.serve.access_log import AccessLog
 from embedlib.serve.app import Application
-from embedlib.serve.catalog import ServedModel, load_by_kind
+from embedlib.serve.logs.access_log import AccessLog
+from embedlib.serve.models.catalog import ServedModel, load_by_kind
+from embedlib.serve.models.sessions import AnyModel
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.sessions import AnyModel
 from embedlib.serve.tracing import Tracing
 from embedlib.session.arguments import one_config
 

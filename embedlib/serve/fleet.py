@@ -13,17 +13,17 @@ from typing import Protocol, cast
 from embedlib.config import Config
 from embedlib.packages.installing import load_offered
 from embedlib.serve.app import Application, headers_of
-from embedlib.serve.asgi import Message, Receive, Request, Response, Scope, Send
-from embedlib.serve.bodies import BodyReader
-from embedlib.serve.catalog import Task
 from embedlib.serve.dialects.dialect import Handle, Route
 from embedlib.serve.errors import ClientGoneError, HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.keys import Keys
+from embedlib.serve.models.catalog import Task
+from embedlib.serve.models.sessions import computed
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.remote import ElsewhereError, RemoteModels
+from embedlib.serve.requests.asgi import Message, Receive, Request, Response, Scope, Send
+from embedlib.serve.requests.bodies import BodyReader
+from embedlib.serve.requests.exchange import Exchange
 from embedlib.serve.routes import check_entrance, find_route
-from embedlib.serve.sessions import computed
 
 __all__ = [
     "Application",

@@ -15,9 +15,9 @@ from typing import Final
 
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
-from embedlib.serve.admission import Unread
-from embedlib.serve.catalog import Catalog, ServedModel
-from embedlib.serve.sessions import engine_of
+from embedlib.serve.models.admission import Unread
+from embedlib.serve.models.catalog import Catalog, ServedModel
+from embedlib.serve.models.sessions import engine_of
 from embedlib.version import __version__
 
 SECONDS: Final = tuple(0.0005 * 2**power for power in range(17))

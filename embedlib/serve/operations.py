@@ -11,12 +11,12 @@ from typing import Final
 
 from embedlib.engines.base import Lane
 from embedlib.errors import EmbedlibError, first_line
-from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import Work, embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.models.catalog import ServedModel
+from embedlib.serve.models.compute import Work, embed, embed_tokens, score_pairs, score_texts
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange
 from embedlib.version import __version__
 
 CANARY_SECONDS = 30.0

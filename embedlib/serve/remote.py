@@ -14,17 +14,17 @@ from typing import Final, Literal
 import msgspec
 
 from embedlib.errors import first_line
-from embedlib.serve.admission import Unread
 from embedlib.serve.app import request_id_of
-from embedlib.serve.asgi import Request, Response
-from embedlib.serve.catalog import Catalog, ServedModel, Task, Tasks, still_loading
-from embedlib.serve.destinations import Destinations
 from embedlib.serve.dialects.dialect import OPENAI, Handle
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.metrics import Metrics
+from embedlib.serve.models.admission import Unread
+from embedlib.serve.models.catalog import Catalog, ServedModel, Task, Tasks, still_loading
+from embedlib.serve.models.destinations import Destinations
+from embedlib.serve.models.sessions import AnyModel
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.sessions import AnyModel
+from embedlib.serve.requests.asgi import Request, Response
+from embedlib.serve.requests.exchange import Exchange, Shared
 
 AskTasks = Callable[[str], Awaitable[Tasks]]
 """Returns what a model computes, by its name; waits until one of its processes has loaded it."""

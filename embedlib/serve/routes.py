@@ -8,7 +8,6 @@ from functools import cache
 import msgspec
 
 from embedlib.serve import console, operations
-from embedlib.serve.asgi import Request, Response
 from embedlib.serve.dialects import (
     baseten,
     batches,
@@ -28,11 +27,12 @@ from embedlib.serve.dialects import (
 )
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.hosts import check_host, check_page
 from embedlib.serve.keys import Keys
 from embedlib.serve.openapi import describe_routes
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.requests.asgi import Request, Response
+from embedlib.serve.requests.exchange import Exchange
 from embedlib.serve.wire import check_encoding
 
 COMPUTING: tuple[Route, ...] = (

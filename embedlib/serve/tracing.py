@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.errors import ConfigError
 from embedlib.packages.installing import install_line
-from embedlib.serve.catalog import Task
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.spans import JobSpan
+from embedlib.serve.models.catalog import Task
+from embedlib.serve.requests.exchange import Exchange
 from embedlib.version import __version__
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
-from embedlib.batching.pair_forms import Pair
+from embedlib.batching.tokenizing.pair_forms import Pair
 from embedlib.checks import Kind
 from embedlib.config import Config
 from embedlib.errors import ConfigError, InputError, a_type, shown

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 import tokenizers
 
 from embedlib.batching.callers import Callers
-from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.refusals import WarnTruncated, describe_truncated
 from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.pairs import PairTokenizer
+from embedlib.batching.tokenizing.refusals import WarnTruncated, describe_truncated
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.checks import SWITCH
 from embedlib.config import Config
 from embedlib.engines.base import Engine

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.sequence import Job
-from embedlib.batching.tokenizer import Tokenizer
-from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.config import VectorPrecision
 from embedlib.engines.base import Lane

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config, VectorPrecision
 from embedlib.engines.base import Lane

@@ -8,8 +8,8 @@ from typing import Final
 from tokenizers import Tokenizer as RustTokenizer
 
 from embedlib.batching.stats import Meter
-from embedlib.batching.token_rows import TokenRows
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.token_rows import TokenRows
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.prompts import Role

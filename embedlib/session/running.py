@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.refusals import WarnTruncated
 from embedlib.batching.sequence import Job
+from embedlib.batching.tokenizing.refusals import WarnTruncated
 from embedlib.engines.base import Lane
 from embedlib.errors import QueueFullError
 from embedlib.progress.phases import Progress

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.config import Config
 from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Role

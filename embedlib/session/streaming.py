@@ -12,8 +12,8 @@ from itertools import islice
 
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.refusals import MAX_ROWS_NAMED, WarnTruncated
 from embedlib.batching.sequence import Job
+from embedlib.batching.tokenizing.refusals import MAX_ROWS_NAMED, WarnTruncated
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
 from embedlib.session.call import Call, EmbeddingCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer as RustTokenizer
 
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.config import Config
 from embedlib.models.opening import longest_sequence
 from embedlib.models.spec import ModelSpec

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.batching.pair_forms import Pair
-from embedlib.batching.refusals import check_text
+from embedlib.batching.tokenizing.pair_forms import Pair
+from embedlib.batching.tokenizing.refusals import check_text
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, shown
 from embedlib.session.arguments import elements, is_list, is_table
 from embedlib.session.scoring import Scores, activate

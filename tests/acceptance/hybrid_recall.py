@@ -37,8 +37,8 @@ from safetensors.numpy import save_file
 
 from embedlib import Config, Embedder
 from embedlib.indexing import Hit, Row, SparseVector, Target, open_sink, row_digest, row_id
-from embedlib.indexing.hybrid import Asked
-from embedlib.indexing.searching import find_fused
+from embedlib.indexing.searches.hybrid import Asked
+from embedlib.indexing.searches.searching import find_fused
 from embedlib.indexing.sinks.protocol import SparseModel
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse
 from tests.indexing.text_checks import bm25, weighed_ts_rank

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.engines.base import Batch, EngineLimits, Lane, Pending
 from embedlib.errors import EngineRunError
 from embedlib.models.prompts import Prompt

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
-from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, CallerEngine, Lane
 from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError, InputError

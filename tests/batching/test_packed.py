@@ -16,7 +16,7 @@ from embedlib.batching.packed import PackedTexts, join
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, pack
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt

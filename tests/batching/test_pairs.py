@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, models, pre_tokenizers, processors
 
-from embedlib.batching.pair_forms import Pair, longest_first
-from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Side
+from embedlib.batching.tokenizing.pair_forms import Pair, longest_first
+from embedlib.batching.tokenizing.pairs import PairTokenizer
+from embedlib.batching.tokenizing.tokenizer import Side
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import (

@@ -17,8 +17,8 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
-from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
+from embedlib.batching.tokenizing.tokenizer_thread import Tokenize, TokenizerThread
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, EngineBuildError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt

@@ -9,9 +9,9 @@ from unittest.mock import Mock
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from embedlib.batching import token_ids
-from embedlib.batching.pair_forms import _encode_all
-from embedlib.batching.token_ids import (
+from embedlib.batching.tokenizing import token_ids
+from embedlib.batching.tokenizing.pair_forms import _encode_all
+from embedlib.batching.tokenizing.token_ids import (
     SHORT_CHARACTERS,
     TokenIds,
     divides_at_spaces,

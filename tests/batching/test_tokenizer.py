@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 
-from embedlib.batching.refusals import describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Side, Tokenizer
-from embedlib.batching.tokenizer_thread import TokenizerThread
+from embedlib.batching.tokenizing.refusals import describe_truncated
+from embedlib.batching.tokenizing.tokenizer import Side, Tokenizer
+from embedlib.batching.tokenizing.tokenizer_thread import TokenizerThread
 from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import (

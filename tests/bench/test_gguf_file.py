@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib.bench.gguf_file import _add_tokenizer, _interleaved, write_gguf
+from embedlib.bench.contestants.gguf_file import _add_tokenizer, _interleaved, write_gguf
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.safetensors_files import list_tensors
 

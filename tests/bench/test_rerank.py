@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from embedlib.bench import rerank as rerank_module
 from embedlib.bench import shape_tokenizer
-from embedlib.bench.options import RerankOptions
-from embedlib.bench.own_contestants import (
+from embedlib.bench.contestants.own import (
     BATCH_SIZES,
     CROSS_ENCODER,
     INT8_RERANKER,
     RERANKER,
 )
+from embedlib.bench.options import RerankOptions
 from embedlib.bench.peers import INT8, ST
 from embedlib.bench.rerank import SEEDED_MODEL, run_rerank
 from embedlib.bench.result import RerankResult

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embedlib.bench.tei_contestant import VARIABLE, TeiContestant
+from embedlib.bench.contestants.tei import VARIABLE, TeiContestant
 from embedlib.measuring.process import ContestantFailedError
 
 SERVER = """

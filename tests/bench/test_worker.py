@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from embedlib import fidelity
-from embedlib.bench import own_contestants
-from embedlib.bench.own_contestants import INT8_RERANKER, RERANKER, EmbedlibContestant
+from embedlib.bench.contestants import own as own_contestants
+from embedlib.bench.contestants.own import INT8_RERANKER, RERANKER, EmbedlibContestant
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST
 from embedlib.bench.worker import ContestantCalls, make_contestant
 from embedlib.config import Config

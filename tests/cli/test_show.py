@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from click.testing import Result
 
+from embedlib.indexing.searches.source_lines import LineFinder, SourceLines
 from embedlib.indexing.sinks.protocol import Hit
-from embedlib.indexing.source_lines import LineFinder, SourceLines
 
 Run = Callable[..., Result]
 
@@ -80,7 +80,7 @@ def test_what_a_file_has_at_a_place(tmp_path: Path) -> None:
 def test_what_is_no_text_file_has_no_lines(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlib.indexing.source_lines.MAX_TEXT_BYTES", 3)
+    monkeypatch.setattr("embedlib.indexing.searches.source_lines.MAX_TEXT_BYTES", 3)
     monkeypatch.chdir(tmp_path)
     Path("b.txt.gz").write_bytes(b"no gzip")
     Path("c.txt").write_bytes(b"\xff")

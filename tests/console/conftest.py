@@ -24,7 +24,7 @@ SERVE = f"""
 import sys
 from embedlib import Config, Document, Embedder, index
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.server import Listen, serve
+from embedlib.serve.http.server import Listen, serve
 from embedlib.testing import FakeSink, FakeStore
 
 port, key, *folders = sys.argv[1:]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from embedlib.batching.token_ids import TokenIds
+from embedlib.batching.tokenizing.token_ids import TokenIds
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.folders import read_folder
 from embedlib.models.hub import resolve

@@ -12,7 +12,7 @@ import pytest
 
 from embedlib.errors import SinkError
 from embedlib.indexing import Hit, SparseModel, SparseVector, Vectors, matcher, parse_filter
-from embedlib.indexing.searching import find_fused
+from embedlib.indexing.searches.searching import find_fused
 from embedlib.indexing.sparse_rows import ARM_ROWS
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 

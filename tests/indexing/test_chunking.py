@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from embedlib.errors import ConfigError, EngineOutOfMemoryError
-from embedlib.indexing.chunking import (
+from embedlib.indexing.chunks.chunking import (
     MAX_CHARS_PER_TOKEN,
     PART_CHARS,
     UNBROKEN_CHARS,
@@ -25,7 +25,7 @@ from embedlib.indexing.chunking import (
     count_tokens,
     without_limits,
 )
-from embedlib.indexing.markdown import Outline
+from embedlib.indexing.chunks.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
 from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
@@ -187,7 +187,7 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(
 ) -> None:
     text = "One two three. " * 20
     expected = chunk(text, 40)
-    monkeypatch.setattr("embedlib.indexing.chunking._IMPORTED_IN", 0)
+    monkeypatch.setattr("embedlib.indexing.chunks.chunking._IMPORTED_IN", 0)
     assert chunk(text, 40) == expected
     chunker = Chunker(byte_tokenizer(), 40)
     chunker._splitters["TextSplitter"] = SimpleNamespace(chunk_indices=lambda text: [(0, text[:9])])

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
 from embedlib.indexing import Document
-from embedlib.indexing.chunking import Chunker
-from embedlib.indexing.late_windows import WindowedChunks
+from embedlib.indexing.chunks.chunking import Chunker
+from embedlib.indexing.chunks.late_windows import WindowedChunks
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.report import IndexReport
 from embedlib.indexing.row_jobs import RowJob, end_of_window

@@ -17,7 +17,7 @@ from embedlib.engines.precision import ChosenPrecision
 from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document
-from embedlib.indexing.searching import search
+from embedlib.indexing.searches.searching import search
 from embedlib.indexing.sinks.checks import WAYS
 from embedlib.indexing.stored_model import open_embedder
 from embedlib.models.compiled.compile import compile_model

@@ -29,14 +29,14 @@ from embedlib.errors import (
     SourceError,
 )
 from embedlib.indexing.bad_rows import BadRows
-from embedlib.indexing.chunking import Chunker, cut_nothing
+from embedlib.indexing.chunks.chunking import Chunker, cut_nothing
 from embedlib.indexing.load import Load
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.reader import Group, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Chunk, Document
-from embedlib.indexing.searching import search
+from embedlib.indexing.searches.searching import search
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.thread import SinkThread

@@ -10,11 +10,11 @@ import pytest
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
 from embedlib.indexing import Chunk, Document
+from embedlib.indexing.chunks.prefixes import PrefixedChunks, prefix_room
+from embedlib.indexing.chunks.templates import parse_template
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.pipeline import index
-from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
 from embedlib.indexing.report import IndexReport
-from embedlib.indexing.templates import parse_template
 from embedlib.testing import (
     FakeEngine,
     FakeSink,

@@ -28,7 +28,8 @@ from embedlib.errors import (
     ModelNotFoundError,
     SinkError,
 )
-from embedlib.indexing import SearchResults, SparseModel, hybrid, retrieval
+from embedlib.indexing import SearchResults, SparseModel
+from embedlib.indexing.searches import hybrid, retrieval
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -541,7 +542,7 @@ def test_models_given_by_name_get_the_options(
 
 
 def test_an_answer_is_a_sequence() -> None:
-    from embedlib.indexing.hits import SearchTimes
+    from embedlib.indexing.searches.hits import SearchTimes
 
     empty = SearchResults((), SearchTimes())
     assert (len(empty), list(empty), empty[:1]) == (0, [], ())

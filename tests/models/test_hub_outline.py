@@ -29,7 +29,7 @@ from embedlib.models.hub import resolve
 from embedlib.models.opening import OpenedModel
 from embedlib.models.weights.load import find_tensors
 from embedlib.models.weights.safetensors_files import list_tensors
-from embedlib.serve.catalog import load_by_kind
+from embedlib.serve.models.catalog import load_by_kind
 from embedlib.session.loading import load_model
 from embedlib.session.text_measure import TextMeasure
 from embedlib.testing.models.write import write_tiny_model
@@ -297,7 +297,7 @@ def test_a_server_knows_the_kind_of_a_model_before_its_download(
         assert not is_downloaded(config)
         return "the model"
 
-    monkeypatch.setattr("embedlib.serve.catalog.Embedder", load)
+    monkeypatch.setattr("embedlib.serve.models.catalog.Embedder", load)
     loaded: object = load_by_kind(REPO, config, told.append)
     assert (loaded, told) == ("the model", [("embed",)])
 

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from embedlib.models.spec import Head, PairTemplate
-from embedlib.serve import compute, estimate
 from embedlib.serve.dialects import tokens
 from embedlib.serve.dialects.baseten import PATHS
+from embedlib.serve.models import compute, estimate
 from embedlib.serve.routes import ROUTES
 from embedlib.testing import fake_embedder
 from tests.serve.conftest import Client, MakeClient, fake_reranker

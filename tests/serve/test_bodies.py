@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from embedlib.serve import ServeOptions
-from embedlib.serve.asgi import Request
-from embedlib.serve.bodies import BodyReader
-from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError
+from embedlib.serve.requests.asgi import Request
+from embedlib.serve.requests.bodies import BodyReader
+from embedlib.serve.requests.endable import Endable
 
 GONE = {"type": "http.disconnect"}
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from embedlib import Embedder
-from embedlib.serve.loading import Loader
+from embedlib.serve.models.loading import Loader
 from embedlib.testing import write_tiny_model
 from embedlib.threads.closing import WorkerThread
 from tests.serve.conftest import LABELS, Client, MakeClient, fake_classifier, fake_reranker
@@ -156,7 +156,7 @@ def test_no_thread_of_a_load_is_left_when_it_is_over(monkeypatch: pytest.MonkeyP
             is_waited_for.set()
             super().join(timeout)
 
-    monkeypatch.setattr("embedlib.serve.loading.WorkerThread", Slow)
+    monkeypatch.setattr("embedlib.serve.models.loading.WorkerThread", Slow)
     loader = Loader()
     try:
         asyncio.run(loader.run(lambda: None))

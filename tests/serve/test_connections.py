@@ -12,8 +12,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.connection import MAX_HEAD_BYTES, MAX_WAITING
-from embedlib.serve.server import _protocol
+from embedlib.serve.http.connection import MAX_HEAD_BYTES, MAX_WAITING
+from embedlib.serve.http.server import _protocol
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.waiting import WAIT_SECONDS
 

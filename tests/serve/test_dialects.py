@@ -15,11 +15,11 @@ import pytest
 from embedlib import Embedder
 from embedlib.engines.base import Lane
 from embedlib.models.spec import Head, PairTemplate
-from embedlib.serve import compute
-from embedlib.serve.catalog import FEEDERS
 from embedlib.serve.dialects import cohere
 from embedlib.serve.dialects.embedding_fields import as_type
-from embedlib.serve.sessions import token_call
+from embedlib.serve.models import compute
+from embedlib.serve.models.catalog import FEEDERS
+from embedlib.serve.models.sessions import token_call
 from embedlib.session.running import ASYNC_ROWS
 from embedlib.testing import FAKE_DIM, fake_embedder, fake_vector, write_tiny_model
 from tests.serve.conftest import LABELS, Client, MakeClient, fake_reranker

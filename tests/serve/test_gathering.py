@@ -14,8 +14,8 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
-from embedlib.serve.gathering import MAX_GATHERED, Gathering
-from embedlib.serve.sessions import MAX_FORMS, EmbeddingForms
+from embedlib.serve.models.gathering import MAX_GATHERED, Gathering
+from embedlib.serve.models.sessions import MAX_FORMS, EmbeddingForms
 from embedlib.testing import fake_embedder
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 import embedlib
 from embedlib import Embedder
 from embedlib.indexing import Document
-from embedlib.serve import compute as compute_module
 from embedlib.serve import create_app
 from embedlib.serve.background import Background
+from embedlib.serve.models import compute as compute_module
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import fake_embedder
 from embedlib.testing.models.write import write_tiny_model

@@ -13,11 +13,13 @@ from typing import Any
 import orjson
 import pytest
 
-from embedlib.batching.token_ids import encode_one
-from embedlib.batching.tokenizer import Tokenizer
-from embedlib.serve import compute, exchange, routes
+from embedlib.batching.tokenizing.token_ids import encode_one
+from embedlib.batching.tokenizing.tokenizer import Tokenizer
+from embedlib.serve import routes
 from embedlib.serve.dialects import classify, cohere, cutting, openai, rerank, tei, tokens
-from embedlib.serve.exchange import MAX_BYTES_IN_LOOP
+from embedlib.serve.models import compute
+from embedlib.serve.requests import exchange
+from embedlib.serve.requests.exchange import MAX_BYTES_IN_LOOP
 from embedlib.testing import write_tiny_model
 from tests.serve.conftest import Client, MakeClient
 from tests.tiny_models.sparse import write_sparse_model

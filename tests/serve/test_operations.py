@@ -33,24 +33,25 @@ from embedlib.errors import (
     EngineRunError,
     QueueFullError,
 )
-from embedlib.serve import ServeOptions, app, catalog, create_app
-from embedlib.serve.access_log import AccessLog
-from embedlib.serve.admission import Admission, Load
+from embedlib.serve import ServeOptions, app, create_app
 from embedlib.serve.app import Application
-from embedlib.serve.asgi import DIRECT
-from embedlib.serve.catalog import ServedModel
-from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
 from embedlib.serve.dialects.dialect import OPENAI
-from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
-from embedlib.serve.estimate import Rate, TokenEstimate
-from embedlib.serve.fault_log import fault_log
 from embedlib.serve.hosts import check_host
+from embedlib.serve.http.server import _own_socket
 from embedlib.serve.keys import Keys, read_keys
+from embedlib.serve.logs.access_log import AccessLog
+from embedlib.serve.logs.fault_log import fault_log
+from embedlib.serve.models import catalog
+from embedlib.serve.models.admission import Admission, Load
+from embedlib.serve.models.catalog import ServedModel
+from embedlib.serve.models.estimate import Rate, TokenEstimate
+from embedlib.serve.models.sessions import pipeline_of
+from embedlib.serve.requests.asgi import DIRECT
+from embedlib.serve.requests.deadline import seconds_left
+from embedlib.serve.requests.endable import Endable
 from embedlib.serve.routes import ROUTES
-from embedlib.serve.server import _own_socket
-from embedlib.serve.sessions import pipeline_of
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import until
@@ -496,7 +497,7 @@ def test_the_description_asks_for_a_key_where_one_is_needed(make_client: MakeCli
 
 
 def test_who_may_be_reached_by_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedlib.serve.server.serve", lambda *_: None)
+    monkeypatch.setattr("embedlib.serve.http.server.serve", lambda *_: None)
     for host, keys, is_warned in (
         ("127.0.0.1", "", False),
         ("0.0.0.0", "", True),
@@ -592,7 +593,7 @@ def test_an_allowed_host_is_added_to_those_of_a_loopback_address(
 ) -> None:
     served: list[Application] = []
     monkeypatch.setattr(
-        "embedlib.serve.server.serve", lambda application, *_: served.append(application)
+        "embedlib.serve.http.server.serve", lambda application, *_: served.append(application)
     )
     assert CliRunner().invoke(main, ["serve", "model", *given]).exit_code == 0
     assert served[0].options.allowed_hosts == allowed
@@ -1011,7 +1012,7 @@ def test_a_stream_of_few_letters_gets_every_line() -> None:
 def test_lines_are_dropped_and_counted_while_their_reader_stalls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("embedlib.serve.line_writer.MAX_LINES", 2)
+    monkeypatch.setattr("embedlib.serve.logs.line_writer.MAX_LINES", 2)
     has_begun, may_go_on = threading.Event(), threading.Event()
 
     class Stalled(io.StringIO):

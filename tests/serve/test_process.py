@@ -26,10 +26,10 @@ import pytest
 
 from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.serve import create_app
-from embedlib.serve.admission import Unread
-from embedlib.serve.server import Listen, serve
-from embedlib.serve.slow_readers import ReadLimitedProtocol
-from embedlib.serve.tls import Renewable, new_context
+from embedlib.serve.http.server import Listen, serve
+from embedlib.serve.http.slow_readers import ReadLimitedProtocol
+from embedlib.serve.http.tls import Renewable, new_context
+from embedlib.serve.models.admission import Unread
 from embedlib.testing import fake_embedder, write_tiny_model
 from tests.ports import free_port
 from tests.serve.conftest import ended_in_time
@@ -37,10 +37,11 @@ from tests.waiting import WAIT_SECONDS
 
 SERVE = """
 import gc, sys
-from embedlib.serve import ServeOptions, create_app, server
-from embedlib.serve.access_log import AccessLog
-from embedlib.serve.catalog import ServedModel
-from embedlib.serve.server import Listen, serve
+from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.http import server
+from embedlib.serve.logs.access_log import AccessLog
+from embedlib.serve.models.catalog import ServedModel
+from embedlib.serve.http.server import Listen, serve
 from embedlib.testing import FakeEngine, fake_embedder
 
 server.SAME_SIGNAL_SECONDS = 60.0  # of a busy machine
@@ -61,7 +62,7 @@ LOADING = """
 import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from embedlib.cli import main
-from embedlib.serve.catalog import ServedModel
+from embedlib.serve.models.catalog import ServedModel
 
 ServedModel.make = lambda model: ThreadPoolExecutor(1).submit(threading.Event().wait).result()
 main(["serve", "model", "--port", sys.argv[1]])

@@ -14,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from embedlib.serve.admission import Unread
 from embedlib.serve.app import Application
-from embedlib.serve.asgi import Receive, Request, Response, Send
-from embedlib.serve.catalog import Catalog
-from embedlib.serve.connection import Connection
+from embedlib.serve.http.connection import Connection
+from embedlib.serve.http.repeated import RepeatedHead
 from embedlib.serve.metrics import Metrics
-from embedlib.serve.repeated import RepeatedHead
+from embedlib.serve.models.admission import Unread
+from embedlib.serve.models.catalog import Catalog
+from embedlib.serve.requests.asgi import Receive, Request, Response, Send
 
 BODY = b'{"input": "a"}'
 HEAD = b"POST /v1 HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\nAuthorization: Bearer k\r\n\r\n"

@@ -19,9 +19,10 @@ from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import UnreachableSinkError
 from embedlib.models.spec import Head
-from embedlib.serve import ServeOptions, create_app, destinations
+from embedlib.serve import ServeOptions, create_app
 from embedlib.serve import app as app_module
-from embedlib.serve.server import Listen, serve
+from embedlib.serve.http.server import Listen, serve
+from embedlib.serve.models import destinations
 from embedlib.testing import (
     FakeEngine,
     FakeSink,

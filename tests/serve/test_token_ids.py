@@ -117,7 +117,7 @@ def test_ids_of_the_route_that_tokenizes(make_client: MakeClient, tmp_path: Path
 
 def test_the_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Application] = []
-    monkeypatch.setattr("embedlib.serve.server.serve", lambda app, *_: served.append(app))
+    monkeypatch.setattr("embedlib.serve.http.server.serve", lambda app, *_: served.append(app))
     for option in ([], ["--token-ids"]):
         CliRunner().invoke(main, ["serve", "model", *option], catch_exceptions=False)
     assert [app.options.token_ids for app in served] == [False, True]

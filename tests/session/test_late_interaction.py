@@ -15,7 +15,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.batching.token_rows import TokenRows
+from embedlib.batching.tokenizing.token_rows import TokenRows
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, ModelUnsupportedError, TruncationWarning
 from embedlib.models.encoder_parts import Convolutions

@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import msgspec
 
-from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.dialects.dialect import BASETEN, job_route
 from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.deliveries import as_time
 from embedlib.serve.jobs.requests import RequestRow, Status
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange
 
 PATHS: Final = (*ENDPOINTS, "/embed_all", "/")
 """Routes that may answer a request."""

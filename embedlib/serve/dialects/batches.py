@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import msgspec
 
-from embedlib.serve.asgi import Response
 from embedlib.serve.dialects.dialect import OPENAI, job_route
 from embedlib.serve.dialects.files import check_seconds
 from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.batches import BatchRow
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange
 
 ENDPOINTS: Final = (
     *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/classify", "/v2/embed"),

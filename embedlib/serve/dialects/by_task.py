@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from embedlib.batching.usage import Usage
-from embedlib.serve.asgi import JSON, Response
-from embedlib.serve.compute import Work
 from embedlib.serve.dialects import tei
 from embedlib.serve.dialects.classify import classify
 from embedlib.serve.dialects.dialect import TEI, Handle, Route, check_json
 from embedlib.serve.dialects.openai import embeddings
 from embedlib.serve.dialects.rerank import rerank, score
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.models.compute import Work
+from embedlib.serve.requests.asgi import JSON, Response
+from embedlib.serve.requests.exchange import Exchange
 from embedlib.serve.wire import check_count, decode
 
 

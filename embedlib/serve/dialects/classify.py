@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.classifier import Classifier
-from embedlib.serve.asgi import Response, new_id
-from embedlib.serve.compute import score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
-from embedlib.serve.exchange import Exchange, labelled, usage_of
+from embedlib.serve.models.compute import score_texts
+from embedlib.serve.requests.asgi import Response, new_id
+from embedlib.serve.requests.exchange import Exchange, labelled, usage_of
 from embedlib.serve.wire import Texts, texts_of
 
 

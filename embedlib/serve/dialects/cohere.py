@@ -13,8 +13,6 @@ from typing import Any, Literal
 import msgspec
 
 from embedlib.embedder import Embedder
-from embedlib.serve.asgi import Response, new_id
-from embedlib.serve.compute import embed
 from embedlib.serve.dialects.cutting import cut_texts
 from embedlib.serve.dialects.dialect import COHERE, Route
 from embedlib.serve.dialects.embedding_fields import (
@@ -24,7 +22,9 @@ from embedlib.serve.dialects.embedding_fields import (
     role_of,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange, check_number
+from embedlib.serve.models.compute import embed
+from embedlib.serve.requests.asgi import Response, new_id
+from embedlib.serve.requests.exchange import Common, Exchange, check_number
 from embedlib.serve.vectors import as_base64, as_decimals, encoded
 from embedlib.serve.wire import check_count
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tokenizers
 
-from embedlib.batching.token_ids import encode_one
-from embedlib.batching.tokenizer import Side
-from embedlib.serve.estimate import check_lengths, count_chars
-from embedlib.serve.exchange import Exchange
+from embedlib.batching.tokenizing.token_ids import encode_one
+from embedlib.batching.tokenizing.tokenizer import Side
+from embedlib.serve.models.estimate import check_lengths, count_chars
+from embedlib.serve.requests.exchange import Exchange
 
 
 async def cut_texts(

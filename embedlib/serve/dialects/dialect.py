@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from embedlib.serve.asgi import JSON, Response
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.requests.asgi import JSON, Response
+from embedlib.serve.requests.exchange import Exchange
 
 Handle: TypeAlias = Callable[[Exchange], Awaitable[Response]]
 

@@ -14,7 +14,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
 from embedlib.models.prompts import Role
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.sessions import check_quantization, ranges_of
+from embedlib.serve.models.sessions import check_quantization, ranges_of
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.quantization import quantize
 

@@ -9,14 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from embedlib.serve.asgi import PartsResponse, Response
 from embedlib.serve.dialects.dialect import OPENAI, job_route
 from embedlib.serve.dialects.paging import LIMITS, answer_page
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.files import FileRow
 from embedlib.serve.jobs.uploads import Upload
-from embedlib.serve.multipart import MultipartReader, Part
+from embedlib.serve.requests.asgi import PartsResponse, Response
+from embedlib.serve.requests.exchange import Exchange
+from embedlib.serve.requests.multipart import MultipartReader, Part
 
 MAX_FIELD_BYTES = 4096
 JSON_LINES = "application/jsonl"

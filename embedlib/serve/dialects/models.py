@@ -10,12 +10,12 @@ from functools import partial
 
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Lane
-from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import ServedModel
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
-from embedlib.serve.sessions import engine_of
+from embedlib.serve.models.catalog import ServedModel
+from embedlib.serve.models.sessions import engine_of
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange
 
 
 async def models(exchange: Exchange, *, owner: str) -> Response:

@@ -10,8 +10,6 @@ from typing import Any, Literal
 import msgspec
 
 from embedlib.embedder import Embedder
-from embedlib.serve.asgi import Response
-from embedlib.serve.compute import embed_tokens
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_fields import role_of
 from embedlib.serve.dialects.vllm import (
@@ -20,7 +18,9 @@ from embedlib.serve.dialects.vllm import (
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, usage_of
+from embedlib.serve.models.compute import embed_tokens
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange, usage_of
 from embedlib.serve.vectors import as_base64, as_decimals, encoded
 from embedlib.serve.wire import Texts, texts_of
 from embedlib.vectors.arrays import Vectors

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from embedlib.serve.asgi import Response
-from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OLLAMA, Route
-from embedlib.serve.exchange import Common, Exchange, check_number
+from embedlib.serve.models.compute import embed
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Common, Exchange, check_number
 from embedlib.serve.vectors import as_decimals, encoded
 from embedlib.serve.wire import texts_of
 

@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.serve.asgi import Response, new_id
-from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI_AND_VOYAGE, Route
 from embedlib.serve.dialects.embedding_fields import as_type, check_type, prompt_of
 from embedlib.serve.dialects.vllm import (
@@ -28,7 +26,9 @@ from embedlib.serve.dialects.vllm import (
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, check_number, usage_of
+from embedlib.serve.models.compute import embed
+from embedlib.serve.requests.asgi import Response, new_id
+from embedlib.serve.requests.exchange import Exchange, check_number, usage_of
 from embedlib.serve.vectors import (
     STORED_TYPES,
     as_base64,

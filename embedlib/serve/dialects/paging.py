@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from embedlib.serve.asgi import Response
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.database import R
 from embedlib.serve.jobs.own_jobs import OwnRows
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Exchange
 
 LIMITS = ("after", "limit")
 """The parameters of every list."""

@@ -12,9 +12,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from embedlib.models.prompts import Role
-from embedlib.serve.asgi import Response, new_id
-from embedlib.serve.catalog import ServedModel, Tasks
-from embedlib.serve.compute import embed, embed_tokens, score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.embedding_fields import role_of
 from embedlib.serve.dialects.vllm import (
@@ -23,7 +20,10 @@ from embedlib.serve.dialects.vllm import (
     take_pooling_fields,
 )
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Exchange, usage_of
+from embedlib.serve.models.catalog import ServedModel, Tasks
+from embedlib.serve.models.compute import embed, embed_tokens, score_texts
+from embedlib.serve.requests.asgi import Response, new_id
+from embedlib.serve.requests.exchange import Exchange, usage_of
 from embedlib.serve.vectors import as_base64, as_decimals
 from embedlib.serve.wire import Texts, texts_of
 from embedlib.vectors.arrays import Vectors

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.reranker import Reranker
-from embedlib.serve.catalog import ServedModel, Tasks
-from embedlib.serve.compute import embed, score_by_tokens, score_pairs
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import check_lengths
-from embedlib.serve.exchange import Exchange
+from embedlib.serve.models.catalog import ServedModel, Tasks
+from embedlib.serve.models.compute import embed, score_by_tokens, score_pairs
+from embedlib.serve.models.estimate import check_lengths
+from embedlib.serve.requests.exchange import Exchange
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
 

@@ -12,17 +12,17 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from embedlib.serve.asgi import Response, new_id
-from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import score_by_tokens, score_pairs
 from embedlib.serve.dialects.cutting import cut_texts
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, OPENAI_AND_VOYAGE, TEI, Route
 from embedlib.serve.dialects.ranking import RANKING, check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import check_lengths
-from embedlib.serve.exchange import Common, Exchange, check_number, ranked, usage_of
+from embedlib.serve.models.catalog import ServedModel
+from embedlib.serve.models.compute import score_by_tokens, score_pairs
+from embedlib.serve.models.estimate import check_lengths
+from embedlib.serve.requests.asgi import Response, new_id
+from embedlib.serve.requests.exchange import Common, Exchange, check_number, ranked, usage_of
 from embedlib.serve.wire import TextObject, check_count, texts_of
 from embedlib.vectors.similarity import similarity_pairwise
 

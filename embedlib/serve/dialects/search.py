@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
-from embedlib.indexing.hits import SearchHit, SearchOptions, choose_hits
-from embedlib.indexing.hybrid import Asked
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
-from embedlib.indexing.searching import check_question
+from embedlib.indexing.searches.hits import SearchHit, SearchOptions, choose_hits
+from embedlib.indexing.searches.hybrid import Asked
+from embedlib.indexing.searches.searching import check_question
 from embedlib.indexing.sinks.protocol import Hit
 from embedlib.packages.foreign_options import FOREIGN_SEARCH_OPTIONS
-from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import Work, embed, embed_tokens, score_by_tokens, score_pairs
-from embedlib.serve.destinations import Destination
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange, usage_of
+from embedlib.serve.models.catalog import ServedModel
+from embedlib.serve.models.compute import Work, embed, embed_tokens, score_by_tokens, score_pairs
+from embedlib.serve.models.destinations import Destination
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Common, Exchange, usage_of
 from embedlib.serve.wire import check_count
 from embedlib.session.scoring import activate
 

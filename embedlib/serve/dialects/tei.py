@@ -11,20 +11,20 @@ import msgspec
 
 from embedlib.classifier import Classifier
 from embedlib.embedder import Embedder
-from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import ALL_TASKS, Task
-from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.dialects.ranking import rank_scores
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import (
+from embedlib.serve.models.catalog import ALL_TASKS, Task
+from embedlib.serve.models.compute import embed, embed_tokens, score_pairs, score_texts
+from embedlib.serve.models.sessions import engine_of
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import (
     Common,
     Exchange,
     check_number,
     labelled,
     ranked,
 )
-from embedlib.serve.sessions import engine_of
 from embedlib.serve.vectors import encoded
 from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.session.scoring import activate

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedlib.batching.token_ids import encode_one
+from embedlib.batching.tokenizing.token_ids import encode_one
 from embedlib.embedder import Embedder
-from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import ALL_TASKS
 from embedlib.serve.dialects.dialect import OPENAI, TEI, Route
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.estimate import MAX_TEXT_CHARACTERS, count_chars
-from embedlib.serve.exchange import Common, Exchange
-from embedlib.serve.sessions import AnyModel
+from embedlib.serve.models.catalog import ALL_TASKS
+from embedlib.serve.models.estimate import MAX_TEXT_CHARACTERS, count_chars
+from embedlib.serve.models.sessions import AnyModel
+from embedlib.serve.requests.asgi import Response
+from embedlib.serve.requests.exchange import Common, Exchange
 from embedlib.serve.wire import ids_of, texts_of
 
 

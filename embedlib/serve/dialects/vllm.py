@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from embedlib.batching.tokenizer import Side
+from embedlib.batching.tokenizing.tokenizer import Side
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange
+from embedlib.serve.requests.exchange import Common, Exchange
 
 
 class PoolingFields(Common, kw_only=True):

@@ -18,7 +18,7 @@ from embedlib.indexing import IndexProgress, open_sink, stored_state
 from tests.indexing.two_models import Model, documents, is_of
 
 IMPORTS: Final = (
-    *("embedlib.indexing.pipeline", "embedlib.indexing.retrieval", "embedlib.testing"),
+    *("embedlib.indexing.pipeline", "embedlib.indexing.searches.retrieval", "embedlib.testing"),
     *("embedlib.indexing.sinks.file_sink", "embedlib_pgvector.sink", "embedlib_qdrant.address"),
     "tests.acceptance.model_change.processes",
 )

@@ -18,8 +18,8 @@ from embedlib.bench.fake_server import DIM, InstantEngine
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.serve import ServeOptions, create_app
-from embedlib.serve.access_log import AccessLog
-from embedlib.serve.server import Listen, serve
+from embedlib.serve.logs.access_log import AccessLog
+from embedlib.serve.http.server import Listen, serve
 from embedlib.testing import byte_tokenizer, fake_spec
 
 spec = replace(fake_spec(512), embedding_dim=DIM)

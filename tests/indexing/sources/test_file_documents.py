@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_source
-from embedlib.indexing.markdown import Outline
+from embedlib.indexing.chunks.markdown import Outline
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import file_documents
 from embedlib.indexing.sources.html_text import decode_html, html_text

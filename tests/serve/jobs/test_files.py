@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlib.serve.access_log import AccessLog
-from embedlib.serve.asgi import DIRECT
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.files import FileStore
 from embedlib.serve.jobs.own_jobs import READ_BYTES
-from embedlib.serve.multipart import MultipartReader, Part
+from embedlib.serve.logs.access_log import AccessLog
+from embedlib.serve.requests.asgi import DIRECT
+from embedlib.serve.requests.multipart import MultipartReader, Part
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import input_of
 

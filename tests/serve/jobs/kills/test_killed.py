@@ -29,7 +29,7 @@ SERVE = '''
 import sys
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.jobs import batch_run
-from embedlib.serve.server import Listen, serve
+from embedlib.serve.http.server import Listen, serve
 from embedlib.testing import FakeEngine, fake_embedder
 
 class Bounded(FakeEngine):

@@ -1,0 +1,1 @@
+"""How documents are cut, and what is embedded in front of each part."""

@@ -1,0 +1,1 @@
+"""The HTTP server: connections of uvicorn's, within bounds of time and memory."""

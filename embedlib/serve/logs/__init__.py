@@ -1,0 +1,1 @@
+"""What a server logs: a line for each request, and its faults."""

@@ -1,0 +1,1 @@
+"""A request: its head and its body, within bounds, and what its handler is given."""
