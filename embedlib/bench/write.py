@@ -17,8 +17,8 @@ from embedlib.embedder import Embedder
 from embedlib.errors import SinkError, typed_line
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
-from embedlib.indexing.sinks.urls import open_sink
 from embedlib.measuring.markdown import markdown
 from embedlib.measuring.spread import aba_ratios
 from embedlib.measuring.texts import docstrings

@@ -203,7 +203,7 @@ def index(
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
 
     from embedlib.indexing.pipeline import index as run_index
-    from embedlib.indexing.sinks.urls import open_sink
+    from embedlib.indexing.sinks.opening import open_sink
     from embedlib.indexing.workers import check_ray
 
     # Its warnings about every PDF that is a little damaged would stand between our lines.

@@ -109,7 +109,7 @@ def search(
     from embedlib.indexing.searches.retrieval import Search
     from embedlib.indexing.searches.searching import check_query, identified_state
     from embedlib.indexing.searches.source_lines import LineFinder
-    from embedlib.indexing.sinks.urls import open_sink
+    from embedlib.indexing.sinks.opening import open_sink
 
     check_query(question, top_k)  # before the model is loaded
     if where is not None:

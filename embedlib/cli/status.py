@@ -26,7 +26,7 @@ def status(url: str, as_json: bool) -> None:
     """
     from embedlib.indexing.replacing import other_rows
     from embedlib.indexing.searches.searching import stored_state
-    from embedlib.indexing.sinks.urls import open_sink
+    from embedlib.indexing.sinks.opening import open_sink
 
     with closing(open_sink(url)) as sink:
         others = other_rows(sink)

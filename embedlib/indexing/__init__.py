@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from embedlib.indexing.sinks.checks import check_target, check_vectors, check_weights
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
+    from embedlib.indexing.sinks.opening import ENTRY_POINT_GROUP, open_sink
     from embedlib.indexing.sinks.protocol import (
         Description,
         Hit,
@@ -74,15 +75,7 @@ if TYPE_CHECKING:
         StoredRow,
         models_of,
     )
-    from embedlib.indexing.sinks.urls import (
-        ENTRY_POINT_GROUP,
-        SinkUrl,
-        host_of,
-        is_true,
-        open_sink,
-        parse_url,
-        without_password,
-    )
+    from embedlib.indexing.sinks.urls import SinkUrl, host_of, is_true, parse_url, without_password
     from embedlib.indexing.sources.files import open_source
     from embedlib.indexing.sources.protocol import (
         InputFormat,
@@ -203,10 +196,8 @@ _MODULES = {
         *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError", "tell_nobody"),
     ),
     ".sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
-    ".sinks.urls": (
-        *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
-        *("open_sink", "parse_url", "without_password"),
-    ),
+    ".sinks.opening": ("ENTRY_POINT_GROUP", "open_sink"),
+    ".sinks.urls": ("SinkUrl", "host_of", "is_true", "parse_url", "without_password"),
     ".sources.files": ("open_source",),
     ".sources.protocol": ("InputFormat", "ResumableSource", "Source", "SourceOptions"),
     ".sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),

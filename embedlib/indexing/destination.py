@@ -11,8 +11,8 @@ from embedlib.indexing.preparing import make_target
 from embedlib.indexing.replacing import Replacement, start_replacement
 from embedlib.indexing.searches.hybrid import text_sink
 from embedlib.indexing.sinks.checks import check_takes_multi_vectors
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
-from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sparse_rows import check_beside, sparse_model
 from embedlib.indexing.workers import as_cluster, refuse_sparse
 

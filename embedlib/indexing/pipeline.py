@@ -33,9 +33,9 @@ from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.run import Run
 from embedlib.indexing.seen import Seen
+from embedlib.indexing.sinks.opening import check_is_sink
 from embedlib.indexing.sinks.protocol import Sink, Tell, tell_nobody
 from embedlib.indexing.sinks.thread import running_thread
-from embedlib.indexing.sinks.urls import check_is_sink
 from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions

@@ -16,6 +16,7 @@ from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.replacement_checks import NEIGHBOURS, RowSample, compare
 from embedlib.indexing.report import IndexReport
+from embedlib.indexing.sinks.opening import check_is_sink, open_sink
 from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
 from embedlib.indexing.sinks.replaceable import (
     ReplaceableSink,
@@ -23,7 +24,6 @@ from embedlib.indexing.sinks.replaceable import (
     models_of,
     replaceable,
 )
-from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import stands_beside
 
 

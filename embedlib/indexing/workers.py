@@ -24,9 +24,9 @@ from embedlib.indexing.report import Tally
 from embedlib.indexing.row_jobs import end_of_window
 from embedlib.indexing.rows import RowChanges, Span, find_changes
 from embedlib.indexing.seen import Seen
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell, identify
 from embedlib.indexing.sinks.thread import SinkThread
-from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources.arrow_rows import batch_rows
 from embedlib.indexing.sources.row_fields import Fields, RawRow
 from embedlib.indexing.stored_model import open_embedder, precision_to_store

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 from tests.campaign import points
 from tests.campaign.loads import Source, draw_history, expected_rows
 from tests.campaign.points import Points, watched

@@ -32,9 +32,9 @@ from embedlib.indexing.searches.searching import (
     held_state,
     refuse_unknown,
 )
+from embedlib.indexing.sinks.opening import check_is_sink, open_sink
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
-from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import (
     config_beside_sparse,
     describe_other_model,

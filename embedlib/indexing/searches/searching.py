@@ -16,9 +16,9 @@ from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.searches.hybrid import Asked, text_sink
+from embedlib.indexing.sinks.opening import check_is_sink, open_sink
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, identify
 from embedlib.indexing.sinks.replaceable import ReplacedError, can_replace, models_of
-from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
 from embedlib.packages.foreign_options import FOREIGN_SEARCH_OPTIONS

@@ -1,27 +1,18 @@
-"""Sink URLs: parsing, options, passwords, and which sink a scheme opens."""
+"""Sink URLs: parsing, options and passwords."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from embedlib.checks import is_unicode
-from embedlib.errors import SECRET_OPTION, ConfigError, SinkError, nearest, shown
-from embedlib.indexing.sinks.protocol import Sink
-
-ENTRY_POINT_GROUP = "embedlib.sinks"
+from embedlib.errors import SECRET_OPTION, SinkError, nearest
 
 _HALF_A_LOGIN = re.compile(r"//[^/@\[]*:(?!\d+(?:[/,]|$))[^@]*")
 """A user with a password, or the first half of one, and no host, which a number would follow."""
-
-_FILES = ("jsonl", "npy", "parquet")
-"""Schemes of files, which are no entry points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,49 +105,6 @@ def without_password(url: str) -> str:
     # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
     # on. If an option contains an @, this hides too much. A number after the colon is a port.
     return re.sub(r"(//[^/?:@]*):(?!\d+[/?,]).*@", r"\1:***@", url)
-
-
-def open_sink(url: str) -> Sink:
-    """Make the sink for a URL; this connects to nothing and creates nothing.
-
-    Raises:
-        SinkError: the scheme is unknown, an option is wrong, or a package is missing; the message
-            then has the command that installs it.
-    """
-    parsed = parse_url(url)
-    return _find_opener(parsed.scheme)(parsed)
-
-
-def _find_opener(scheme: str) -> Callable[[SinkUrl], Sink]:
-    """Return the function that makes the sinks of a scheme."""
-    opener: Callable[[SinkUrl], Sink]
-    if scheme in _FILES:
-        opener = import_module("embedlib.indexing.sinks.file_sink").open_file_sink
-        return opener
-    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if scheme not in found:
-        known = sorted(f"{name}:" for name in {*_FILES, *found})
-        near = get_close_matches(f"{scheme}:", known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {' '.join(known)}"
-        raise SinkError(f"no destination begins with '{scheme}:'; {hint}")
-    try:
-        opener = found[scheme].load()
-    except ImportError as error:
-        raise SinkError(f"destinations of {scheme}: cannot be opened: {error}") from error
-    return opener
-
-
-def check_is_sink(sink: object) -> None:
-    """Refuse an argument that is neither a URL nor a sink.
-
-    Raises:
-        ConfigError: says what it must be.
-    """
-    if not isinstance(sink, str) and not hasattr(sink, "begin"):
-        raise ConfigError(
-            f"sink = {shown(sink)}; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or a "
-            "Sink"
-        )
 
 
 def is_true(value: str, option: str) -> bool:

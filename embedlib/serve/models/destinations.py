@@ -16,10 +16,10 @@ from embedlib.errors import ConfigError, EmbedlibError, SinkError, shown, typed_
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.searches.hybrid import Asked, Hybrid
 from embedlib.indexing.searches.searching import find_fused, held_state
+from embedlib.indexing.sinks.opening import check_is_sink, open_sink
 from embedlib.indexing.sinks.protocol import Hit, Sink, UnreachableSinkError
 from embedlib.indexing.sinks.replaceable import ReplacedError
 from embedlib.indexing.sinks.thread import SinkThread
-from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import has_made
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
 from embedlib.serve.errors import HTTPError

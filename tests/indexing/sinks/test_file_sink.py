@@ -19,7 +19,7 @@ from embedlib.indexing.sinks.file_lock import FileLock
 from embedlib.indexing.sinks.file_rows import count_rows
 from embedlib.indexing.sinks.file_sink import FileSink
 from embedlib.indexing.sinks.file_tables import DATABASE, one_snapshot, open_database
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.packages.installing import import_extra, install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors

@@ -8,7 +8,8 @@ import pytest
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import has_same_content, row_digest
-from embedlib.indexing.sinks.urls import is_true, open_sink, parse_url, without_password
+from embedlib.indexing.sinks.opening import open_sink
+from embedlib.indexing.sinks.urls import is_true, parse_url, without_password
 from embedlib.testing import FakeSink, FakeStore, check_sink
 
 
@@ -170,7 +171,7 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 
 def test_a_sink_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("other", "no_such_module:make", "embedlib.sinks")
-    monkeypatch.setattr("embedlib.indexing.sinks.urls.entry_points", lambda group: [point])
+    monkeypatch.setattr("embedlib.indexing.sinks.opening.entry_points", lambda group: [point])
     with pytest.raises(
         SinkError, match=r"destinations of other: cannot be opened: No module named"
     ):

@@ -21,7 +21,7 @@ import pytest
 from embedlib.errors import ConfigError, SourceError
 from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sources import file_formats
 from embedlib.indexing.sources.file_bytes import BrokenFileError, open_bytes
 from embedlib.indexing.sources.file_formats import read_rows, read_text

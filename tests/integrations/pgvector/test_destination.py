@@ -5,7 +5,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from embedlib.errors import EmbedlibError
-from embedlib.indexing.sinks.urls import open_sink, parse_url
+from embedlib.indexing.sinks.opening import open_sink
+from embedlib.indexing.sinks.urls import parse_url
 from embedlib_pgvector.destination import Destination, HnswOptions, parse_destination
 
 

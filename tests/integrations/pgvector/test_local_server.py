@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.urls import open_sink, parse_url
+from embedlib.indexing.sinks.opening import open_sink
+from embedlib.indexing.sinks.urls import parse_url
 from embedlib_pgvector import local_server
 from embedlib_pgvector.destination import parse_destination
 from embedlib_pgvector.new_database import NewDatabase
@@ -29,7 +30,7 @@ import sys
 import numpy as np
 from embedlib.indexing.rows import Row, row_id
 from embedlib.indexing.sinks.protocol import Target
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 
 sink = open_sink(sys.argv[1])
 sink.begin(Target(dim=6, similarity="cosine", fingerprint="f1", model="fake/model"), print)
@@ -43,7 +44,7 @@ print("closed", flush=True)
 
 UNCLOSED = """
 import os, sys
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 
 sinks = [open_sink(sys.argv[1]) for _ in range(2)]
 for sink in sinks:

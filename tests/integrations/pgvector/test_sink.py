@@ -13,8 +13,8 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.searches.searching import counted_state, held_state
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.protocol import SinkState, SparseModel, UnstorableRowsError
-from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib_pgvector import extension
 from embedlib_pgvector.connection import DatabaseSession

@@ -25,7 +25,7 @@ from qdrant_client import QdrantClient, models  # noqa: E402
 from qdrant_client import grpc as messages  # noqa: E402
 from qdrant_client.conversions.conversion import GrpcToRest, RestToGrpc  # noqa: E402
 
-from embedlib.indexing.sinks.urls import open_sink  # noqa: E402
+from embedlib.indexing.sinks.opening import open_sink  # noqa: E402
 from embedlib_qdrant.lease import LEASE_KEY  # noqa: E402
 from embedlib_qdrant.server import ServerSink  # noqa: E402
 from tests.integrations.qdrant.real_server import (  # noqa: E402

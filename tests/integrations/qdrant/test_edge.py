@@ -19,8 +19,8 @@ from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import row_id
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.protocol import UnstorableRowsError
-from embedlib.indexing.sinks.urls import open_sink
 from embedlib.packages.installing import install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
@@ -112,7 +112,7 @@ import sys
 import numpy as np
 from embedlib.indexing.rows import Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Target
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 
 def row(number):
     digest = row_digest(f"text {number}", {}, "f")

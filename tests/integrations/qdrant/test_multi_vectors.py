@@ -14,7 +14,7 @@ import embedlib
 from embedlib import Embedder, Search
 from embedlib.errors import SinkError
 from embedlib.indexing import BadRow, Document
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.testing.check_sink import make_rows
 from embedlib.testing.models.write import write_tiny_model
 from embedlib_qdrant import upserts

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.protocol import UnstorableRowsError
-from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 

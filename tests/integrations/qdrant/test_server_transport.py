@@ -23,7 +23,7 @@ from embedlib import Document
 from embedlib.errors import SinkError
 from embedlib.indexing import SparseModel, UnstorableRowsError
 from embedlib.indexing.filters.parser import parse_filter
-from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sinks.opening import open_sink
 from embedlib.testing import check_sink, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 from embedlib_qdrant.upserts import PointEncoder
