@@ -526,7 +526,7 @@ def test_an_option_of_the_command_joins_those_of_the_url(
     def refuse(url: str) -> None:
         raise SinkError(f"opened {url}")
 
-    monkeypatch.setattr("embedlib.indexing.sinks.urls.open_sink", refuse)
+    monkeypatch.setattr("embedlib.indexing.sinks.opening.open_sink", refuse)
     done = run("index", docs, "--to", to[:-1], "--halfvec")
     assert done.stderr == f"Error: opened {to}halfvec=true\n"
 
@@ -550,7 +550,7 @@ def test_a_destination_is_closed_where_the_model_is_not_found(
             closed.append(self.name)
 
     closed: list[str] = []
-    monkeypatch.setattr("embedlib.indexing.sinks.urls.open_sink", lambda _: Watched(FakeStore()))
+    monkeypatch.setattr("embedlib.indexing.sinks.opening.open_sink", lambda _: Watched(FakeStore()))
     assert run("index", docs, "-m", "./no/model", "--to", "fake:").exit_code == 1
     assert closed == ["fake:"]
 
