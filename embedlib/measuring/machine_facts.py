@@ -14,7 +14,6 @@ _PACKAGES = (
     "embedlib",
     "numpy",
     "tokenizers",
-    "safetensors",
     "huggingface-hub",
     "openvino",
     "torch",

@@ -24,8 +24,8 @@ from embedlib.errors import ModelWeightsError
 MAX_STACK: Final = 1 << 20
 """Values at a time; SETITEMS takes two for each tensor."""
 MAX_OPCODES: Final = 1 << 23
-"""Of a program; a tensor takes some fifty. Each may make a value of 64 bytes, and strings take no
-more memory than the program."""
+"""Of a program; a tensor takes some fifty. Each may make a value of 64 bytes, and a string takes
+four times its bytes at most."""
 MAX_DIMS: Final = 8
 """Axes of a tensor."""
 
@@ -128,7 +128,8 @@ class _Machine:
                 if opcode.name == "STOP":
                     return self._pop()
                 self._do(opcode.name, given)
-        except ValueError as error:  # of pickletools: there is no such opcode, or it is cut short
+        # Of pickletools: there is no such opcode, it is cut short, or warnings are errors here.
+        except (ValueError, DeprecationWarning) as error:
             raise self._damaged() from error
         raise self._refused(f"more than {MAX_OPCODES} opcodes")
 

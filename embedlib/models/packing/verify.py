@@ -48,4 +48,4 @@ def _sha256(stream: BinaryIO, entry: Entry) -> str:
     while block := stream.read(min(left, READ_BYTES)):
         content.update(block)
         left -= len(block)
-    return content.hexdigest()
+    return "" if left else content.hexdigest()  # it ends behind the file

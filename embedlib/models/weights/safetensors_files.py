@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import mmap
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the library: `MAX_HEADER_SIZE` of safetensors, src/tensor.rs."""
 MAX_DIMS: Final = 32
 """Axes of a tensor, as in numpy."""
+_TYPE_NAME: Final = re.compile("[A-Z0-9_]{1,16}")
+"""Such as F32, or F8_E4M3, and those of releases to come."""
 
 
 @dataclass(frozen=True)
@@ -242,12 +245,14 @@ def _check_places(tensors: Mapping[str, Any], num_bytes: int) -> None:
     end = 0
     for name, entry in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
         shape, (start, stop) = entry["shape"], entry["data_offsets"]
+        if not _TYPE_NAME.fullmatch(entry["dtype"]):  # it is told in messages
+            raise ValueError(f"tensor {show(name)} of type {entry['dtype']!r:.40}")
         kind = NUMPY_TYPES.get(entry["dtype"])  # a file may have others beside those of a model
         is_plain = len(shape) <= MAX_DIMS and all(
             type(number) is int and number >= 0 for number in (start, stop, *shape)
         )
         size = math.prod(shape) * np.dtype(kind).itemsize if is_plain and kind else stop - start
-        if not is_plain or start != end or stop - start != size:
+        if not is_plain or not end == start <= stop or stop - start != size:
             raise ValueError(f"tensor {show(name)} of another size than its place")
         end = stop
     if end != num_bytes:

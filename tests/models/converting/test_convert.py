@@ -353,6 +353,7 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + text("a")[:-1] + b"\xff.", "damaged from byte 0 on;"),
         (HEAD + b"X" + struct.pack("<I", 3) + b"\xed\xa0\x80.", "damaged from byte 2 on;"),
         (HEAD + b"\xff", "damaged from byte 0 on;"),
+        (HEAD + b"c\\y\nfoo\n.", "damaged from byte 0 on;"),
         (HEAD + b"\x8b" + struct.pack("<i", 1 << 30), "damaged from byte 0 on;"),
         (HEAD + b"\x8b" + struct.pack("<i", 1) + b"\1.", "the opcode LONG4, at byte 2,"),
         (HEAD + b"ios\nsystem\n", "the opcode INST"),

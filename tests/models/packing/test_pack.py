@@ -48,6 +48,7 @@ from embedlib.models.reading.pack_file import (
     ALIGNMENT,
     INDEX_NAME,
     LOCAL_HEADER,
+    Entry,
     is_pack,
     open_pack,
 )
@@ -120,6 +121,15 @@ def test_every_kind_of_model_is_read_from_its_pack_as_from_its_folder(
     for role in expected:
         np.testing.assert_array_equal(weights[role], expected[role])
     assert load_tokenizer(found).to_str() == load_tokenizer(files).to_str()
+
+
+def test_an_entry_that_ends_behind_its_file_has_no_hash(tmp_path: Path) -> None:
+    content = tmp_path / "pack"
+    content.write_bytes(b"abc")
+    digest = hashlib.sha256(b"bc").hexdigest()
+    with content.open("rb") as stream:
+        assert verify._sha256(stream, Entry(1, 2, "")) == digest
+        assert verify._sha256(stream, Entry(1, 3, "")) == ""
 
 
 def test_an_embedder_of_a_pack_has_the_vectors_and_the_fingerprint_of_the_folder(

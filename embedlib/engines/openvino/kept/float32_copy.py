@@ -152,14 +152,11 @@ def _is_damaged(folder: Path) -> bool:
     """Return whether a copy is not whole; then it is removed.
 
     Raises:
-        ModelError: it cannot be read, which does not mean that it is damaged.
         OSError: it cannot be removed.
     """
     try:
         list_tensors(folder / NAME, folder)
     except ModelWeightsError as error:
-        if isinstance(error.__cause__, MemoryError):
-            raise
         _logger.warning("the copy in %s is damaged and will be removed: %s", folder, error)
         shutil.rmtree(folder)
         return True
