@@ -130,11 +130,12 @@ class _Items:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the documents; called on the load's thread."""
-        while True:
+        while not self._is_closed:  # else the loop may have ended
             item = asyncio.run_coroutine_threadsafe(self._take(), self._loop).result()
             if item is _END:
                 return
             yield item
+        raise _Stopped
 
     async def _take(self) -> Any:
         if self._is_closed:
@@ -143,6 +144,8 @@ class _Items:
         try:
             return await anext(self._items, _END)
         except asyncio.CancelledError as error:
+            if self._is_closed:
+                raise _Stopped from None
             raise SourceError("the source was cancelled while it was read") from error
 
     def cancel(self) -> None:

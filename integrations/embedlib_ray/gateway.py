@@ -103,6 +103,8 @@ class Gateway:
             route, exchange.rest = find_route(request)
             exchange.refuse = route.dialect.respond
             check_entrance(route, request, self._keys, self._options)
+            if route.keeps_jobs:
+                _ = exchange.jobs  # refused before the body: there are none
             call = Call(
                 method=request.method,
                 path=request.path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -316,3 +316,20 @@ async def test_a_source_that_never_answers_is_cancelled_with_the_task() -> None:
             await load
     assert was_locked == [True], "the load had to wait for it"
     assert not store.is_locked
+
+
+def test_a_load_that_outlives_the_event_loop_of_its_source_stops() -> None:
+    async def source() -> AsyncIterator[Document]:
+        for document in documents(2):
+            yield document
+
+    async def begin() -> Iterator[Any]:
+        items = asynchronous._Items(source())
+        read = iter(items)
+        await asyncio.to_thread(next, read)
+        await items.close()
+        return read
+
+    left = asyncio.run(begin())
+    with pytest.raises(asynchronous._Stopped):
+        next(left)

@@ -104,7 +104,7 @@ def without_password(url: str) -> str:
     url = re.sub(rf"(?i)((?:^|[?&\s]){SECRET_OPTION})[^&]*", r"\1***", url)
     # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
     # on. If an option contains an @, this hides too much. A number after the colon is a port.
-    return re.sub(r"(//[^/?:@]*):(?!\d+[/?,]).*@", r"\1:***@", url)
+    return re.sub(r"(//[^/?:]*):(?!\d+[/?,]).*@", r"\1:***@", url)
 
 
 def is_true(value: str, option: str) -> bool:

@@ -16,9 +16,8 @@ from embedlib.packages.installing import import_extra
 
 _EXTRA: Final = "storage"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_SECRET: Final = re.compile(r"[^/@:\[]*:(?!\d+(?:/|$)).*@")
-"""It may have slashes, as AWS makes them: KEY:SEC/RET@BUCKET. What a number follows is a host with
-its port."""
+_SECRET_WITH_SLASH: Final = re.compile(r"[^/@:\[]*:(?!\d+(?:/|$)).*@")
+"""As AWS makes them: KEY:SEC/RET@BUCKET. What a number follows is a host with its port."""
 _LOCAL: Final = "file://"
 _NO_STORAGE: Final = ("http", "https")
 """They list no files, and their URLs may hold keys, which would become ids."""
@@ -173,7 +172,8 @@ def _resolve(url: str) -> tuple[Any, str]:
         SourceError: the URL is refused, or a package is missing.
     """
     scheme, _, rest = url.partition("://")
-    if _SECRET.match(rest):
+    # A user may be an address: ann@corp.com:secret@host.
+    if ":" in rest.partition("/")[0].rpartition("@")[0] or _SECRET_WITH_SLASH.match(rest):
         raise SourceError(
             f"{without_password(url)}: a URL takes no password or key; set it in the environment "
             "or a file, as the package of this storage documents it"

@@ -50,6 +50,8 @@ async def upload(exchange: Exchange) -> Response:
                         if filename is not None:
                             raise HTTPError(400, "file is there twice; send one", param="file")
                         filename = part.filename or "input.jsonl"
+                        if "purpose" in fields:  # before the file is stored
+                            _check_purpose(fields)
                     else:
                         fields[part.name] = b""
                 elif part is not None:

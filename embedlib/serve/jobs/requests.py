@@ -9,8 +9,9 @@ from typing import Final, Literal
 
 from embedlib.serve.jobs.database import HOST, Store
 
-SHRINK_PAGES = 16_384
-"""Of 4 KiB, that are given back at once: it takes half a second."""
+SHRINK_PAGES = 2048
+"""Of 4 KiB, that are given back at once: their places are written anew first, and what else asks
+the database waits meanwhile."""
 Status = Literal[
     "QUEUED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"
 ]

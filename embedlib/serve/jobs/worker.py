@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.batch_run import BatchRun
 from embedlib.serve.jobs.batches import BatchRow, End
 from embedlib.serve.jobs.deliveries import deliver
@@ -212,7 +214,8 @@ class Worker:
 
         for file_id in await tools.write(delete):
             await tools.thread.run(partial(tools.folder.remove, file_id))
-        await tools.read(tools.requests.shrink)
+        with suppress(HTTPError):  # a full disk is no reason to wait: it moves pages first
+            await tools.thread.run(tools.requests.shrink)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

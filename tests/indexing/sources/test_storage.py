@@ -279,6 +279,7 @@ def test_storage_that_fails_while_it_is_read_ends_the_load(
     ("url", "reason"),
     [
         ("memory://me:secret@b/docs", r"^memory://me:\*\*\*@b/docs: a URL takes no password"),
+        ("memory://ann@b.c:secret@b/docs", r"^memory://ann@b\.c:\*\*\*@b/docs: a URL takes no"),
         ("memory://:secret@b/docs", r"^memory://:\*\*\*@b/docs: a URL takes no password"),
         ("memory://KEY:sec/ret@b/docs", r"^memory://KEY:\*\*\*@b/docs: a URL takes no password"),
         ("memory://b/a.zip::memory://c", "a file in another file is not read"),

@@ -233,6 +233,7 @@ WRONG_UPLOADS: list[tuple[str, bytes, int, str]] = [
     (TYPE, form(("purpose", None, b"batch"), FILE, FILE), 400, "file is there twice"),
     (TYPE, form(("purpose", None, b"b" * 5000)), 400, "purpose is too long"),
     (TYPE, form(("file", "a", b"x" * 2000)), 413, "--max-file-mb"),
+    (TYPE, form(("purpose", None, b"fine-tune"), ("file", "a", b"x" * 2000)), 400, "purpose = "),
     (
         TYPE,
         form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"9"), FILE),

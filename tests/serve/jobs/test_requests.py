@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -591,6 +592,27 @@ def test_the_room_of_what_was_deleted_is_given_back(make_jobs: MakeJobs, clock: 
         await until(is_given_back)
         await jobs.close()
         assert path.stat().st_size < 200 * 4096
+
+    run(work())
+
+
+def test_jobs_do_not_wait_until_room_can_be_given_back(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are moved first, for which a full disk may have no room."""
+
+    def shrink(store: RequestStore) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(RequestStore, "shrink", shrink)
+
+    async def work() -> None:
+        jobs = make_jobs()
+        jobs.start()
+        await jobs.add_request(request_row("r"), b"{}")
+        await request_that(jobs, "r", "SUCCEEDED")
+        assert jobs._tools.metrics.num_blocked == 0
+        await jobs.close()
 
     run(work())
 
