@@ -237,6 +237,16 @@ def test_what_is_wrong_with_a_body_wakes_no_model(fleet: Fleet) -> None:
     assert fleet.calls == []
 
 
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/async_predict"])
+def test_jobs_are_refused_before_a_model_is_woken(fleet: Fleet, path: str) -> None:
+    del fleet.replicas["rank"], fleet.replicas["cls"], fleet.replicas["late"]
+    fleet.open(are_awake=False)
+    response = fleet.send("POST", path, {})
+    assert response.status_code == 400
+    assert "keeps jobs; start the server with --data-dir" in response.text
+    assert fleet.calls == []
+
+
 def test_a_replica_that_answers_something_else_is_not_ready(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
