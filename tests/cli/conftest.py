@@ -19,7 +19,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slow machine say no more than a quick one: after ten seconds a log says how far it is.
 
-    Tests read what else is there, and `tests/test_progress.py` has those lines.
+    Tests read what else is there, and `tests/progress/test_progress.py` has those lines.
     """
     monkeypatch.setattr("embedlib.progress.screens.LOG_SECONDS", math.inf)
 
