@@ -116,7 +116,8 @@ class _Folder:
         self.tensors: dict[str, StoredTensor] = {}
         for file in list_files(path, "*.safetensors"):
             self.tensors |= list_tensors(file, path)
-        self._data = {tensor.path: map_file(tensor.path) for tensor in self.tensors.values()}
+        paths = {tensor.path for tensor in self.tensors.values()}
+        self._data = {path: map_file(path) for path in paths}
 
     def read(self, rows: FusedSlice, shape: tuple[int, ...]) -> torch.Tensor:
         """Return one of several equal blocks of rows of a tensor, as a view onto the file."""
