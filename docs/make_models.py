@@ -278,8 +278,7 @@ def model_rows() -> Iterator[tuple[str, ...]]:
 def catalog_rows() -> Iterator[tuple[str, ...]]:
     """Yield a row for every model of catalog.json."""
     for entry in catalog():
-        name, *others, _ = models_row(entry)
-        yield name, entry.kind, *others
+        yield models_row(entry)[:-1]
 
 
 def prompt_rows() -> Iterator[tuple[str, ...]]:

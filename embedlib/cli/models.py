@@ -11,7 +11,9 @@ from embedlib.cli.json_output import print_json
 if TYPE_CHECKING:
     from embedlib.models.catalog import CatalogEntry
 
-_HEAD = ("model", "family", "D", "tokens", "licence", "parameters", "float32", "int8", "prompts")
+_HEAD = (
+    "model", "kind", "family", "D", "tokens", "licence", "parameters", "float32", "int8", "prompts"
+)  # fmt: skip
 
 
 @click.command()
@@ -20,10 +22,10 @@ _HEAD = ("model", "family", "D", "tokens", "licence", "parameters", "float32", "
 def models(search: str, as_json: bool) -> None:
     """List published models that load, and what each takes.
 
-    SEARCH is one word or several of the name, the kind (embedder or reranker), the family or the
-    licence. The last columns are the memory that the model takes on this CPU at most, and whether
-    embedlib adds prompts that its folder leaves out. A model that is not listed may load, too: ask
-    embedlib inspect.
+    SEARCH is one word or several of the name, the kind (embedder, reranker, classifier, sparse or
+    late-interaction), the family or the licence. The last columns are the memory that the model
+    takes on this CPU at most, and whether embedlib adds prompts that its folder leaves out. A model
+    that is not listed may load, too: ask embedlib inspect.
 
     \b
     Example:
@@ -70,6 +72,7 @@ def row_of(entry: CatalogEntry) -> tuple[str, ...]:
     told += [f"template {entry.template}"] if entry.template else []
     return (
         entry.name,
+        entry.kind,
         entry.family,
         str(entry.dim or ""),
         str(entry.tokens or ""),
@@ -84,7 +87,13 @@ def row_of(entry: CatalogEntry) -> tuple[str, ...]:
 def _bytes(entry: CatalogEntry, precision: str) -> int | None:
     from embedlib.engines.openvino.plans.memory import most_bytes
 
-    return None if entry.millions is None else most_bytes(round(entry.millions * 1e6), precision)
+    # A static model has no engine to plan for; outputs for each token are made in float32 alone.
+    float32_alone = entry.kind in ("late-interaction", "sparse")
+    if entry.millions is None or entry.family == "static":
+        return None
+    if float32_alone and precision != "float32":
+        return None
+    return most_bytes(round(entry.millions * 1e6), precision)
 
 
 def _parameters(millions: float | None) -> str:

@@ -1,8 +1,9 @@
 """Published models that load, with what is known of each before it is downloaded.
 
 `catalog.json` is a list of them. Source: mteb 2.26.24, models/model_implementations, and for
-rerankers the models' cards; what neither states is left out. Prompts come from
-`known_models.json` and `known_rerankers.json`.
+rerankers, classifiers and what mteb leaves out or has wrong (the sizes of bge-*-zh) the models'
+cards; what neither states is left out. Prompts come from `known_models.json` and
+`known_rerankers.json`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class CatalogEntry:
 
     name: str
     """On the hub."""
-    kind: Literal["embedder", "reranker"]
+    kind: Literal["classifier", "embedder", "late-interaction", "reranker", "sparse"]
+    """Of these, an `Embedder` loads all but classifiers and rerankers."""
     family: str
-    """The key of its row in the table of families."""
+    """The key of its row in the table of families, or "static": a table of token vectors."""
     millions: float | None = None
     """Of parameters."""
     dim: int | None = None
@@ -36,9 +38,9 @@ class CatalogEntry:
     licence: str = ""
 
     @property
-    def model_type(self) -> str:
-        """The `model_type` of its config.json."""
-        return ROWS[self.family].model_type
+    def model_type(self) -> str | None:
+        """The `model_type` of its config.json; a static model has none."""
+        return None if self.family == "static" else ROWS[self.family].model_type
 
     @property
     def prompts(self) -> dict[str, str]:
