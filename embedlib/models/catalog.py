@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import Literal
 
@@ -63,3 +64,10 @@ def catalog() -> Iterator[CatalogEntry]:
     path = files("embedlib.models") / "catalog.json"
     for entry in json.loads(path.read_text(encoding="utf-8")):
         yield CatalogEntry(**entry)
+
+
+def nearest_published(name: str) -> str | None:
+    """Return the listed model that is named nearly so, whoever owns it; None: none is."""
+    names = {entry.name.lower().rpartition("/")[2]: entry.name for entry in catalog()}
+    near = get_close_matches(name.lower().rpartition("/")[2], names, n=1, cutoff=0.8)
+    return names[near[0]] if near else None

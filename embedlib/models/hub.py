@@ -281,7 +281,11 @@ def _ask_for_modules(repo: str, commit: str, config: Config) -> None:
 
 
 def _not_found(name: str, tried: list[str], remedy: str) -> str:
-    return f"no model {name!r}; tried {', '.join(tried)}; {remedy}"
+    from embedlib.models.catalog import nearest_published  # imported here: few need it
+
+    near = nearest_published(name)
+    meant = "" if near is None or near in _repositories(name) else f"; did you mean {near!r}?"
+    return f"no model {name!r}; tried {', '.join(tried)}; {remedy}{meant}"
 
 
 def _check_weights(repo: str, found: ModelFolder) -> None:

@@ -613,6 +613,25 @@ def test_offline_opens_no_connection(how: str, tmp_path: Path) -> None:
     assert "offline mode is on (local_files_only or HF_HUB_OFFLINE)" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),  # without its owner
+        ("baai/bge-smal-en-v1.5", "BAAI/bge-small-en-v1.5"),
+        ("all-MiniLM-L6-v2", None),  # the owner that is assumed was tried
+        ("BAAI/bge-small-en-v1.5", None),
+        ("acme/tickets", None),
+    ],
+)
+def test_a_name_that_is_nearly_a_published_one_is_told_it(
+    name: str, meant: str | None, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelNotFoundError) as error:
+        resolve(name, cache_folder=tmp_path, local_files_only=True)
+    said = str(error.value).partition("did you mean ")[2]
+    assert said == ("" if meant is None else f"'{meant}'?")
+
+
 def test_a_hub_that_takes_connections_and_never_answers_keeps_no_load_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
