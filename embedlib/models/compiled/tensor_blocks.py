@@ -42,7 +42,7 @@ def create_file(
     the library. Source: `prepare` of safetensors 0.8, src/tensor.rs.
 
     Args:
-        path: the file.
+        path: the file; there is none yet.
         kinds: type and shape by name.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -54,7 +54,8 @@ def create_file(
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
+    with path.open("xb") as file:  # follows no link
+        file.write(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
     del header["__metadata__"]
     first = HEADER_LENGTH_BYTES + len(text)
     return {

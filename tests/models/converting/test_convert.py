@@ -206,6 +206,30 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         convert_folder(module, tmp_path / "file" / "out")
 
 
+def test_links_in_the_place_of_what_is_written_are_not_followed(tmp_path: Path) -> None:
+    folder, other = tmp_path / "model", tmp_path / "other"
+    write_tiny_model(folder, "bert")
+    as_pickles(folder, 2)
+    other.write_text("mine")
+    (folder / "module").mkdir()
+    shutil.copy(GOLDENS / "pytorch_model.bin", folder / "module")
+    (folder / ".model.safetensors.embedlib-lock").symlink_to(tmp_path / "made")
+    for name in (
+        "module/.model.safetensors.embedlib-part",
+        ".model-00001-of-00002.safetensors.embedlib-part",
+        ".model.safetensors.index.json.embedlib-part",
+    ):
+        (folder / name).symlink_to(other)
+    told = f"^cannot write {folder}: Too many levels of symbolic links .*embedlib-lock"
+    with pytest.raises(ModelWeightsError, match=told):
+        convert_folder(folder)
+    (folder / ".model.safetensors.embedlib-lock").unlink()
+    assert len(convert_folder(folder).written) == 3
+    assert other.read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == [folder, other]
+    assert not [path for path in folder.rglob("[!.]*") if path.is_symlink()]
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -374,6 +398,8 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"}}b.", "an empty dict"),
         (HEAD + b")}b.", "attributes of a tuple"),
         (HEAD + b"ctorch\nFloatStorage\n)R.", "a call of torch.FloatStorage"),
+        # Of a tensor that is negated, or conjugated, when it is read.
+        (checkpoint({"a": tensor((2,))[:-2] + b"}tR"}), "a tensor of 7 arguments"),
         (HEAD + DICT[:-2] + b"K\x01\x85R.", "a call of collections.OrderedDict with a tuple"),
         (HEAD + text("x") + b"Q.", "a reference that is no storage"),
         (checkpoint({"a": tensor((2,)).replace(b"FloatStorage", b"Float8Storage")}), "Float8"),
@@ -425,7 +451,7 @@ def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
         archive.writestr("archive/other", b"")
     with pytest.raises(ModelWeightsError, match=r"no data\.pkl"):
         read_torch_file(path, tmp_path)
-    for order in (b"big", b"unknown"):
+    for order in (b"big", b"unknown", b"little" + b" " * 100):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", checkpoint({}))
             archive.writestr("archive/byteorder", order)
