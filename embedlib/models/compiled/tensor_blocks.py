@@ -74,10 +74,12 @@ def read_blocks(
     Raises:
         ModelWeightsError: the file was truncated since its header was read.
     """
+    if not tensor.num_bytes:
+        return
     row_numbers = math.prod(tensor.shape[1:])
     num_rows = tensor.shape[0] if tensor.shape else 1
     row_bytes = row_numbers * ITEM_BYTES[tensor.dtype]
-    block_rows = max(1, BLOCK_NUMBERS // max(1, row_numbers))
+    block_rows = max(1, BLOCK_NUMBERS // row_numbers)
     reader.seek(tensor.start)
     for row in range(0, num_rows, block_rows):
         num_bytes = min(block_rows, num_rows - row) * row_bytes

@@ -248,9 +248,12 @@ def test_heads_and_buffers_are_kept(tmp_path: Path, compile_folder: Compile) -> 
     tensors["bert.embeddings.position_ids"] = "I64", np.arange(48).reshape(1, 48)
     # First by name, and six bytes long: the tensors after it are not aligned by chance.
     tensors["a.pooler.bias"] = "F16", np.ones(3, np.float16)
+    for shape in ((3, 0), (0, 3), (1 << 40, 0)):
+        tensors[f"b.pooler.{shape}"] = "F32", np.empty(shape, np.float32)
     write_file(folder / "model.safetensors", tensors)
     compiled = compile_folder(folder)
     after = read_all(compiled)
+    assert after["b.pooler.(3, 0)"][1].shape == (3, 0)
     assert after["bert.pooler.dense.weight"][0] == "BF16"
     assert after["a.pooler.bias"][0] == "BF16"
     assert after["bert.embeddings.position_ids"][0] == "I64"
