@@ -422,6 +422,8 @@ def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
         (tensor((0, 1 << 60), (1, 1), num_items=1), 4, "beyond its storage"),
         (tensor((0, 1 << 30, 1 << 30), (1, 1, 1), num_items=1), 4, "beyond its storage"),
         (tensor((-2, 2), num_items=4), 16, "no list of whole numbers"),
+        (tensor((2,)).replace(numbers((2,)), b"(G" + struct.pack(">d", 2) + b"t"), 8, "no list of"),
+        (tensor((1,)).replace(numbers((1,)), b"(\x88t"), 4, "no list of whole numbers"),
         (tensor((2,), (1, 1)), 8, "1 axes and 2 strides"),
         (tensor((2,), key="../../etc/passwd"), 8, "has no storage"),
     ],
@@ -515,6 +517,15 @@ def test_a_program_too_large_for_the_memory_is_not_read(
     path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
     monkeypatch.setattr(torch_file, "MAX_PICKLE_BYTES", 100)
     with pytest.raises(ModelWeightsError, match=r"data\.pkl has \d+ bytes, more than 100"):
+        read_torch_file(path, tmp_path)
+
+
+def test_an_archive_has_so_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    monkeypatch.setattr(torch_file, "MAX_ENTRIES", 2)
+    assert read_torch_file(path, tmp_path).keys() == {"a"}
+    monkeypatch.setattr(torch_file, "MAX_ENTRIES", 1)
+    with pytest.raises(ModelWeightsError, match="has 2 entries, more than 1"):
         read_torch_file(path, tmp_path)
 
 

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from embedlib import Embedder, Reranker, fidelity
 from embedlib.config import Config
@@ -186,6 +186,9 @@ def test_entries_are_aligned_and_any_unzip_makes_the_folder_again(
     assert all(entry.start % ALIGNMENT == 0 for entry in open_pack(pack).entries.values())
     with zipfile.ZipFile(pack) as archive:
         assert archive.testzip() is None
+        # An unzip gives the files these rights; the date is that of no clock.
+        about = {(info.date_time, info.external_attr >> 16) for info in archive.infolist()}
+        assert about == {((1980, 1, 1, 0, 0, 0), 0o644)}
         archive.extractall(tmp_path / "out")
     assert fingerprint(read_model_files(tmp_path / "out"), None, {}) == fingerprint(
         read_model_files(folder), None, {}
@@ -564,6 +567,16 @@ def test_other_files_are_no_packs(tmp_path: Path, config: Config) -> None:
         OpenedModel.find(other, config)
     with pytest.raises(ModelNotFoundError, match=r"no pack 'nowhere\.embedlib'"):
         OpenedModel.find("nowhere.embedlib", config)
+
+
+def test_what_does_not_load_is_not_packed(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    save_file(
+        {**load_file(folder / "model.safetensors"), "more": np.ones(1, np.float32)},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(ModelWeightsError, match=r"tensor more \[1\] is left over"):
+        packed(folder, tmp_path / "x.embedlib", config)
 
 
 def test_only_a_pack_is_replaced(tiny_folder: Folder, tmp_path: Path, config: Config) -> None:
