@@ -385,7 +385,7 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"j" + struct.pack("<I", 7) + b".", "damaged from byte 2 on"),
         (b"\x80\x04.", "protocol 4"),
         (HEAD, "damaged"),
-        (b"", "damaged"),
+        (b"", "damaged from byte 0 on"),
         (HEAD + b"R", "damaged"),
         (HEAD + b"t", "damaged"),
         (HEAD + b"(R", "damaged"),
@@ -408,6 +408,32 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
 def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
     with pytest.raises(ModelWeightsError, match=message):
         read_checkpoint(program, "x.bin")
+
+
+STORAGE = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu")
+CALL = b"ctorch._utils\n_rebuild_tensor_v2\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (CALL + b"NR", r"a call of torch\._utils\._rebuild_tensor_v2 with None"),
+        (b"ctorch\nFloatStorage\n(" + tensor((1,)) + b"NNtR", "a call of torch.FloatStorage"),
+        (CALL + b"(" + text("0") + b"K\0))\x89NtR", "a tensor of a str"),
+        (CALL + STORAGE.join([b"(", number(1) + b"tQK\0})\x89NtR"]), "no list of whole numbers"),
+        (CALL + STORAGE.join([b"(", number(1) + b"tQK\0)}\x89NtR"]), "no list of whole numbers"),
+        (STORAGE + b"tQ", "a reference that is no storage"),
+        (STORAGE.replace(b"storage", b"module!") + b"K\1tQ", "a reference that is no storage"),
+        (STORAGE.replace(text("0"), b"K\0") + b"K\1tQ", "a reference that is no storage"),
+        (STORAGE.replace(b"ctorch\nFloatStorage\n", text("F32")) + b"K\1tQ", "is no storage"),
+        (STORAGE + number(-1) + b"tQ", "a reference that is no storage"),
+        (b"]" + text("a") + b"Ns", "items of a list"),
+        (b"}(" + text("a") + b"NK\1u", "items of a dict"),
+    ],
+)
+def test_what_is_described_is_what_torch_writes(value: bytes, message: str) -> None:
+    with pytest.raises(ModelWeightsError, match=message):
+        read_checkpoint(HEAD + value + b".", "x.bin")
 
 
 @pytest.mark.parametrize(
