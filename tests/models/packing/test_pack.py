@@ -37,7 +37,7 @@ from embedlib.errors import (
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
-from embedlib.models.compiled.fidelity_report import write_report
+from embedlib.models.compiled.fidelity_report import read_reports, write_report
 from embedlib.models.compiled.report_cache import measured_versions, report_place, stored_reports
 from embedlib.models.opening import OpenedModel
 from embedlib.models.packing import verify, write
@@ -241,6 +241,7 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     compile_model(files, "int8", ("layers.0.q",), config)  # was not measured, and stays behind
     write_report(made, make_report(fingerprint=model_fingerprint(files)))
     write_report(made, make_report(fingerprint=model_fingerprint(files), hardware="a CPU"))
+    assert [version.folder for version in find_content(files, None, config).compiled] == [made]
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     other = Config(engine_cache_dir=tmp_path / "other", engine="openvino", threads=1)
     with Embedder(pack, config=other) as embedder:
@@ -569,6 +570,15 @@ def test_other_files_are_no_packs(tmp_path: Path, config: Config) -> None:
         OpenedModel.find("nowhere.embedlib", config)
 
 
+def test_what_is_no_file_of_a_model_is_not_packed(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    expected = open_pack(packed(folder, tmp_path / "a.embedlib", config)).entries
+    (folder / "LICENSES").mkdir()
+    for name in ("fidelity.json", "fidelity-1.json", "1_Pooling/embedlib.json", "model.onnx"):
+        (folder / name).write_text("{}")
+    assert open_pack(packed(folder, tmp_path / "b.embedlib", config)).entries == expected
+
+
 def test_what_does_not_load_is_not_packed(tmp_path: Path, config: Config) -> None:
     folder = write_tiny_model(tmp_path / "model", "bert")
     save_file(
@@ -604,11 +614,19 @@ def test_an_engine_directory_is_packed_and_compiling_a_pack_makes_the_same(
     assert [(again / name).read_bytes() for name in names] == [
         (made / name).read_bytes() for name in names
     ]
+    report = make_report(fingerprint=model_fingerprint(files))
+    write_report(made, report)
     compiled = packed(made, tmp_path / "int8.embedlib", config)
+    assert read_reports(compiled) == [report]
     opened, of_folder = OpenedModel.find(compiled, config), OpenedModel.find(made, config)
     opened.check_bytes()
     assert opened.manifest == of_folder.manifest
     assert opened.read_files(with_head=False).spec == of_folder.read_files(with_head=False).spec
+    with (made / "model.int8.safetensors").open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"?")
+    with pytest.raises(EngineBuildError, match="model.int8.safetensors is damaged"):
+        packed(made, tmp_path / "damaged.embedlib", config)
 
 
 def test_without_a_cache_a_pack_is_read_at_every_start(tiny_folder: Folder, tmp_path: Path) -> None:
