@@ -389,6 +389,8 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"R", "damaged"),
         (HEAD + b"t", "damaged"),
         (HEAD + b"(R", "damaged"),
+        (HEAD + b"}" + text("a") + b"(s.", "damaged"),
+        (HEAD + b"q\0.", "damaged"),
         (HEAD + b"}" + text("a") + b"Ns.", "'a' is None; only a dict of tensors"),
         (
             HEAD + b"}" + text("state_dict") + b"}s.",

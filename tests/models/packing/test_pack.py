@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import struct
 import sys
 import zipfile
 from collections.abc import Callable
@@ -183,7 +184,18 @@ def test_entries_are_aligned_and_any_unzip_makes_the_folder_again(
     monkeypatch.setattr(write, "LARGE_BYTES", large_bytes)
     folder = tiny_folder("qwen3")
     pack = packed(folder, tmp_path / "model.embedlib", config)
-    assert all(entry.start % ALIGNMENT == 0 for entry in open_pack(pack).entries.values())
+    content = pack.read_bytes()
+    for entry in open_pack(pack).entries.values():
+        assert entry.start % ALIGNMENT == 0
+        header = content.rindex(b"PK\3\4", 0, entry.start)
+        name_bytes, extra_bytes = struct.unpack_from("<HH", content, header + 26)
+        extra, kinds = content[header + 30 + name_bytes :][:extra_bytes], []
+        while extra:  # fields, each with a number and a size
+            kind, size = struct.unpack_from("<HH", extra)
+            assert len(extra) >= 4 + size
+            kinds.append(kind)
+            extra = extra[4 + size :]
+        assert kinds == [0xD935, *([1] if entry.num_bytes > large_bytes else [])]
     with zipfile.ZipFile(pack) as archive:
         assert archive.testzip() is None
         # An unzip gives the files these rights; the date is that of no clock.
@@ -571,6 +583,15 @@ def test_other_files_are_no_packs(tmp_path: Path, config: Config) -> None:
         OpenedModel.find(other, config)
     with pytest.raises(ModelNotFoundError, match=r"no pack 'nowhere\.embedlib'"):
         OpenedModel.find("nowhere.embedlib", config)
+
+
+def test_a_pack_is_on_the_disk_before_it_appears_and_its_name_is_then(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, synced = tmp_path / "out" / "x.embedlib", list[tuple[str, bool]]()
+    monkeypatch.setattr(write, "sync", lambda path: synced.append((path.name, pack.exists())))
+    packed(tiny_folder("bert"), pack, config)
+    assert synced == [(".x.embedlib.embedlib-part", False), ("out", True)]
 
 
 def test_what_is_no_file_of_a_model_is_not_packed(tmp_path: Path, config: Config) -> None:
