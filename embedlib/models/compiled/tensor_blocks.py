@@ -46,24 +46,20 @@ def create_file(
         kinds: type and shape by name.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    tensors: dict[str, StoredTensor] = {}
     end = 0
     types = list(NUMPY_TYPES)
     for name in sorted(kinds, key=lambda name: (types.index(kinds[name][0]), name)):
         dtype, shape = kinds[name]
-        start, end = end, end + math.prod(shape) * ITEM_BYTES[dtype]
+        tensors[name] = StoredTensor(path, path.name, dtype, shape, end)
+        start, end = end, end + tensors[name].num_bytes
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with path.open("xb") as file:  # follows no link
         file.write(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
-    del header["__metadata__"]
     first = HEADER_LENGTH_BYTES + len(text)
-    return {
-        name: StoredTensor(
-            path, path.name, entry["dtype"], entry["shape"], first + entry["data_offsets"][0]
-        )
-        for name, entry in header.items()
-    }
+    return {name: replace(tensor, start=first + tensor.start) for name, tensor in tensors.items()}
 
 
 def read_blocks(

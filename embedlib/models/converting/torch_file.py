@@ -62,7 +62,7 @@ class CheckpointTensor:
     @property
     def num_bytes(self) -> int:
         """Its size, without what the file has between its numbers."""
-        return self.values.size * self.values.itemsize
+        return self.values.nbytes
 
 
 def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:

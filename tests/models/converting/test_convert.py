@@ -424,6 +424,7 @@ CALL = b"ctorch._utils\n_rebuild_tensor_v2\n"
         (CALL + b"(" + text("0") + b"K\0))\x89NtR", "a tensor of a str"),
         (CALL + STORAGE.join([b"(", number(1) + b"tQK\0})\x89NtR"]), "no list of whole numbers"),
         (CALL + STORAGE.join([b"(", number(1) + b"tQK\0)}\x89NtR"]), "no list of whole numbers"),
+        (tensor((2,), offset=-1), "no list of whole numbers"),
         (STORAGE + b"tQ", "a reference that is no storage"),
         (STORAGE.replace(b"storage", b"module!") + b"K\1tQ", "a reference that is no storage"),
         (STORAGE.replace(text("0"), b"K\0") + b"K\1tQ", "a reference that is no storage"),
