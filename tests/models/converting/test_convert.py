@@ -381,6 +381,7 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"\x8b" + struct.pack("<i", 1 << 30), "damaged from byte 0 on;"),
         (HEAD + b"\x8b" + struct.pack("<i", 1) + b"\1.", "the opcode LONG4, at byte 2,"),
         (HEAD + b"ios\nsystem\n", "the opcode INST"),
+        (HEAD + b"cos\nsy\x1bs tem\n.", r"the pickle has os\.sy\\x1bs tem, at byte 2,"),
         (HEAD + b"\x82\x01.", "the opcode EXT1"),
         (HEAD + b"j" + struct.pack("<I", 7) + b".", "damaged from byte 2 on"),
         (b"\x80\x04.", "protocol 4"),
