@@ -35,9 +35,7 @@ def place_lock(target: Path) -> Iterator[int]:
         OSError: the parent folder or the lock file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(".*.embedlib-*"):
-        if not left.stem.strip("."):
-            continue  # beside no name
+    for left in target.parent.glob(".*[!.].embedlib-*"):
         place = left.with_name(left.stem[1:])
         lock = _beside(place, LOCK_SUFFIX)
         if not (left.is_dir() or lock.exists()):
