@@ -250,9 +250,11 @@ def test_heads_and_buffers_are_kept(tmp_path: Path, compile_folder: Compile) -> 
     tensors["a.pooler.bias"] = "F16", np.ones(3, np.float16)
     for shape in ((3, 0), (0, 3), (1 << 40, 0)):
         tensors[f"b.pooler.{shape}"] = "F32", np.empty(shape, np.float32)
+    tensors["z.pooler.scalar"] = "F32", np.array(1.5, np.float32)  # the last of the file
     write_file(folder / "model.safetensors", tensors)
     compiled = compile_folder(folder)
     after = read_all(compiled)
+    assert after["z.pooler.scalar"][1].tolist() == 0x3FC0  # in bfloat16
     assert after["b.pooler.(3, 0)"][1].shape == (3, 0)
     assert after["bert.pooler.dense.weight"][0] == "BF16"
     assert after["a.pooler.bias"][0] == "BF16"
