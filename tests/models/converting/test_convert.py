@@ -483,6 +483,11 @@ def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
         archive.writestr("archive/other", b"")
     with pytest.raises(ModelWeightsError, match=r"no data\.pkl"):
         read_torch_file(path, tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", checkpoint({}))
+        archive.writestr("other/data.pkl", checkpoint({}))
+    with pytest.raises(ModelWeightsError, match=r"has 'data\.pkl' twice"):
+        read_torch_file(path, tmp_path)
     for order in (b"big", b"unknown", b"little" + b" " * 100):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", checkpoint({}))
