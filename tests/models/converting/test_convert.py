@@ -526,6 +526,18 @@ def test_a_directory_of_the_archive_that_lies(
         read_torch_file(path, tmp_path)
 
 
+@pytest.mark.parametrize(("place", "lie"), [(10, b"\x08\0"), (20, bytes(4)), (24, bytes(4))])
+def test_an_entry_whose_directory_says_that_it_is_compressed(
+    place: int, lie: bytes, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    content = path.read_bytes()
+    place += content.rindex(b"PK\x01\x02")  # of the storage: its method, or one of its sizes
+    path.write_bytes(content[:place] + lie + content[place + len(lie) :])
+    with pytest.raises(ModelWeightsError, match="'archive/data/0' is compressed"):
+        read_torch_file(path, tmp_path)
+
+
 def test_a_storage_that_begins_behind_the_end_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
     content = path.read_bytes()
