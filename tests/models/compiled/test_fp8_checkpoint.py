@@ -372,7 +372,7 @@ def test_rows_longer_than_a_block(
     tiny_folder: Callable[[str], Path], compile_folder: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_all(compile_folder(tiny_folder("qwen2")))
-    monkeypatch.setattr("embedlib.models.compiled.tensor_blocks.BLOCK_NUMBERS", 100)
+    monkeypatch.setattr("embedlib.models.compiled.tensor_blocks.BLOCK_NUMBERS", 20)
     in_blocks = read_all(compile_folder(tiny_folder("qwen2")))
     for name, (kind, array) in whole.items():
         assert in_blocks[name][0] == kind
