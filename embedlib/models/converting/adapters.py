@@ -137,11 +137,10 @@ def read_stacked(
     changes: Changes = {}
     for name in stored:
         found = _STACKED_NAME.fullmatch(name)
-        if found is None or found[2] != "original":
+        if found is None:
             continue
         stem = f"{found[1]}.parametrizations.weight.0.lora_"
-        pair = {letter: stored.get(stem + letter) for letter in "AB"}
-        down, up = pair["A"], pair["B"]
+        down, up = stored.get(f"{stem}A"), stored.get(f"{stem}B")
         if down is None or up is None or not task < min(_tasks(down), _tasks(up)):
             raise ModelWeightsError(
                 f"{stored[name].file}: {show(found[1])} lacks lora_A or lora_B of the task"

@@ -173,6 +173,32 @@ def test_damaged_adapters(
         merge(folder, "retrieval", tmp_path / "out")
 
 
+STACKED = "roberta.encoder.layers.1.mixer.Wqkv.parametrizations.weight."
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop(f"{STACKED}0.lora_A"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: arrays.pop(f"{STACKED}0.lora_B"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: narrow(arrays, f"{STACKED}0.lora_A"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: narrow(arrays, f"{STACKED}0.lora_B"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: arrays.pop(f"{STACKED}original"), "Wqkv, which the model does not have"),
+    ],
+)
+def test_damaged_stacks_of_adapters(
+    change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
+) -> None:
+    folder = write_adapted(tmp_path / "model", "v3")
+    path = folder / "model.safetensors"
+    arrays = load_file(path)
+    change(arrays)
+    save_file(arrays, path)
+    last = json.loads((folder / "config.json").read_text())["lora_adaptations"][-1]
+    with pytest.raises(ModelWeightsError, match=message):
+        merge(folder, last, tmp_path / "out")
+
+
 def test_a_whole_layer_is_no_module(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v3-hf")
     path = folder / "retrieval_query" / "adapter_model.safetensors"
