@@ -147,6 +147,7 @@ def test_other_adapters_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda arrays: arrays.pop(f"{FIRST}A.weight"), "q_proj lacks lora_A or lora_B"),
         (lambda arrays: arrays.pop(f"{FIRST}B.weight"), "q_proj lacks lora_A or lora_B"),
         (lambda arrays: narrow(arrays, f"{FIRST}B.weight"), r"q_proj.weight has shape \[48, 32\]"),
         (lambda arrays: narrow(arrays, f"{FIRST}A.weight"), "q_proj lacks lora_A or lora_B of"),
