@@ -272,6 +272,18 @@ def test_the_other_process_dies(
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
+def test_the_other_process_has_too_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    fails = "worker.read_torch_file = lambda *_: [0] * (1 << 60); worker.main()"
+    start = "import sys; sys.path[:] = sys.argv[1:]; from embedlib.models.converting import worker"
+    monkeypatch.setattr(convert, "START", f"{start}; {fails}")
+    told = rf"^{tmp_path}: cannot be converted \(MemoryError\); free memory, check the files"
+    with pytest.raises(ModelWeightsError, match=told):
+        convert_folder(tmp_path)
+
+
 TELLS = """
 import json, os, sys
 sys.stdin.read()

@@ -151,6 +151,10 @@ def test_other_adapters_are_refused(
         (lambda arrays: arrays.pop(f"{FIRST}B.weight"), "q_proj lacks lora_A or lora_B"),
         (lambda arrays: narrow(arrays, f"{FIRST}B.weight"), r"q_proj.weight has shape \[48, 32\]"),
         (lambda arrays: narrow(arrays, f"{FIRST}A.weight"), "q_proj lacks lora_A or lora_B of"),
+        (
+            lambda arrays: arrays.update({f"{FIRST}B.weight": np.zeros(4, np.float32)}),
+            r"q_proj are \[4\] and \[3, 32\], which cannot be multiplied",
+        ),
         (lambda arrays: arrays.update(odd=np.zeros(3, np.float32)), "odd is not one of LoRA's"),
         (
             lambda arrays: change_another(arrays, "layers.9.x"),
