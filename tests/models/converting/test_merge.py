@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.fingerprint import fingerprint
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 from embedlib.testing.models.write import write_tiny_model
 from tests.comparing import relative_errors
 from tests.tiny_models.adapted import ADAPTED, write_adapted
@@ -71,7 +73,10 @@ def test_every_task_is_a_model_of_its_own(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v5-small")
     fingerprints = set()
     for task in ("retrieval", "text-matching"):
-        merge(folder, task, tmp_path / task)
+        report = Mock()
+        merge_adapter(folder, task, tmp_path / task, report)
+        num_done, num_bytes = report.call_args.args
+        assert num_done == num_bytes < (tmp_path / task / WEIGHTS_NAME).stat().st_size
         files = read_folder(tmp_path / task)
         fingerprints.add(fingerprint(files, None, {}))
         assert files.spec.prompts == {"query": "Query: ", "document": "Document: "}
