@@ -230,6 +230,16 @@ def test_a_tensor_that_is_left_over(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_matrix_of_another_type(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    path = folder / "model.safetensors"
+    arrays: dict[str, Any] = load_file(path)
+    name = next(name for name in arrays if name.endswith("layers.0.self_attn.q_proj.weight"))
+    save_file({**arrays, name: arrays[name].astype(np.float64)}, path)
+    with pytest.raises(ModelWeightsError, match=f"model.safetensors: {name} has type F64"):
+        merge(folder, "retrieval", tmp_path / "out")
+
+
 def test_an_adapter_without_weights(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v5-small")
     weights = folder / "adapters" / "retrieval" / "adapter_model.safetensors"
