@@ -88,6 +88,17 @@ def test_every_task_is_a_model_of_its_own(tmp_path: Path) -> None:
         merge(folder, "retrieval", tmp_path / "retrieval")
 
 
+def test_settings_come_along_and_the_index_of_other_weights_does_not(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    for name in ("model.safetensors.index.json", "more.json", "notes.txt"):
+        (folder / name).write_text("{}")
+    (folder / "folder.json").mkdir()
+    merge(folder, "retrieval", tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"more.json", "tokenizer.json", "config.json"} < names
+    assert not names & {"model.safetensors.index.json", "notes.txt", "folder.json"}
+
+
 def test_instructions_of_v3_are_prompts(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v3-hf")
     merge(folder, "retrieval.query", tmp_path / "out")
