@@ -368,6 +368,16 @@ def test_weights_that_are_not_finite_are_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_type_that_is_not_known(tmp_path: Path, compile_folder: Compile) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert-bare")
+    tensors = read_all(folder) | {"a.pooler.bias": ("F4", np.zeros(4, np.uint8))}
+    write_file(folder / "model.safetensors", tensors)
+    with pytest.raises(
+        ModelWeightsError, match=r"tensor a\.pooler\.bias has type F4; accepted: U64"
+    ):
+        compile_folder(folder)
+
+
 def test_rows_longer_than_a_block(
     tiny_folder: Callable[[str], Path], compile_folder: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
