@@ -197,7 +197,7 @@ def test_which_poolings_are_tried() -> None:
     assert tried(mean, RoundTanh()) == []
     assert tried(mean, is_table=True) == []
     assert tried(mean, error=EngineUnsupportedError("no vectors of tokens")) == []
-    np.testing.assert_array_equal(setting._pool(np.eye(2, dtype="f4"), "mean"), [0.5, 0.5])
+    np.testing.assert_array_equal(setting._pool(np.float32([[1, 2], [3, 4]]), "mean"), [2, 3])
 
 
 def test_prompts_of_known_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +322,7 @@ def of_cosines(*cosines: float) -> tuple[Vectors, Theirs]:
         # The next one is as near: nothing sets it apart.
         ([0.9999] * 10 + [0.9981, 0.9975], "near, as of another precision or revision of the"),
         ([1.0] * 15 + [0.1] * 5, "15 of 20 .* not: 'text 15', 'text 16', 'text 17', 2 more"),
+        ([1.0] * 17 + [0.1] * 3, "17 of 20 .* not: 'text 17', 'text 18', 'text 19'$"),
         ([1.0] * 8 + [0.96] * 4, "near, as of another"),  # too many
         ([0.97] * 12, "$"),
     ],

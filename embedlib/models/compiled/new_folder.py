@@ -35,7 +35,7 @@ def place_lock(target: Path) -> Iterator[int]:
         OSError: the parent folder or the lock file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(".*.embedlib-*"):
+    for left in target.parent.glob(".*[!.].embedlib-*"):
         place = left.with_name(left.stem[1:])
         lock = _beside(place, LOCK_SUFFIX)
         if not (left.is_dir() or lock.exists()):
@@ -126,7 +126,8 @@ def _settle(target: Path) -> None:
 def _locked(path: Path, operation: int) -> Iterator[int]:
     """Hold a lock on a file, which is removed when the lock is released; yield its descriptor."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A link, which somebody else has laid there, is not followed.
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(file, operation)
             # The previous holder removes the file. A process that opened it before then holds a

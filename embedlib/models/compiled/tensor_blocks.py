@@ -42,27 +42,24 @@ def create_file(
     the library. Source: `prepare` of safetensors 0.8, src/tensor.rs.
 
     Args:
-        path: the file.
+        path: the file; there is none yet.
         kinds: type and shape by name.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    tensors: dict[str, StoredTensor] = {}
     end = 0
     types = list(NUMPY_TYPES)
     for name in sorted(kinds, key=lambda name: (types.index(kinds[name][0]), name)):
         dtype, shape = kinds[name]
-        start, end = end, end + math.prod(shape) * ITEM_BYTES[dtype]
+        tensors[name] = StoredTensor(path, path.name, dtype, shape, end)
+        start, end = end, end + tensors[name].num_bytes
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
-    del header["__metadata__"]
+    with path.open("xb") as file:  # follows no link
+        file.write(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
     first = HEADER_LENGTH_BYTES + len(text)
-    return {
-        name: StoredTensor(
-            path, path.name, entry["dtype"], entry["shape"], first + entry["data_offsets"][0]
-        )
-        for name, entry in header.items()
-    }
+    return {name: replace(tensor, start=first + tensor.start) for name, tensor in tensors.items()}
 
 
 def read_blocks(
@@ -73,10 +70,12 @@ def read_blocks(
     Raises:
         ModelWeightsError: the file was truncated since its header was read.
     """
+    if not tensor.num_bytes:
+        return
     row_numbers = math.prod(tensor.shape[1:])
     num_rows = tensor.shape[0] if tensor.shape else 1
     row_bytes = row_numbers * ITEM_BYTES[tensor.dtype]
-    block_rows = max(1, BLOCK_NUMBERS // max(1, row_numbers))
+    block_rows = max(1, BLOCK_NUMBERS // row_numbers)
     reader.seek(tensor.start)
     for row in range(0, num_rows, block_rows):
         num_bytes = min(block_rows, num_rows - row) * row_bytes

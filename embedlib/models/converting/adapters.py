@@ -103,20 +103,18 @@ def read_peft(directory: Path, folder: Path, find: Callable[[str], FusedSlice | 
     factor = config.number("lora_alpha") / rank
     stored = list_tensors(directory / WEIGHTS_NAME, folder)  # refuses what is no file to map
     data = map_file(directory / WEIGHTS_NAME)
-    pairs: dict[str, dict[str, StoredTensor]] = {}
-    kinds: dict[str, bool] = {}
+    pairs: dict[tuple[str, bool], dict[str, StoredTensor]] = {}
     for name, tensor in stored.items():
         found = _PEFT_NAME.fullmatch(name)
         if found is None:
             raise ModelWeightsError(f"{tensor.file}: tensor {show(name)} is not one of LoRA's")
         module, is_embedding, letter = found.groups()
-        pairs.setdefault(module, {})[letter] = tensor
-        kinds[module] = is_embedding is not None
+        pairs.setdefault((module, is_embedding is not None), {})[letter] = tensor
     changes: Changes = {}
-    for module, pair in pairs.items():
+    for (module, is_table), pair in pairs.items():
         place = find(module.removeprefix(PEFT_PREFIX))
         if place is not None:
-            change = _peft_change(module, pair, data, rank, factor, is_table=kinds[module])
+            change = _peft_change(module, pair, data, rank, factor, is_table=is_table)
             change = replace(change, index=place.index, count=place.count)
             changes.setdefault(place.name, []).append(change)
     return changes
@@ -139,11 +137,10 @@ def read_stacked(
     changes: Changes = {}
     for name in stored:
         found = _STACKED_NAME.fullmatch(name)
-        if found is None or found[2] != "original":
+        if found is None:
             continue
         stem = f"{found[1]}.parametrizations.weight.0.lora_"
-        pair = {letter: stored.get(stem + letter) for letter in "AB"}
-        down, up = pair["A"], pair["B"]
+        down, up = stored.get(f"{stem}A"), stored.get(f"{stem}B")
         if down is None or up is None or not task < min(_tasks(down), _tasks(up)):
             raise ModelWeightsError(
                 f"{stored[name].file}: {show(found[1])} lacks lora_A or lora_B of the task"

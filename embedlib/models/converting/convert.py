@@ -17,8 +17,9 @@ from shutil import copy2
 from typing import Any, Final
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, shown
+from embedlib.models.compiled.checkpoint import write_json
 from embedlib.models.compiled.new_folder import new_folder, place_lock
-from embedlib.models.new_file import not_written, part_of
+from embedlib.models.new_file import new_file, not_written, part_of
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file, name_in
 from embedlib.models.weights.token_heads import HEAD_STEMS
@@ -262,9 +263,8 @@ def _run(
         shards = {str(path.with_name(name)) for name in index["weight_map"].values()}
         num_bytes = sum(item.num_bytes for item in written if item.weights in shards)
         index["metadata"] |= {"total_size": num_bytes}
-        part = part_of(target / path)
-        part.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        part.replace(target / path)
+        with new_file(target / path) as part:
+            write_json(part, index)
     return Conversion(
         folder=target,
         written=tuple(written),

@@ -201,7 +201,7 @@ class _Machine:
 
     def _tensor(self, given: tuple[Any, ...]) -> PickledTensor:
         """Return the tensor that `_rebuild_tensor_v2` would make of its arguments."""
-        if len(given) not in (6, 7):
+        if len(given) != 6:  # a seventh negates or conjugates the tensor when it is read
             raise self._refused(f"a tensor of {len(given)} arguments")
         storage, offset, shape, strides = given[:4]
         if not isinstance(storage, Storage):

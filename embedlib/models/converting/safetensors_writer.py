@@ -56,6 +56,7 @@ def write_safetensors(
     part = part_of(path)
     kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     try:
+        part.unlink(missing_ok=True)  # of a killed process, or a link that came with the model
         places = create_file(part, kinds)
         with part.open("ab") as file:
             for name in places:

@@ -25,7 +25,7 @@ from embedlib.models.converting.opcodes import PickledTensor, read_checkpoint
 from embedlib.models.reading.json_files import show
 from embedlib.models.reading.model_file import name_in, open_file
 from embedlib.models.reading.pack_file import LOCAL_HEADER, SIGNATURE
-from embedlib.models.weights.safetensors_files import NUMPY_TYPES, map_file
+from embedlib.models.weights.safetensors_files import MAX_EMPTY, NUMPY_TYPES, map_file
 
 MAX_PICKLE_BYTES: Final = 1 << 26
 """64 MiB; that of bge-m3, with 391 tensors, has 0.1 MB."""
@@ -33,8 +33,6 @@ MAX_ENTRIES: Final = 1 << 18
 MAX_TIMES_SHARED: Final = 64
 """How often the numbers of a file may be in its tensors, each of which is written by itself. T5 has
 its table four times; a pickle of 64 MiB could name a gigabyte often enough to fill any disk."""
-MAX_EMPTY: Final = 1 << 40
-"""The product of the other axes of a tensor with an axis of 0; numpy refuses 2**63 bytes."""
 
 LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of the format before PyTorch 1.6. Source: `MAGIC_NUMBER` in
@@ -64,7 +62,7 @@ class CheckpointTensor:
     @property
     def num_bytes(self) -> int:
         """Its size, without what the file has between its numbers."""
-        return self.values.size * self.values.itemsize
+        return self.values.nbytes
 
 
 def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:
@@ -142,7 +140,7 @@ def _program(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], f
             f"{file}: data.pkl has {info.file_size} bytes, more than {MAX_PICKLE_BYTES}"
         )
     order = entries.get("byteorder")
-    if order is not None and archive.read(order)[:8].strip() != b"little":
+    if order is not None and (order.file_size > 6 or archive.read(order) != b"little"):
         raise ModelWeightsError(f"{file}: its numbers are not little-endian")
     return archive.read(info)
 
@@ -165,7 +163,7 @@ def _checked_entry(
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
     # Strides of 0 would make any size of a few numbers.
     is_inside = tensor.offset + last < storage.num_items and size <= storage.num_items
-    is_small = prod(n for n in tensor.shape if n) <= MAX_EMPTY
+    is_small = prod(filter(None, tensor.shape)) <= MAX_EMPTY
     if not (is_inside if size else is_small):
         raise ModelWeightsError(f"{what} has shape {list(tensor.shape)}, beyond its storage")
     return info

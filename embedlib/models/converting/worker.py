@@ -29,9 +29,11 @@ def main() -> None:
             _convert(Path(task["folder"]), Path(task["target"]), task["pairs"])
         except BrokenPipeError:
             raise
-        except (EmbedlibError, OSError, MemoryError) as error:
-            is_ours = isinstance(error, EmbedlibError)
-            _answer({"error": str(error) if is_ours else first_line(error)})
+        except EmbedlibError as error:
+            _answer({"error": str(error)})
+        except (OSError, MemoryError) as error:
+            told = f"{task['folder']}: cannot be converted ({first_line(error)}); "
+            _answer({"error": f"{told}free memory, check the files, and run it again"})
     except BrokenPipeError:
         os._exit(1)  # the interpreter would write what is left, and tell that it cannot
 

@@ -183,7 +183,7 @@ def _write(files: ModelFiles, content: PackContent, part: Path, report: ReportPr
     num_done = 0
     listed = {}
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_info(TYPE_NAME, len(TYPE)), TYPE)
+        archive.writestr(_info(TYPE_NAME), TYPE)
         for name, path in sorted(content.paths.items()):
             hashed = hashlib.sha256()
             num_bytes = place_of(path).num_bytes
@@ -205,15 +205,14 @@ def _write(files: ModelFiles, content: PackContent, part: Path, report: ReportPr
             "files": listed,
         }
         data = (json.dumps(index, indent=1, ensure_ascii=False) + "\n").encode()
-        archive.writestr(_info(INDEX_NAME, len(data)), data)
+        archive.writestr(_info(INDEX_NAME), data)
         for info in archive.infolist():
             info.extra = b""  # only the place of the content needs the padding
     return hashlib.sha256(data).hexdigest()
 
 
-def _info(name: str, num_bytes: int) -> zipfile.ZipInfo:
+def _info(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, OLDEST)
-    info.file_size = num_bytes
     info.CRC = 0
     info.external_attr = 0o644 << 16
     return info
@@ -221,7 +220,7 @@ def _info(name: str, num_bytes: int) -> zipfile.ZipInfo:
 
 def _open_entry(archive: zipfile.ZipFile, name: str, num_bytes: int) -> IO[bytes]:
     """Open a new entry for writing, whose content begins at a multiple of `ALIGNMENT`."""
-    info = _info(name, num_bytes)
+    info = _info(name)
     assert archive.fp is not None, "it is open"
     is_large = num_bytes > LARGE_BYTES
     header = len(info.FileHeader(zip64=is_large))

@@ -47,11 +47,9 @@ UNREADABLE: Final = 0x01 | 0x20 | 0x40
 MAX_INDEX_BYTES: Final = 1 << 24
 """16 MiB; the index of a pack with a hundred files has 20 KiB."""
 
-
 _INDEX_ERRORS: Final = (
-    *(AttributeError, KeyError, TypeError, ValueError, RecursionError),
-    struct.error,
-)
+    AttributeError, KeyError, TypeError, ValueError, RecursionError, struct.error,
+)  # fmt: skip
 """What reading an index raises that is none."""
 
 

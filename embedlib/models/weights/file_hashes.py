@@ -86,12 +86,11 @@ class FileHashes:
             compute: reads the file and returns 64 hexadecimal digits.
             about: tells apart what is stored of one file.
         """
-        now, stat = time.time_ns(), path.stat()
-        state = file_state(path, about)
+        now, state = time.time_ns(), file_state(path, about)
         found = self._known.get(state) or self._read(state)
         if found is None:
             found = compute()
-            if now - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
+            if now - max(state[3:]) > SETTLED_NS:  # since either of its times
                 self._write(state, found)
         self._known[state] = found
         return found

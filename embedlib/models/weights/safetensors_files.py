@@ -55,6 +55,8 @@ MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the library: `MAX_HEADER_SIZE` of safetensors, src/tensor.rs."""
 MAX_DIMS: Final = 32
 """Axes of a tensor, as in numpy."""
+MAX_EMPTY: Final = 1 << 40
+"""The product of the other axes of a tensor with an axis of 0; numpy refuses 2**63 bytes."""
 _TYPE_NAME: Final = re.compile("[A-Z0-9_]{1,16}")
 """Such as F32, or F8_E4M3, and those of releases to come."""
 
@@ -248,8 +250,10 @@ def _check_places(tensors: Mapping[str, Any], num_bytes: int) -> None:
         if not _TYPE_NAME.fullmatch(entry["dtype"]):  # it is told in messages
             raise ValueError(f"tensor {show(name)} of type {entry['dtype']!r:.40}")
         kind = NUMPY_TYPES.get(entry["dtype"])  # a file may have others beside those of a model
-        is_plain = len(shape) <= MAX_DIMS and all(
-            type(number) is int and number >= 0 for number in (start, stop, *shape)
+        is_plain = (
+            len(shape) <= MAX_DIMS
+            and all(type(number) is int and number >= 0 for number in (start, stop, *shape))
+            and (0 not in shape or math.prod(filter(None, shape)) <= MAX_EMPTY)
         )
         size = math.prod(shape) * np.dtype(kind).itemsize if is_plain and kind else stop - start
         if not is_plain or not end == start <= stop or stop - start != size:

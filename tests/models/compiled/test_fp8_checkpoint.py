@@ -248,9 +248,14 @@ def test_heads_and_buffers_are_kept(tmp_path: Path, compile_folder: Compile) -> 
     tensors["bert.embeddings.position_ids"] = "I64", np.arange(48).reshape(1, 48)
     # First by name, and six bytes long: the tensors after it are not aligned by chance.
     tensors["a.pooler.bias"] = "F16", np.ones(3, np.float16)
+    for shape in ((3, 0), (0, 3), (1 << 40, 0)):
+        tensors[f"b.pooler.{shape}"] = "F32", np.empty(shape, np.float32)
+    tensors["z.pooler.scalar"] = "F32", np.array(1.5, np.float32)  # the last of the file
     write_file(folder / "model.safetensors", tensors)
     compiled = compile_folder(folder)
     after = read_all(compiled)
+    assert after["z.pooler.scalar"][1].tolist() == 0x3FC0  # in bfloat16
+    assert after["b.pooler.(3, 0)"][1].shape == (3, 0)
     assert after["bert.pooler.dense.weight"][0] == "BF16"
     assert after["a.pooler.bias"][0] == "BF16"
     assert after["bert.embeddings.position_ids"][0] == "I64"
@@ -363,11 +368,21 @@ def test_weights_that_are_not_finite_are_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_type_that_is_not_known(tmp_path: Path, compile_folder: Compile) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert-bare")
+    tensors = read_all(folder) | {"a.pooler.bias": ("F4", np.zeros(4, np.uint8))}
+    write_file(folder / "model.safetensors", tensors)
+    with pytest.raises(
+        ModelWeightsError, match=r"tensor a\.pooler\.bias has type F4; accepted: U64"
+    ):
+        compile_folder(folder)
+
+
 def test_rows_longer_than_a_block(
     tiny_folder: Callable[[str], Path], compile_folder: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_all(compile_folder(tiny_folder("qwen2")))
-    monkeypatch.setattr("embedlib.models.compiled.tensor_blocks.BLOCK_NUMBERS", 100)
+    monkeypatch.setattr("embedlib.models.compiled.tensor_blocks.BLOCK_NUMBERS", 20)
     in_blocks = read_all(compile_folder(tiny_folder("qwen2")))
     for name, (kind, array) in whole.items():
         assert in_blocks[name][0] == kind

@@ -55,6 +55,23 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     assert left == {".running.embedlib-part", ".other.embedlib-part"}
 
 
+@pytest.mark.parametrize("name", ["..embedlib-part", "...embedlib-part", "....embedlib-part"])
+def test_what_is_no_part_of_anything_is_not_in_the_way(name: str, tmp_path: Path) -> None:
+    for path in (tmp_path / name, tmp_path / name.replace("part", "lock")):
+        path.touch()
+    with place_lock(tmp_path / "target"):
+        pass
+    assert (tmp_path / name).exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    for name in ("target", "other"):
+        (tmp_path / f".{name}.embedlib-lock").symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match="symbolic link"), place_lock(tmp_path / "target"):
+        pass
+    assert not (tmp_path / "made").exists()
+
+
 def test_what_another_user_writes_beside_a_target_is_not_in_its_way(tmp_path: Path) -> None:
     (tmp_path / ".theirs.embedlib-part").touch()
     (tmp_path / ".theirs.embedlib-lock").mkdir()  # cannot be opened, by root neither

@@ -90,6 +90,7 @@ def test_bytes_are_those_of_the_library(tmp_path: Path) -> None:
     [written] = done.written
     assert (written.pickle, written.num_tensors) == ("pytorch_model.bin", 17)
     assert done.left_out == ("optimizer.pt",)
+    assert done.confined_by in ("seccomp", "Python")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "model.safetensors", "optimizer.pt", "pytorch_model.bin",
     ]  # fmt: skip
@@ -206,6 +207,30 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         convert_folder(module, tmp_path / "file" / "out")
 
 
+def test_links_in_the_place_of_what_is_written_are_not_followed(tmp_path: Path) -> None:
+    folder, other = tmp_path / "model", tmp_path / "other"
+    write_tiny_model(folder, "bert")
+    as_pickles(folder, 2)
+    other.write_text("mine")
+    (folder / "module").mkdir()
+    shutil.copy(GOLDENS / "pytorch_model.bin", folder / "module")
+    (folder / ".model.safetensors.embedlib-lock").symlink_to(tmp_path / "made")
+    for name in (
+        "module/.model.safetensors.embedlib-part",
+        ".model-00001-of-00002.safetensors.embedlib-part",
+        ".model.safetensors.index.json.embedlib-part",
+    ):
+        (folder / name).symlink_to(other)
+    told = f"^cannot write {folder}: Too many levels of symbolic links .*embedlib-lock"
+    with pytest.raises(ModelWeightsError, match=told):
+        convert_folder(folder)
+    (folder / ".model.safetensors.embedlib-lock").unlink()
+    assert len(convert_folder(folder).written) == 3
+    assert other.read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == [folder, other]
+    assert not [path for path in folder.rglob("[!.]*") if path.is_symlink()]
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -246,6 +271,18 @@ def test_the_other_process_dies(
     with pytest.raises(ModelWeightsError, match=f"^{tmp_path}: the process that converts {told}$"):
         convert_folder(tmp_path, tmp_path / "out" if has_out else None)
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+def test_the_other_process_has_too_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    fails = "worker.read_torch_file = lambda *_: [0] * (1 << 60); worker.main()"
+    start = "import sys; sys.path[:] = sys.argv[1:]; from embedlib.models.converting import worker"
+    monkeypatch.setattr(convert, "START", f"{start}; {fails}")
+    told = rf"^{tmp_path}: cannot be converted \(MemoryError\); free memory, check the files"
+    with pytest.raises(ModelWeightsError, match=told):
+        convert_folder(tmp_path)
 
 
 TELLS = """
@@ -357,14 +394,17 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"\x8b" + struct.pack("<i", 1 << 30), "damaged from byte 0 on;"),
         (HEAD + b"\x8b" + struct.pack("<i", 1) + b"\1.", "the opcode LONG4, at byte 2,"),
         (HEAD + b"ios\nsystem\n", "the opcode INST"),
+        (HEAD + b"cos\nsy\x1bs tem\n.", r"the pickle has os\.sy\\x1bs tem, at byte 2,"),
         (HEAD + b"\x82\x01.", "the opcode EXT1"),
         (HEAD + b"j" + struct.pack("<I", 7) + b".", "damaged from byte 2 on"),
         (b"\x80\x04.", "protocol 4"),
         (HEAD, "damaged"),
-        (b"", "damaged"),
+        (b"", "damaged from byte 0 on"),
         (HEAD + b"R", "damaged"),
         (HEAD + b"t", "damaged"),
         (HEAD + b"(R", "damaged"),
+        (HEAD + b"}" + text("a") + b"(s.", "damaged"),
+        (HEAD + b"q\0.", "damaged"),
         (HEAD + b"}" + text("a") + b"Ns.", "'a' is None; only a dict of tensors"),
         (
             HEAD + b"}" + text("state_dict") + b"}s.",
@@ -374,6 +414,8 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
         (HEAD + b"}}b.", "an empty dict"),
         (HEAD + b")}b.", "attributes of a tuple"),
         (HEAD + b"ctorch\nFloatStorage\n)R.", "a call of torch.FloatStorage"),
+        # Of a tensor that is negated, or conjugated, when it is read.
+        (checkpoint({"a": tensor((2,))[:-2] + b"}tR"}), "a tensor of 7 arguments"),
         (HEAD + DICT[:-2] + b"K\x01\x85R.", "a call of collections.OrderedDict with a tuple"),
         (HEAD + text("x") + b"Q.", "a reference that is no storage"),
         (checkpoint({"a": tensor((2,)).replace(b"FloatStorage", b"Float8Storage")}), "Float8"),
@@ -382,6 +424,33 @@ LAUGHS = HEAD + b")q\x00" + b"".join(
 def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
     with pytest.raises(ModelWeightsError, match=message):
         read_checkpoint(program, "x.bin")
+
+
+STORAGE = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu")
+CALL = b"ctorch._utils\n_rebuild_tensor_v2\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (CALL + b"NR", r"a call of torch\._utils\._rebuild_tensor_v2 with None"),
+        (b"ctorch\nFloatStorage\n(" + tensor((1,)) + b"NNtR", "a call of torch.FloatStorage"),
+        (CALL + b"(" + text("0") + b"K\0))\x89NtR", "a tensor of a str"),
+        (CALL + STORAGE.join([b"(", number(1) + b"tQK\0})\x89NtR"]), "no list of whole numbers"),
+        (CALL + STORAGE.join([b"(", number(1) + b"tQK\0)}\x89NtR"]), "no list of whole numbers"),
+        (tensor((2,), offset=-1), "no list of whole numbers"),
+        (STORAGE + b"tQ", "a reference that is no storage"),
+        (STORAGE.replace(b"storage", b"module!") + b"K\1tQ", "a reference that is no storage"),
+        (STORAGE.replace(text("0"), b"K\0") + b"K\1tQ", "a reference that is no storage"),
+        (STORAGE.replace(b"ctorch\nFloatStorage\n", text("F32")) + b"K\1tQ", "is no storage"),
+        (STORAGE + number(-1) + b"tQ", "a reference that is no storage"),
+        (b"]" + text("a") + b"Ns", "items of a list"),
+        (b"}(" + text("a") + b"NK\1u", "items of a dict"),
+    ],
+)
+def test_what_is_described_is_what_torch_writes(value: bytes, message: str) -> None:
+    with pytest.raises(ModelWeightsError, match=message):
+        read_checkpoint(HEAD + value + b".", "x.bin")
 
 
 @pytest.mark.parametrize(
@@ -396,6 +465,8 @@ def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
         (tensor((0, 1 << 60), (1, 1), num_items=1), 4, "beyond its storage"),
         (tensor((0, 1 << 30, 1 << 30), (1, 1, 1), num_items=1), 4, "beyond its storage"),
         (tensor((-2, 2), num_items=4), 16, "no list of whole numbers"),
+        (tensor((2,)).replace(numbers((2,)), b"(G" + struct.pack(">d", 2) + b"t"), 8, "no list of"),
+        (tensor((1,)).replace(numbers((1,)), b"(\x88t"), 4, "no list of whole numbers"),
         (tensor((2,), (1, 1)), 8, "1 axes and 2 strides"),
         (tensor((2,), key="../../etc/passwd"), 8, "has no storage"),
     ],
@@ -425,7 +496,12 @@ def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
         archive.writestr("archive/other", b"")
     with pytest.raises(ModelWeightsError, match=r"no data\.pkl"):
         read_torch_file(path, tmp_path)
-    for order in (b"big", b"unknown"):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", checkpoint({}))
+        archive.writestr("other/data.pkl", checkpoint({}))
+    with pytest.raises(ModelWeightsError, match=r"has 'data\.pkl' twice"):
+        read_torch_file(path, tmp_path)
+    for order in (b"big", b"unknown", b"little" + b" " * 100):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", checkpoint({}))
             archive.writestr("archive/byteorder", order)
@@ -463,6 +539,18 @@ def test_a_directory_of_the_archive_that_lies(
         read_torch_file(path, tmp_path)
 
 
+@pytest.mark.parametrize(("place", "lie"), [(10, b"\x08\0"), (20, bytes(4)), (24, bytes(4))])
+def test_an_entry_whose_directory_says_that_it_is_compressed(
+    place: int, lie: bytes, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    content = path.read_bytes()
+    place += content.rindex(b"PK\x01\x02")  # of the storage: its method, or one of its sizes
+    path.write_bytes(content[:place] + lie + content[place + len(lie) :])
+    with pytest.raises(ModelWeightsError, match="'archive/data/0' is compressed"):
+        read_torch_file(path, tmp_path)
+
+
 def test_a_storage_that_begins_behind_the_end_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
     content = path.read_bytes()
@@ -489,6 +577,15 @@ def test_a_program_too_large_for_the_memory_is_not_read(
     path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
     monkeypatch.setattr(torch_file, "MAX_PICKLE_BYTES", 100)
     with pytest.raises(ModelWeightsError, match=r"data\.pkl has \d+ bytes, more than 100"):
+        read_torch_file(path, tmp_path)
+
+
+def test_an_archive_has_so_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": tensor((2,))}), {"0": bytes(8)})
+    monkeypatch.setattr(torch_file, "MAX_ENTRIES", 2)
+    assert read_torch_file(path, tmp_path).keys() == {"a"}
+    monkeypatch.setattr(torch_file, "MAX_ENTRIES", 1)
+    with pytest.raises(ModelWeightsError, match="has 2 entries, more than 1"):
         read_torch_file(path, tmp_path)
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.fingerprint import fingerprint
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 from embedlib.testing.models.write import write_tiny_model
 from tests.comparing import relative_errors
 from tests.tiny_models.adapted import ADAPTED, write_adapted
@@ -71,7 +73,10 @@ def test_every_task_is_a_model_of_its_own(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v5-small")
     fingerprints = set()
     for task in ("retrieval", "text-matching"):
-        merge(folder, task, tmp_path / task)
+        report = Mock()
+        merge_adapter(folder, task, tmp_path / task, report)
+        num_done, num_bytes = report.call_args.args
+        assert num_done == num_bytes < (tmp_path / task / WEIGHTS_NAME).stat().st_size
         files = read_folder(tmp_path / task)
         fingerprints.add(fingerprint(files, None, {}))
         assert files.spec.prompts == {"query": "Query: ", "document": "Document: "}
@@ -81,6 +86,17 @@ def test_every_task_is_a_model_of_its_own(tmp_path: Path) -> None:
         merge(folder, "clustering", tmp_path / "other")
     with pytest.raises(ConfigError, match="is there already"):
         merge(folder, "retrieval", tmp_path / "retrieval")
+
+
+def test_settings_come_along_and_the_index_of_other_weights_does_not(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    for name in ("model.safetensors.index.json", "more.json", "notes.txt"):
+        (folder / name).write_text("{}")
+    (folder / "folder.json").mkdir()
+    merge(folder, "retrieval", tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"more.json", "tokenizer.json", "config.json"} < names
+    assert not names & {"model.safetensors.index.json", "notes.txt", "folder.json"}
 
 
 def test_instructions_of_v3_are_prompts(tmp_path: Path) -> None:
@@ -147,9 +163,14 @@ def test_other_adapters_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda arrays: arrays.pop(f"{FIRST}A.weight"), "q_proj lacks lora_A or lora_B"),
         (lambda arrays: arrays.pop(f"{FIRST}B.weight"), "q_proj lacks lora_A or lora_B"),
         (lambda arrays: narrow(arrays, f"{FIRST}B.weight"), r"q_proj.weight has shape \[48, 32\]"),
         (lambda arrays: narrow(arrays, f"{FIRST}A.weight"), "q_proj lacks lora_A or lora_B of"),
+        (
+            lambda arrays: arrays.update({f"{FIRST}B.weight": np.zeros(4, np.float32)}),
+            r"q_proj are \[4\] and \[3, 32\], which cannot be multiplied",
+        ),
         (lambda arrays: arrays.update(odd=np.zeros(3, np.float32)), "odd is not one of LoRA's"),
         (
             lambda arrays: change_another(arrays, "layers.9.x"),
@@ -173,6 +194,32 @@ def test_damaged_adapters(
         merge(folder, "retrieval", tmp_path / "out")
 
 
+STACKED = "roberta.encoder.layers.1.mixer.Wqkv.parametrizations.weight."
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop(f"{STACKED}0.lora_A"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: arrays.pop(f"{STACKED}0.lora_B"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: narrow(arrays, f"{STACKED}0.lora_A"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: narrow(arrays, f"{STACKED}0.lora_B"), "Wqkv lacks lora_A or lora_B of the"),
+        (lambda arrays: arrays.pop(f"{STACKED}original"), "Wqkv, which the model does not have"),
+    ],
+)
+def test_damaged_stacks_of_adapters(
+    change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
+) -> None:
+    folder = write_adapted(tmp_path / "model", "v3")
+    path = folder / "model.safetensors"
+    arrays = load_file(path)
+    change(arrays)
+    save_file(arrays, path)
+    last = json.loads((folder / "config.json").read_text())["lora_adaptations"][-1]
+    with pytest.raises(ModelWeightsError, match=message):
+        merge(folder, last, tmp_path / "out")
+
+
 def test_a_whole_layer_is_no_module(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v3-hf")
     path = folder / "retrieval_query" / "adapter_model.safetensors"
@@ -192,6 +239,16 @@ def test_a_tensor_that_is_left_over(tmp_path: Path) -> None:
     with pytest.raises(ModelWeightsError, match=r"left\.over"):
         merge(folder, "retrieval", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_matrix_of_another_type(tmp_path: Path) -> None:
+    folder = write_adapted(tmp_path / "model", "v5-small")
+    path = folder / "model.safetensors"
+    arrays: dict[str, Any] = load_file(path)
+    name = next(name for name in arrays if name.endswith("layers.0.self_attn.q_proj.weight"))
+    save_file({**arrays, name: arrays[name].astype(np.float64)}, path)
+    with pytest.raises(ModelWeightsError, match=f"model.safetensors: {name} has type F64"):
+        merge(folder, "retrieval", tmp_path / "out")
 
 
 def test_an_adapter_without_weights(tmp_path: Path) -> None:

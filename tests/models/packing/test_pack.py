@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import struct
 import sys
 import zipfile
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from embedlib import Embedder, Reranker, fidelity
 from embedlib.config import Config
@@ -37,7 +38,7 @@ from embedlib.errors import (
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
-from embedlib.models.compiled.fidelity_report import write_report
+from embedlib.models.compiled.fidelity_report import read_reports, write_report
 from embedlib.models.compiled.report_cache import measured_versions, report_place, stored_reports
 from embedlib.models.opening import OpenedModel
 from embedlib.models.packing import verify, write
@@ -183,9 +184,24 @@ def test_entries_are_aligned_and_any_unzip_makes_the_folder_again(
     monkeypatch.setattr(write, "LARGE_BYTES", large_bytes)
     folder = tiny_folder("qwen3")
     pack = packed(folder, tmp_path / "model.embedlib", config)
-    assert all(entry.start % ALIGNMENT == 0 for entry in open_pack(pack).entries.values())
+    content = pack.read_bytes()
+    for entry in open_pack(pack).entries.values():
+        assert entry.start % ALIGNMENT == 0
+        header = content.rindex(b"PK\3\4", 0, entry.start)
+        name_bytes, extra_bytes = struct.unpack_from("<HH", content, header + 26)
+        extra, kinds = content[header + 30 + name_bytes :][:extra_bytes], []
+        while extra:  # fields, each with a number and a size
+            kind, size = struct.unpack_from("<HH", extra)
+            assert len(extra) >= 4 + size
+            kinds.append(kind)
+            extra = extra[4 + size :]
+        assert kinds == [0xD935, *([1] if entry.num_bytes > large_bytes else [])]
     with zipfile.ZipFile(pack) as archive:
         assert archive.testzip() is None
+        # An unzip gives the files these rights; the date is that of no clock.
+        about = {(each.date_time, each.external_attr >> 16) for each in archive.infolist()}
+        assert about == {((1980, 1, 1, 0, 0, 0), 0o644)}
+        assert not any(each.extra for each in archive.infolist())  # no padding at the end
         archive.extractall(tmp_path / "out")
     assert fingerprint(read_model_files(tmp_path / "out"), None, {}) == fingerprint(
         read_model_files(folder), None, {}
@@ -236,8 +252,12 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     here = Machine().cpu_hardware()
     made = compile_model(files, "int8", (), config)
     compile_model(files, "int8", ("layers.0.q",), config)  # was not measured, and stays behind
-    write_report(made, make_report(fingerprint=model_fingerprint(files)))
-    write_report(made, make_report(fingerprint=model_fingerprint(files), hardware="a CPU"))
+    report = make_report(fingerprint=model_fingerprint(files))
+    write_report(made, report)
+    write_report(made, replace(report, hardware="a CPU"))
+    bad = compile_model(files, "int8", ("layers.0.k",), config)
+    write_report(bad, replace(report, excluded=("layers.0.k",), p1=0.5))
+    assert [version.folder for version in find_content(files, None, config).compiled] == [made]
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     other = Config(engine_cache_dir=tmp_path / "other", engine="openvino", threads=1)
     with Embedder(pack, config=other) as embedder:
@@ -259,7 +279,6 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     assert again.read_bytes() == pack.read_bytes()
     # Measured again, it has its report in the cache: nothing is written into a pack.
     measuring = sys.modules["embedlib.fidelity.verify"]
-    report = make_report(fingerprint=model_fingerprint(files))
     monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
     monkeypatch.setattr(measuring, "compare_planned", lambda *_: SimpleNamespace(report=report))
     fidelity.verify(pack, config=replace(other, precision="int8"))
@@ -566,6 +585,34 @@ def test_other_files_are_no_packs(tmp_path: Path, config: Config) -> None:
         OpenedModel.find("nowhere.embedlib", config)
 
 
+def test_a_pack_is_on_the_disk_before_it_appears_and_its_name_is_then(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, synced = tmp_path / "out" / "x.embedlib", list[tuple[str, bool]]()
+    monkeypatch.setattr(write, "sync", lambda path: synced.append((path.name, pack.exists())))
+    packed(tiny_folder("bert"), pack, config)
+    assert synced == [(".x.embedlib.embedlib-part", False), ("out", True)]
+
+
+def test_what_is_no_file_of_a_model_is_not_packed(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    expected = open_pack(packed(folder, tmp_path / "a.embedlib", config)).entries
+    (folder / "LICENSES").mkdir()
+    for name in ("fidelity.json", "fidelity-1.json", "1_Pooling/embedlib.json", "model.onnx"):
+        (folder / name).write_text("{}")
+    assert open_pack(packed(folder, tmp_path / "b.embedlib", config)).entries == expected
+
+
+def test_what_does_not_load_is_not_packed(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    save_file(
+        {**load_file(folder / "model.safetensors"), "more": np.ones(1, np.float32)},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(ModelWeightsError, match=r"tensor more \[1\] is left over"):
+        packed(folder, tmp_path / "x.embedlib", config)
+
+
 def test_only_a_pack_is_replaced(tiny_folder: Folder, tmp_path: Path, config: Config) -> None:
     out = tmp_path / "notes.embedlib"
     out.write_text("mine")
@@ -591,11 +638,19 @@ def test_an_engine_directory_is_packed_and_compiling_a_pack_makes_the_same(
     assert [(again / name).read_bytes() for name in names] == [
         (made / name).read_bytes() for name in names
     ]
+    report = make_report(fingerprint=model_fingerprint(files))
+    write_report(made, report)
     compiled = packed(made, tmp_path / "int8.embedlib", config)
+    assert read_reports(compiled) == [report]
     opened, of_folder = OpenedModel.find(compiled, config), OpenedModel.find(made, config)
     opened.check_bytes()
     assert opened.manifest == of_folder.manifest
     assert opened.read_files(with_head=False).spec == of_folder.read_files(with_head=False).spec
+    with (made / "model.int8.safetensors").open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"?")
+    with pytest.raises(EngineBuildError, match=r"int8\.safetensors is damaged"):
+        packed(made, tmp_path / "damaged.embedlib", config)
 
 
 def test_without_a_cache_a_pack_is_read_at_every_start(tiny_folder: Folder, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from embedlib.models.folders import read_folder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.testing import write_tiny_model
+from tests.tiny_models.sparse import write_router
 
 SETTINGS = {"precision": "float32", "truncate_dim": None}
 
@@ -78,6 +80,22 @@ def test_every_file_that_decides_a_vector_counts(
     change(folder / name)
     assert (folder / name).read_bytes() != old
     assert digest(folder) != before
+
+
+def test_tables_of_queries_and_heads_of_tokens_count(folder: Path, tmp_path: Path) -> None:
+    router = write_router(tmp_path / "router")
+    paths = sorted(router.rglob("model.safetensors"))
+    found = {fingerprint(read_folder(router), None, SETTINGS)}
+    for path in paths:
+        flip(path)
+        found.add(fingerprint(read_folder(router), None, SETTINGS))
+    assert len(paths) == 2
+    assert len(found) == 3
+    found = {digest(folder)}
+    for name in ("sparse_linear.safetensors", "colbert_linear.safetensors"):
+        (folder / "0_Transformer" / name).write_bytes(b"x")
+        found.add(digest(folder))
+    assert len(found) == 3
 
 
 def test_other_files_do_not_count(folder: Path) -> None:

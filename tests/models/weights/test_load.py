@@ -319,6 +319,8 @@ def header(*entries: object) -> dict[str, object]:
         (header(("F32", [True], 0, 4)), 4, "tensor t0 of another size"),
         (header(("F32", [1] * 33, 0, 4)), 4, "tensor t0 of another size"),
         (header(("F32", [1 << 60] * 100_000, 0, 4)), 4, "tensor t0 of another size"),
+        (header(("F32", [0, 1 << 62], 0, 0)), 0, "tensor t0 of another size"),
+        (header(("F4", [1 << 30, 0, 1 << 30], 0, 0)), 0, "tensor t0 of another size"),
         (header(("F32", 1, 0, 4)), 4, "TypeError: "),
         (header((["F32"], [1], 0, 4)), 4, "TypeError: "),
         (header(("F32", [1], 0)), 4, "ValueError: "),
