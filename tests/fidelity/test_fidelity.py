@@ -48,6 +48,8 @@ from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import read_report, write_report
+from embedlib.models.opening import OpenedModel
+from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
@@ -320,6 +322,30 @@ def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(
         verify(tiny_folder("bert"), texts=few, config=replace(config, precision="int8"))
 
 
+def test_of_few_texts_a_pack_is_measured_where_nothing_can_be_written(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    config = replace(config, precision="int8", engine="openvino")
+    few = FidelityTexts(("a cat",), ("no",))
+    full = tmp_path / "full"
+    full.touch()
+
+    def measured(name: str, texts: FidelityTexts | None = None) -> FidelityReport:
+        """Return the report of a new pack; it has the weights in int8 that were measured before."""
+        opened = OpenedModel.find(tiny_folder("bert"), config)
+        files = opened.read_files(with_head=False)
+        pack = tmp_path / f"{name}.embedlib"
+        pack_model(files, find_content(files, opened.manifest, config), pack)
+        return verify(pack, texts=texts, config=replace(config, engine_cache_dir=full)).report
+
+    with pytest.raises(EngineBuildError, match="cannot write "):  # it would be compiled
+        measured("without", few)
+    verify(tiny_folder("bert"), texts=built_in_texts(8).thinned(2), config=config)
+    assert measured("with", few).num_texts == 2
+    with pytest.raises(EngineBuildError, match="cannot write "):  # the report is to be stored
+        measured("with", built_in_texts(8))
+
+
 def test_a_text_that_no_tokenizer_takes_is_refused(
     tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
@@ -344,7 +370,8 @@ def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config
             replace(config, precision="int8", truncate_dim=2),
         )
     )
-    assert told == ["Embedding in float32", "Compiling to int8", "Embedding in int8"] * 2
+    first = ["Embedding in float32", "Compiling to int8", "Embedding in int8"]
+    assert told == [*first, "Embedding in float32", "Embedding in int8"]
     assert whole == asked
     assert whole.mean < 1
 
