@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from embedlib.bench import write
 from embedlib.bench.options import WriteOptions
 from embedlib.bench.write import render, run_write_bench
+from embedlib.errors import ConfigError
 
 
 class FakePeer:
@@ -82,3 +84,14 @@ def test_what_a_peer_has_written_is_removed_and_else_told(
     with pytest.raises(KeyboardInterrupt):
         run(options, FakePeer("late", log))
     assert log[-1] == "late ends"
+
+
+def test_a_peer_that_refuses_the_destination_leaves_nothing_of_the_one_before(
+    options: WriteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(write, "LangChainPeer", lambda *_: FakePeer("one", log))
+    both = replace(options, vs_langchain=True, vs_qdrant_client=True)
+    with pytest.raises(ConfigError, match="needs a qdrant:// destination, not jsonl:"):
+        run_write_bench(both, lambda _: None)
+    assert log == ["one ends"]

