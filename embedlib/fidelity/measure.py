@@ -87,8 +87,6 @@ def remembered_vectors(
         plan: the engine and its hardware.
         machine: reports the versions of packages.
     """
-    if folder is None:
-        return NOTHING_REMEMBERED
     return RememberedVectors(
         folder,
         model.fingerprint,

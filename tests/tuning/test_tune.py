@@ -99,6 +99,7 @@ def test_what_was_tried_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         ["1.20x (1.10 to 1.30)", "0.50x", "", "better"],
         ["", "", "", "not tried: no memory"],
     ]
+    assert "| one model |" in result.output
     content = json.loads(CliRunner().invoke(main, ["tune", "m", "--json"]).stdout)
     assert content["profile"]["max_batch_tokens"] == 1024
     assert [row["verdict"] for row in content["rows"]] == ["better", "not tried: no memory"]
@@ -245,13 +246,15 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
         """Takes the times that it is told; a bulk pass ends when so many queries were asked."""
 
         def __init__(self, first: float, *others: float, num_beside: int = 0) -> None:
-            self.now, self.asked, self.num_beside = 0.0, list[str](), num_beside
+            self.now, self.asked, self.num_beside = 5.0, list[str](), num_beside
+            self.num_passes = 0
             self.took = chain([first], cycle(others))
             self.is_over = threading.Event()
 
         def encode(self, texts: Any, *, show_progress_bar: bool) -> None:
             assert not show_progress_bar
             if isinstance(texts, list):
+                self.num_passes += 1
                 if self.num_beside:
                     assert self.is_over.wait(WAIT_SECONDS)
                 else:
@@ -274,6 +277,7 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MIN_INTERVAL_SECONDS", 0)
     fake = Timed(0, 1, 3, num_beside=9)
     assert timed(fake).beside() == 3
+    assert fake.num_passes == 1
     assert fake.asked[1:9] == [QUERIES[index % len(QUERIES)] for index in range(8)]
 
 
