@@ -54,6 +54,7 @@ from embedlib.models.opening import OpenedModel
 from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.progress.screens import Reading
 from embedlib.testing import check_engine
 from tests.fidelity_reports import make_report
 from tests.machines import fake_machine, with_cpu
@@ -380,10 +381,15 @@ def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config
     """Beginnings of vectors would decide for an Embedder that returns all of them."""
     texts = built_in_texts(8).thinned(2)
     told: list[str] = []
+    readings: list[Callable[[], Reading]] = []
+
+    def watch(line: str, unit: str, read: Callable[[], Reading]) -> None:
+        told.append(line)
+        if unit:
+            readings.append(read)
+
     whole, asked = (
-        verify(
-            tiny_folder("bert"), texts=texts, config=given, watch=lambda line, *_: told.append(line)
-        ).report
+        verify(tiny_folder("bert"), texts=texts, config=given, watch=watch).report
         for given in (
             replace(config, precision="int8"),
             replace(config, precision="int8", truncate_dim=2),
@@ -391,6 +397,7 @@ def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config
     )
     first = ["Embedding in float32", "Compiling to int8", "Embedding in int8"]
     assert told == [*first, "Embedding in float32", "Embedding in int8"]
+    assert [read() for read in readings] == [Reading(done=128, total=128)] * 4
     assert whole == asked
     assert whole.mean < 1
 
