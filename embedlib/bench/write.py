@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -83,8 +83,10 @@ def run_write_bench(options: WriteOptions, report: Tell) -> WriteResult:
     with closing(open_sink(options.url)) as sink:
         _refuse_other_rows(sink)
         destination = sink.name
-    peers = _make_peers(options)
+    peers: list[WritePeer] = []
     try:
+        for peer in _make_peers(options):  # a later one may refuse what an earlier one took
+            peers.append(peer)
         return _measure(options, destination, list(peers), report)
     finally:
         for peer in peers:
@@ -124,16 +126,12 @@ def _measure(
     return result
 
 
-def _make_peers(options: WriteOptions) -> list[WritePeer]:
-    peers: list[WritePeer] = []
+def _make_peers(options: WriteOptions) -> Iterator[WritePeer]:
     if options.vs_langchain:
-        peers.append(LangChainPeer(options.url, options.dim))
+        yield LangChainPeer(options.url, options.dim)
     if options.vs_qdrant_client:
-        peers += [
-            QdrantClientPeer(options.url, options.dim, has_defaults=has_defaults)
-            for has_defaults in (False, True)
-        ]
-    return peers
+        for has_defaults in (False, True):
+            yield QdrantClientPeer(options.url, options.dim, has_defaults=has_defaults)
 
 
 def _take_turns(

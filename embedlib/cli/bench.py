@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -171,10 +172,12 @@ def bench(
         from embedlib.bench.run import run_bench
         from embedlib.bench.table import render
 
+        named = _pairs(pythons, "--python", "PEER=INTERPRETER")
         encode = BenchOptions(
             **shared,
             vs=_names(vs, PEERS),
-            pythons=_pairs(pythons, "--python", "PEER=INTERPRETER"),
+            # A shell leaves the ~ behind a = as it is.
+            pythons={peer: os.path.expanduser(python) for peer, python in named.items()},
             text_tokens=text_tokens,
             query_seconds=query_seconds,
         )

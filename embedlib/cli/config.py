@@ -81,9 +81,12 @@ def _variables_of_commands(context: click.Context) -> Iterator[tuple[str, str]]:
         of_command = click.Context(command, context.parent, command.name)
         if not option.resolve_envvar_value(of_command):
             continue
-        value, _ = option.handle_parse_result(of_command, {}, [])
-        if isinstance(option, ConfigOption) and option.name is not None:
-            check_option(option.name, value, variable)
+        name = str(option.name)
+        given, source = option.consume_value(of_command, {})
+        of_command.set_parameter_source(name, source)  # which a message about the value names
+        value = option.type_cast_value(of_command, given)  # and no callback: one opens a file
+        if isinstance(option, ConfigOption):
+            check_option(name, value, variable)
         yield variable, f"sets {max(option.opts, key=len)} of embedlib {command.name}"
 
 

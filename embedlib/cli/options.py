@@ -173,10 +173,8 @@ class GroupedCommand(click.Command):
 def _group(parameter: click.Parameter) -> str:
     if isinstance(parameter, TitledOption):
         return parameter.title
-    if parameter.name in ENGINE_OPTIONS:
-        return "Engine"
-    if parameter.name in MODEL_OPTIONS:
-        return "Model files"
+    if isinstance(parameter, ConfigOption) and parameter.name in (*ENGINE_OPTIONS, *MODEL_OPTIONS):
+        return "Engine" if parameter.name in ENGINE_OPTIONS else "Model files"
     # click names the option of the help otherwise from version to version.
     if parameter.name in ("quiet", "debug") or "--help" in parameter.opts:
         return "General"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,6 @@ from embedlib.vectors.similarity import similarity
 TOP: Final = 10
 NUM_WORST: Final = 5
 WORST_TEXT_CHARACTERS: Final = 80
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """Description of what was measured; the fields are those of `FidelityReport`."""
-
-    fingerprint: str
-    engine: str
-    hardware: str
-    precision: str
-    excluded: tuple[str, ...]
-    reference: str
-    max_seq_tokens: int
-    template: Mapping[str, Any] | None
-    texts_digest: str
-    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +68,10 @@ def top10_overlap(reference: Embedded, candidate: Embedded) -> float | None:
 
 
 def compare(
-    reference: Embedded, candidate: Embedded, texts: Sequence[str], subject: Subject
+    reference: Embedded,
+    candidate: Embedded,
+    texts: Sequence[str],
+    make_report: Callable[..., FidelityReport],
 ) -> Comparison:
     """Compare the vectors of two precisions, or two engines, of one model.
 
@@ -92,13 +79,12 @@ def compare(
         reference: the rows to compare with.
         candidate: the rows that are measured.
         texts: the text of each row.
-        subject: what the report says beside the figures.
+        make_report: takes the figures; knows what else the report says.
     """
     found = cosines(reference.all, candidate.all)
     worst = np.argsort(found, kind="stable")[:NUM_WORST]
     mean, p1 = mean_and_p1(found)
-    report = FidelityReport(
-        **vars(subject),
+    report = make_report(
         num_texts=len(found),
         mean=mean,
         p1=p1,

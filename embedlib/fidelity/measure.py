@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,14 +15,14 @@ from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
 from embedlib.errors import EngineUnavailableError
-from embedlib.fidelity.compare import Comparison, Subject, compare
+from embedlib.fidelity.compare import Comparison, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import plan_reference
 from embedlib.fidelity.remembered import RememberedVectors
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.engine_folder import check_unchanged, file_hashes
-from embedlib.models.compiled.fidelity_report import template_facts
+from embedlib.models.compiled.fidelity_report import FidelityReport, template_facts
 from embedlib.models.prompts import Prompts
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -86,8 +87,6 @@ def remembered_vectors(
         plan: the engine and its hardware.
         machine: reports the versions of packages.
     """
-    if folder is None:
-        return NOTHING_REMEMBERED
     return RememberedVectors(
         folder,
         model.fingerprint,
@@ -114,10 +113,11 @@ def _alone(model: MeasuredModel, plan: EnginePlan) -> Config:
 
 def reference_kind() -> EngineKind:
     """Return the engine that computes the float32 reference on the CPU."""
-    for kind in OWN_KINDS:
-        if REFERENCE in kind.precisions and "cpu" in kind.device_types and kind.lower:
-            return kind
-    raise AssertionError("no engine computes in float32 on the CPU; this is a bug in embedlib")
+    return next(
+        kind
+        for kind in OWN_KINDS
+        if REFERENCE in kind.precisions and "cpu" in kind.device_types and kind.lower
+    )
 
 
 def cpu_engine(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:
@@ -197,7 +197,8 @@ def compare_planned(
     Raises:
         PassingBuildError: the model's files have changed since it was opened.
     """
-    subject = Subject(
+    make_report = partial(
+        FidelityReport,
         fingerprint=model.fingerprint,
         engine=plan.engine,
         hardware=plan.hardware,
@@ -215,7 +216,7 @@ def compare_planned(
         texts,
         lambda: _of_these_files(model, planned_vectors(model, plan, texts)),
     )
-    return compare(right, found, model.row_texts(texts), subject)
+    return compare(right, found, model.row_texts(texts), make_report)
 
 
 def _of_these_files(model: MeasuredModel, vectors: Embedded) -> Embedded:

@@ -76,11 +76,12 @@ def verify(
     plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
     is_computed = plan.precision.name in plan.kind.computed_precisions
+    is_to_compile = plan.precision.folder is None and not is_computed
     is_stored = len(measured.row_texts(texts)) >= MIN_TEXTS and decides(plan.kind, reference)
-    if is_stored or (plan.precision.folder is None and not is_computed):
+    if is_stored or is_to_compile:
         check_writable(measured.files, config)
     right = reference_vectors(measured, plan, texts, reference, machine)
-    if not is_computed:
+    if is_to_compile:
         watch(f"Compiling to {plan.precision.name}", "", Reading)
     plan = with_weights(plan, measured.files, config)
     comparison = compare_planned(measured, plan, texts, right, reference, machine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -113,6 +113,7 @@ def tune(
     """
     options, machine = options or TuneOptions(), machine or Machine()
     config = options.config
+    lines = None if options.texts_path is None else _lines(options.texts_path)
     opened = OpenedModel.find(model, config)
     opened.check_bytes()
     if opened.has_head:
@@ -143,7 +144,22 @@ def tune(
             config=replace(config, engine_cache_dir=scratch),
         )
         with closing(EmbeddingRunners(planned)) as runners:
-            return _Tuning(runners, planned, options, default, machine).run(key, report)
+            tuning = _Tuning(runners, planned, options, lines, default, machine)
+            return tuning.run(key, report)
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the texts of a file, each once; refuses one that has too few for a pass.
+
+    An Embedder computes equal texts of a batch once: a pass would be of fewer tokens than told.
+    """
+    made = list(dict.fromkeys(read_lines(path, MAX_TEXTS)))
+    if len(made) < MIN_TEXTS:
+        raise ConfigError(
+            f"{path} has {count_of(len(made), 'different text')}, and a pass has at least "
+            f"{MIN_TEXTS}; give more, or leave out texts_path"
+        )
+    return made
 
 
 @dataclass(frozen=True)
@@ -153,6 +169,8 @@ class _Tuning:
     runners: EmbeddingRunners
     planned: Planned
     options: TuneOptions
+    lines: Sequence[str] | None
+    """The texts of a file; None: those of embedlib."""
     default: Profile
     machine: Machine
 
@@ -227,25 +245,11 @@ class _Tuning:
         return rate
 
     def _texts(self, count: int) -> list[str]:
-        options = self.options
-        if options.texts_path is not None:
-            return self._lines(options.texts_path, count)
-        if options.text_tokens is not None:
-            return self._pieces(options.text_tokens, count)
+        if self.lines is not None:
+            return list(self.lines[:count])
+        if self.options.text_tokens is not None:
+            return self._pieces(self.options.text_tokens, count)
         return docstrings(count)
-
-    def _lines(self, path: Path, count: int) -> list[str]:
-        """Return the first texts of a file, each once; refuses one that has too few for a pass.
-
-        An Embedder computes equal texts of a batch once: a pass would be of fewer tokens than told.
-        """
-        made = list(dict.fromkeys(read_lines(path, MAX_TEXTS)))
-        if len(made) < MIN_TEXTS:
-            raise ConfigError(
-                f"{path} has {count_of(len(made), 'different text')}, and a pass has at least "
-                f"{MIN_TEXTS}; give more, or leave out texts_path"
-            )
-        return made[:count]
 
     def _pieces(self, num_tokens: int, count: int) -> list[str]:
         """Return texts of a mean length; refuses one that leaves too few texts for a pass."""

@@ -100,6 +100,18 @@ def test_all_is_all_also_beside_names(asked: list[Any]) -> None:
     assert [options.vs for options in asked] == 3 * [tuple(PEERS)]
 
 
+def test_an_interpreter_may_be_in_the_home_folder(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.touch(mode=0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    arguments = ["--vs", "infinity", "--python", "infinity=~/python"]
+    done = CliRunner().invoke(main, ["bench", "m", *arguments])
+    assert done.exit_code == 0, done.output
+    assert asked[0].pythons == {"infinity": str(python)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [

@@ -74,6 +74,8 @@ def test_the_figures(options: BenchOptions, course: Any) -> None:
         assert one.during_bulk is not None
         assert one.during_bulk.bulk_loss.median == pytest.approx(0.25)
         assert one.during_bulk.query.p50_ms == 20
+    [told] = [line for line in render(result).splitlines() if "query during bulk" in line]
+    assert told.count(" 20.0 / ") == len(result.contestants)
 
 
 def test_a_static_model_has_no_engine_that_could_be_idle(

@@ -177,6 +177,12 @@ def test_help_groups_the_options(name: str, run: Run) -> None:
     assert any("--help " in line for line in lines[lines.index("General:") :])
 
 
+@pytest.mark.parametrize("name", ["compile", "verify"])
+def test_the_precision_to_write_or_measure_is_no_option_of_all_models(name: str, run: Run) -> None:
+    shown = run(name, "-h").stdout
+    assert shown.index("\n  --precision [") < shown.index("\nEngine:")
+
+
 def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedlib.__version__ in run("--version").stdout
     # The variable may be set for other reasons; it must not turn every call into --version.

@@ -555,6 +555,36 @@ def test_a_destination_is_closed_where_the_model_is_not_found(
     assert closed == ["fake:"]
 
 
+def test_workers_of_a_cluster_find_the_destination_by_its_url(
+    run: Run, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tests/ray` does it with Ray."""
+
+    class Watched(FakeSink):
+        def close(self) -> None:
+            asked.append("destination closed")
+
+    def find_workers(name: str) -> Callable[..., Any]:
+        def workers(model: str, address: str, **given: Any) -> Any:
+            asked.append((name, model, address, given["num_workers"], given["state"]))
+            return SimpleNamespace(model_name=model, close=lambda: asked.append("workers closed"))
+
+        return workers
+
+    def load(_: object, destination: object, **given: Any) -> None:
+        asked.append(destination)
+        raise SinkError("stop")
+
+    asked: list[Any] = []
+    monkeypatch.setattr("embedlib.indexing.sinks.opening.open_sink", lambda _: Watched(FakeStore()))
+    monkeypatch.setattr("embedlib.indexing.workers.find_workers", find_workers)
+    monkeypatch.setattr("embedlib.indexing.pipeline.index", load)
+    run("index", docs, "-m", "a/model", "--to", out, "--ray", "local", "--ray-workers", 2)
+    workers = ("ray", "a/model", "local", 2, None)
+    assert asked[:3] == [workers, "destination closed", out]
+    assert asked[3:] == ["workers closed", "destination closed"]
+
+
 def test_a_name_with_a_line_break_stays_on_its_line(
     run: Run, model: str, out: str, tmp_path: Path
 ) -> None:

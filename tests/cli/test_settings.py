@@ -208,6 +208,23 @@ def test_config_lists_and_checks_the_variables_of_commands(
         assert message in wrong.stderr
 
 
+def test_config_only_shows_what_another_command_would_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens no file of results, and no variable of another command turns on its traceback."""
+    monkeypatch.setenv("EMBEDLIB_BENCH_JSON", "none/result.json")
+    monkeypatch.setenv("EMBEDLIB_BENCH_WRITE_JSON", "result.json")
+    monkeypatch.setenv("EMBEDLIB_ENCODE_DEBUG", "1")
+    shown = run("config", "--json")
+    assert json.loads(shown.stdout)["variables"] == {
+        "EMBEDLIB_BENCH_JSON": "sets --json of embedlib bench",
+        "EMBEDLIB_BENCH_WRITE_JSON": "sets --json of embedlib bench-write",
+        "EMBEDLIB_ENCODE_DEBUG": "sets --debug of embedlib encode",
+    }
+    monkeypatch.setenv("EMBEDLIB_TUNE_THREADS", "0")
+    assert run("config").stderr.startswith("Error: EMBEDLIB_TUNE_THREADS = 0; it must be ")
+
+
 def test_the_home_folder_in_paths(folder: Path, run: Run) -> None:
     home = folder.parent / "home"
     (home / "notes.txt").write_text("a\n")

