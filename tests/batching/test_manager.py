@@ -590,13 +590,11 @@ def test_an_engine_of_tokens_gives_a_row_for_each() -> None:
     end(manager)
 
 
-def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("step", ["stats.Meter.batch_submitted", "manager.resolve"])
+def test_a_bug_while_a_batch_is_started_or_delivered_reaches_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr("embedlib.batching.manager.resolve", broken)
+    monkeypatch.setattr(f"embedlib.batching.{step}", Mock(side_effect=ZeroDivisionError))
     manager = start(FakeEngine())
     assert isinstance(error_of(add(manager, [[1]])), ZeroDivisionError)
     end(manager)
