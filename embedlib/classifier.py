@@ -116,7 +116,7 @@ class Classifier(ScoringSession):
             EngineRunError: a batch failed.
             ClosedError: the Classifier was closed.
         """
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
         results = label_scores(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
         return results[0] if is_single else results
@@ -154,7 +154,7 @@ class Classifier(ScoringSession):
 
         Cancelling the task drops the texts that are not being computed yet.
         """
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = await self._arun(self._call(rows, is_single, usage))
         results = label_scores(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
         return results[0] if is_single else results
@@ -302,7 +302,7 @@ class Classifier(ScoringSession):
         Raises:
             what `predict` raises.
         """
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
@@ -312,7 +312,7 @@ class Classifier(ScoringSession):
         self, texts: str | Iterable[str], *, raw_scores: bool = False, usage: Usage | None = None
     ) -> Scores:
         """Return what `predict_scores` returns without blocking the event loop."""
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = await self._arun(self._call(rows, is_single, usage))
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores

@@ -38,7 +38,7 @@ class ZeroShot:
             ConfigError: the template has no place for a label.
             ModelUnsupportedError: the model has no label for a hypothesis that follows.
         """
-        rows, self.is_single = check_texts(texts)
+        rows, self.is_single = check_texts("texts", texts)
         self.labels = check_labels(candidate_labels)
         self._entailment = find_entailment(labels_of_model)
         # Before pairs are made of them, which would be named by rows of their own.
