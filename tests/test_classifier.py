@@ -180,7 +180,7 @@ async def test_async_gives_the_same(make: Make) -> None:
     [
         (None, "texts = None"),
         (np.array(5), "texts = 5"),
-        (b"abc", r"texts = b'abc', bytes; pass a str: texts\.decode"),
+        (b"abc", r"texts = b'abc'; pass a text or .*; texts\.decode"),
         ({"text": "a"}, "texts = {'text"),
         (["abc", 5], "text 1 is 5"),
         ([("a", "b")], r"text 0 is \('a', 'b'\), a tuple; .*: score pairs with Reranker.predict"),

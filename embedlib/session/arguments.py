@@ -82,8 +82,6 @@ def check_texts(name: str, texts: object) -> tuple[list[str], bool]:
         texts = as_python(texts)  # of an array without a dimension its str
     if isinstance(texts, str):
         return [texts], True
-    if isinstance(texts, bytes | bytearray):  # or its numbers would pass for texts
-        raise InputError(f"{name} = {shown(texts)}, bytes; pass a str: {name}.decode('utf-8')")
     if isinstance(texts, Mapping) and "text_pair" in texts:
         _check_no_pairs([texts])
     _check_list(name, texts, "a text or a list of texts")
@@ -142,6 +140,8 @@ def _check_list(name: str, inputs: object, wanted: str) -> None:
         )
     if not is_list(inputs):
         hint = f", such as list({name}.values())" if isinstance(inputs, Mapping) else ""
+        if isinstance(inputs, bytes | bytearray):
+            hint = f"; {name}.decode('utf-8') makes a text of bytes"
         raise InputError(f"{name} = {shown(inputs)}; pass {wanted}{hint}")
 
 
