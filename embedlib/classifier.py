@@ -1,18 +1,12 @@
-"""Classifier: labels of texts with their scores, and the single score of a reward model.
-
-It is long because a class has one file; more than half of it is signatures and docstrings.
-"""
+"""Classifier: labels of texts with their scores, and the single score of a reward model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import TypedDict, cast, overload
-
-import numpy as np
+from typing import cast, overload
 
 from embedlib.batching.tokenizing.pairs import PairTokenizer
-from embedlib.batching.tokenizing.refusals import check_text
 from embedlib.batching.tokenizing.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
@@ -22,7 +16,7 @@ from embedlib.models.prompts import Prompt
 from embedlib.session.arguments import check_texts
 from embedlib.session.call import Call
 from embedlib.session.checked import checked
-from embedlib.session.running import FIRST_ROW
+from embedlib.session.label_scores import LabelScores, label_scores
 from embedlib.session.scoring import (
     Activation,
     Scores,
@@ -31,24 +25,7 @@ from embedlib.session.scoring import (
     lane_of,
     lane_of_pairs,
 )
-from embedlib.session.zero_shot import (
-    check_labels,
-    find_entailment,
-    make_pairs,
-    score_labels,
-)
-from embedlib.vectors.arrays import Vectors
-
-
-class LabelScore(TypedDict):
-    """A label in the result of `Classifier.predict`."""
-
-    label: str
-    score: float
-
-
-LabelScores = list[LabelScore]
-"""Each label of a text, the highest score first."""
+from embedlib.session.zero_shot import ZeroShot
 
 
 class Classifier(ScoringSession):
@@ -139,9 +116,9 @@ class Classifier(ScoringSession):
             EngineRunError: a batch failed.
             ClosedError: the Classifier was closed.
         """
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
-        results = _named(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
+        results = label_scores(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
         return results[0] if is_single else results
 
     @overload
@@ -177,9 +154,9 @@ class Classifier(ScoringSession):
 
         Cancelling the task drops the texts that are not being computed yet.
         """
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = await self._arun(self._call(rows, is_single, usage))
-        results = _named(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
+        results = label_scores(activate(numbers, self._activation(raw_scores)), self.labels, top_k)
         return results[0] if is_single else results
 
     @overload
@@ -240,10 +217,8 @@ class Classifier(ScoringSession):
             ConfigError: the template has no place for the label.
             ModelUnsupportedError: the model has no label for a hypothesis that follows.
         """
-        call, name = self._zero_shot(
-            texts, candidate_labels, hypothesis_template, multi_label, usage
-        )
-        return name(self._run(call, show_progress_bar))
+        asked = ZeroShot(texts, candidate_labels, hypothesis_template, multi_label, self.labels)
+        return asked.result(self._run(self._zero_shot_call(asked, usage), show_progress_bar))
 
     @overload
     async def azero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
@@ -281,53 +256,28 @@ class Classifier(ScoringSession):
 
         Cancelling the task drops the pairs that are not being computed yet.
         """
-        call, name = self._zero_shot(
-            texts, candidate_labels, hypothesis_template, multi_label, usage
-        )
-        return name(await self._arun(call))
+        asked = ZeroShot(texts, candidate_labels, hypothesis_template, multi_label, self.labels)
+        return asked.result(await self._arun(self._zero_shot_call(asked, usage)))
 
-    def _zero_shot(
-        self,
-        texts: str | Iterable[str],
-        candidate_labels: str | Iterable[str],
-        template: str,
-        multi_label: bool,
-        usage: Usage | None,
-    ) -> tuple[Call, Callable[[Vectors], LabelScores | list[LabelScores]]]:
-        """Return the call of `zero_shot`, and what makes its result of the model's outputs."""
-        rows, is_single = check_texts(texts)
-        labels = check_labels(candidate_labels)
-        entailment = find_entailment(self.labels)
-        # Before pairs are made of them, which would be named by rows of their own.
-        for row, text in enumerate(rows, FIRST_ROW.get()):
-            check_text(f"text {row}", text)
-        pairs = make_pairs(rows, labels, template)
-        pair_tokenizer = PairTokenizer(
+    def _zero_shot_call(self, asked: ZeroShot, usage: Usage | None) -> Call:
+        tokenizer = PairTokenizer(
             self.tokenizer,
             self.spec,
             on_truncate=self.config.on_truncate,
             meter=self._meter,
             keeps_second=True,
         ).with_limit(self.max_seq_length)
-        tokenize = partial(pair_tokenizer, prompt="")
         lane = Lane.BULK
-        if is_single:
-            lane = lane_of_pairs(len(pairs), self.config.max_queued_texts)
-        call = Call(
-            texts=pairs,
+        if asked.is_single:
+            lane = lane_of_pairs(len(asked.pairs), self.config.max_queued_texts)
+        return Call(
+            texts=asked.pairs,
             lane=lane,
-            tokenize=tokenize,
+            tokenize=partial(tokenizer, prompt=""),
             usage=usage,
-            rows_per_text=len(labels),
+            rows_per_text=len(asked.labels),
             waits_if_full=True,
         )
-
-        def name(numbers: Vectors) -> LabelScores | list[LabelScores]:
-            scores = score_labels(numbers, entailment, len(labels), multi_label)
-            results = _named(scores, labels)
-            return results[0] if is_single else results
-
-        return call, name
 
     @checked
     def predict_scores(
@@ -352,7 +302,7 @@ class Classifier(ScoringSession):
         Raises:
             what `predict` raises.
         """
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
@@ -362,7 +312,7 @@ class Classifier(ScoringSession):
         self, texts: str | Iterable[str], *, raw_scores: bool = False, usage: Usage | None = None
     ) -> Scores:
         """Return what `predict_scores` returns without blocking the event loop."""
-        rows, is_single = check_texts(texts)
+        rows, is_single = check_texts("texts", texts)
         numbers = await self._arun(self._call(rows, is_single, usage))
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
@@ -373,12 +323,3 @@ class Classifier(ScoringSession):
 
     def _activation(self, raw_scores: bool) -> Activation:
         return "identity" if raw_scores else self._head.activation
-
-
-def _named(scores: Scores, labels: Sequence[str], top_k: int | None = None) -> list[LabelScores]:
-    """Return the labels of each text with their scores, the highest first."""
-    orders = np.argsort(-scores, axis=1, kind="stable")[:, :top_k].tolist()
-    return [
-        [{"label": labels[index], "score": float(row[index])} for index in order]
-        for row, order in zip(scores, orders, strict=True)
-    ]

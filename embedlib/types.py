@@ -16,7 +16,6 @@ from embedlib.packages.lazy import importer
 if TYPE_CHECKING:
     from embedlib.batching.policy import BatchingPolicy
     from embedlib.batching.stats import Stats
-    from embedlib.classifier import LabelScore, LabelScores
     from embedlib.config import (
         AnySimilarity,
         LateSimilarity,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from embedlib.models.weights.load import Weights
     from embedlib.reranker import Ranking
     from embedlib.session.async_types import AsyncEncode, SubmitBatch
+    from embedlib.session.label_scores import LabelScore, LabelScores
     from embedlib.session.model_card import ModelCardData
     from embedlib.session.result_types import Encode
     from embedlib.session.score_types import AsyncPredict, PairScore, Predict, RankedDocument
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 _MODULES = {
     "embedlib.batching.policy": ("BatchingPolicy",),
     "embedlib.batching.stats": ("Stats",),
-    "embedlib.classifier": ("LabelScore", "LabelScores"),
     "embedlib.config": (
         "AnySimilarity",
         "LateSimilarity",
@@ -100,6 +99,7 @@ _MODULES = {
     "embedlib.models.weights.load": ("Weights",),
     "embedlib.reranker": ("Ranking",),
     "embedlib.session.async_types": ("AsyncEncode", "SubmitBatch"),
+    "embedlib.session.label_scores": ("LabelScore", "LabelScores"),
     "embedlib.session.model_card": ("ModelCardData",),
     "embedlib.session.result_types": ("Encode",),
     "embedlib.session.score_types": ("AsyncPredict", "PairScore", "Predict", "RankedDocument"),

@@ -170,6 +170,7 @@ async def test_async_gives_the_same(make: Make) -> None:
     texts = ["cab", "bbd"]
     assert await classifier.apredict(texts, top_k=2) == classifier.predict(texts, top_k=2)
     assert await classifier.apredict("cab") == classifier.predict("cab")
+    assert classifier.predict(np.array("cab")) == classifier.predict("cab")  # type: ignore[arg-type]
     assert (await classifier.apredict_scores(texts) == classifier.predict_scores(texts)).all()
     assert (await classifier.apredict_scores("cab", raw_scores=True)).shape == (3,)
 
@@ -178,7 +179,8 @@ async def test_async_gives_the_same(make: Make) -> None:
     ("texts", "message"),
     [
         (None, "texts = None"),
-        (np.array("abc"), "texts = array"),
+        (np.array(5), "texts = 5"),
+        (b"abc", r"texts = b'abc'; pass a text or .*; texts\.decode"),
         ({"text": "a"}, "texts = {'text"),
         (["abc", 5], "text 1 is 5"),
         ([("a", "b")], r"text 0 is \('a', 'b'\), a tuple; .*: score pairs with Reranker.predict"),

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "threads": {"errors"},
     "progress": {"errors"},
     "config": {"errors", "checks", "packages", "system"},
-    "settings": {"errors", "checks", "config"},
+    "settings": {"errors", "checks", "config", "system"},
     "models": LOW,
     "vectors": LOW | {"models"},
     "batching": MODELS | {"engines.base"},

@@ -225,7 +225,7 @@ class BatchManager:
                 message.is_in_inbox = False
                 self._scheduler.drop_cancelled_queries()
             else:
-                self._schedule(message)
+                self._hand(message, self._scheduler.add)
             if self._refusal is None:  # else it is closing and starts no batch
                 self._fill_engine()
             elif is_stopping:
@@ -233,9 +233,9 @@ class BatchManager:
             self._publish(message if isinstance(message, list) else [])
             del message  # or the last job, and its vectors, would live until the next one
 
-    def _schedule(self, sequences: list[TokenizedText]) -> None:
+    def _hand(self, sequences: list[TokenizedText], take: Callable[[Any], None]) -> None:
         try:
-            self._scheduler.add(sequences)
+            take(sequences)
         except BaseException:  # a bug: they are nowhere else, and fail behind the refusal of more
             self._inbox.put(sequences)
             raise
@@ -261,7 +261,7 @@ class BatchManager:
             sequences = self._scheduler.next_batch(num_queries, len(self._inflight) - num_queries)
             if not sequences:
                 return
-            self._submit(sequences)
+            self._hand(sequences, self._submit)
 
     def _cancel_unwanted(self) -> None:
         """Cancel batches whose jobs are all over: on a large model each takes seconds."""

@@ -50,13 +50,12 @@ class Outcome(Generic[T]):
         """Settle it with an error, unless it is settled."""
         self._settle(None, error)
 
-    def cancel(self) -> bool:
-        """Settle it as cancelled, unless it is settled; return whether it is cancelled."""
+    def cancel(self) -> None:
+        """Settle it as cancelled, unless it is settled."""
         if not self._settled:
             self._settle(None, CancelledError())
             if self._if_cancelled is not None and self.cancelled():
                 self._if_cancelled()
-        return self.cancelled()
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result and return it.
@@ -78,16 +77,6 @@ class Outcome(Generic[T]):
             finally:
                 del error, self  # or the frame in its traceback would hold it
         return result  # type: ignore[return-value]  # None only where T is
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the error and return it; None: there is a result.
-
-        Raises:
-            TimeoutError: it is not settled in time; that of `concurrent.futures`.
-        """
-        if not self._settled:
-            self._wait(timeout)
-        return self._settled["as"][1]
 
     async def in_loop(self) -> T:
         """Do what `result` does without blocking the event loop."""

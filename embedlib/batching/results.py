@@ -101,15 +101,7 @@ def _resolve_jobs(
         finite = np.isfinite(vectors).min(axis=1, initial=True)
     rows: NDArray[Any] = vectors
     if limits.is_per_token:
-        ends = list(accumulate(sequence.num_tokens for sequence in sequences))
-        rows = _as_objects(
-            [
-                tokens if sequence.returned_rows is None else tokens[sequence.returned_rows]
-                for sequence, tokens in zip(sequences, np.split(vectors, ends[:-1]), strict=True)
-            ]
-        )
-        if finite is not None:
-            finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
+        rows, finite = _by_sequence(sequences, vectors, finite)
     elif limits.is_sparse:
         rows = _as_objects([weights_of(row) for row in vectors])
     elif any(sequence.share != 1 for sequence in sequences):
@@ -125,6 +117,21 @@ def _resolve_jobs(
             job.resolve([sequences[index]], rows[index : index + 1], now)
         else:
             job.resolve([sequences[index] for index in indices], rows[indices], now)
+
+
+def _by_sequence(
+    sequences: Sequence[TokenizedText], vectors: Vectors, finite: NDArray[np.bool_] | None
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Return the per-token vectors of each sequence, and whether they are finite."""
+    ends = list(accumulate(sequence.num_tokens for sequence in sequences))
+    each = zip(sequences, np.split(vectors, ends[:-1]), strict=True)
+    rows = [
+        tokens if sequence.returned_rows is None else tokens[sequence.returned_rows]
+        for sequence, tokens in each
+    ]
+    if finite is not None:
+        finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
+    return _as_objects(rows), finite
 
 
 def _as_objects(items: Sequence[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from embedlib.errors import ConfigError
+from embedlib.system.user_folders import user_folder
 
 _SHELLS = ("bash", "zsh", "fish")
 _NEEDS_COMPINIT = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
@@ -58,9 +59,9 @@ def _install(shell: str, script: str) -> None:
     from embedlib.models.new_file import new_file
 
     if shell == "fish":
-        file = _folder("XDG_CONFIG_HOME", ".config") / "fish" / "completions" / "embedlib.fish"
+        file = user_folder("XDG_CONFIG_HOME", ".config") / "fish" / "completions" / "embedlib.fish"
     else:
-        file = _folder("XDG_DATA_HOME", ".local/share") / "embedlib" / f"completion.{shell}"
+        file = user_folder("XDG_DATA_HOME", ".local/share") / "embedlib" / f"completion.{shell}"
     with _explaining(file, shell):
         file.parent.mkdir(parents=True, exist_ok=True)
         with new_file(file) as part:  # every new shell reads it: it must never be half of one
@@ -100,11 +101,3 @@ def _read_at_start(startup: Path, line: str) -> None:
     with startup.open("ab") as file:
         file.write(end + line.encode() + b"\n")
     click.echo(f"Added to {startup}: {line}")
-
-
-def _folder(variable: str, below_home: str) -> Path:
-    """Return one of the user's folders.
-
-    Source: XDG Base Directory Specification 0.8.
-    """
-    return Path(os.environ.get(variable) or Path.home() / below_home)

@@ -72,16 +72,22 @@ def config_beside(config: Config | None, *others: str) -> Config:
     return Config(**{name: getattr(config, name) for name in (*_SHARED, *others)})
 
 
-def check_inputs(inputs: object) -> None:
-    """Check that the inputs are a text or an ordered iterable of texts.
+def check_texts(name: str, texts: object) -> tuple[list[str], bool]:
+    """Return the texts, and whether the input was a single text.
 
     Raises:
-        InputError: it is neither.
+        InputError: it is neither a str nor an ordered iterable, or it holds pairs.
     """
-    if isinstance(inputs, bytes | bytearray):  # or its numbers would pass for texts
-        raise InputError(f"inputs = {shown(inputs)}, bytes; pass a str: inputs.decode('utf-8')")
-    if not isinstance(inputs, str):
-        _check_list("inputs", inputs, "a text or a list of texts")
+    if not isinstance(texts, str):
+        texts = as_python(texts)  # of an array without a dimension its str
+    if isinstance(texts, str):
+        return [texts], True
+    if isinstance(texts, Mapping) and "text_pair" in texts:
+        _check_no_pairs([texts])
+    _check_list(name, texts, "a text or a list of texts")
+    rows = list(cast(Iterable[Any], texts))
+    _check_no_pairs(rows)
+    return rows, False
 
 
 def check_many(name: str, texts: object, hint: str) -> None:
@@ -92,10 +98,10 @@ def check_many(name: str, texts: object, hint: str) -> None:
     """
     if isinstance(texts, str):
         raise InputError(f"{name} is one str; {hint}")
-    check_inputs(texts)
+    _check_list(name, texts, "a list of texts")
 
 
-def check_no_pairs(texts: Sequence[object]) -> None:
+def _check_no_pairs(texts: Sequence[object]) -> None:
     """Check the first text: sentence-transformers' `encode` takes pairs and dicts of texts, too.
 
     Raises:
@@ -134,6 +140,8 @@ def _check_list(name: str, inputs: object, wanted: str) -> None:
         )
     if not is_list(inputs):
         hint = f", such as list({name}.values())" if isinstance(inputs, Mapping) else ""
+        if isinstance(inputs, bytes | bytearray):
+            hint = f"; {name}.decode('utf-8') makes a text of bytes"
         raise InputError(f"{name} = {shown(inputs)}; pass {wanted}{hint}")
 
 
@@ -290,19 +298,3 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             raise InputError(f"pair {row} is {shown(pair)}; a pair is a list or tuple of two texts")
     return [(pair[0], pair[1]) for pair in pairs], is_single
-
-
-def check_texts(texts: object) -> tuple[list[str], bool]:
-    """Return the texts, and whether the input was a single text.
-
-    Raises:
-        InputError: it is neither a str nor an ordered iterable, or it holds pairs.
-    """
-    if isinstance(texts, str):
-        return [texts], True
-    if isinstance(texts, Mapping) and "text_pair" in texts:
-        check_no_pairs([texts])
-    _check_list("texts", texts, "a text or a list of texts")
-    rows = list(elements(texts))
-    check_no_pairs(rows)
-    return rows, False

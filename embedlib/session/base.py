@@ -229,16 +229,14 @@ class Session(StrictAttributes):
         """Return a function that warns of truncated texts if on_truncate="warn"."""
         # The user may set it before the call ends.
         max_seq_length = call.max_seq_tokens or self.max_seq_length
-        choices = '"ignore" or "error"'
-        if call.can_divide:
-            choices = f'"chunk" (for the vector of a whole text), {choices}'
 
         def warn(truncated: Sequence[tuple[int, int]], num_truncated: int) -> None:
             if truncated and self.config.on_truncate == "warn":
+                chunk = '"chunk" (for the vector of a whole text), ' if call.can_divide else ""
                 self._warn(
                     f"{describe_truncated(truncated, num_truncated)}, truncated to "
-                    f"{max_seq_length} tokens; split long texts, or pass on_truncate={choices} to "
-                    f"the {type(self).__name__} (--on-truncate)",
+                    f"{max_seq_length} tokens; split long texts, or pass on_truncate={chunk}"
+                    f'"ignore" or "error" to the {type(self).__name__} (--on-truncate)',
                     TruncationWarning,
                 )
 

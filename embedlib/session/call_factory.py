@@ -18,7 +18,7 @@ from embedlib.errors import ConfigError
 from embedlib.models.known_models import KnownModel
 from embedlib.models.prompts import Prompts, Role
 from embedlib.models.spec import ModelSpec
-from embedlib.session.arguments import as_python, check_inputs, check_no_pairs
+from embedlib.session.arguments import check_texts
 from embedlib.session.call import EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.late_interaction import check_call
 from embedlib.vectors.quantization import (
@@ -82,7 +82,7 @@ class CallFactory:
             usage: the call adds to it.
 
         Raises:
-            InputError: `inputs` is neither a str nor an ordered iterable.
+            InputError: as `check_texts`.
             ConfigError: an argument is out of range.
         """
         if self._is_sparse and vectors.output_value != "sparse":
@@ -92,15 +92,9 @@ class CallFactory:
             )
         if self._is_sparse:
             _check_sparse_call(vectors)
-        if not isinstance(inputs, str):
-            inputs = as_python(inputs)  # of an array without a dimension its str
-            check_inputs(inputs)
+        texts, is_single = check_texts("inputs", inputs)
         lacks_prompt = prompt.are_empty and self.prompts.differ
         prompt = prompt.by_role()
-        is_single = isinstance(inputs, str)
-        texts = [inputs] if is_single else list(inputs)
-        if not is_single:
-            check_no_pairs(texts)
         dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
         normalizes = self._normalizes(vectors, dim)
         precision = vectors.precision or "float32"

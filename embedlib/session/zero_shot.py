@@ -5,7 +5,7 @@ Source: `ZeroShotClassificationPipeline` of transformers 5.23.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from string import Formatter
 from typing import Any
 
@@ -14,8 +14,48 @@ import numpy as np
 from embedlib.batching.tokenizing.pair_forms import Pair
 from embedlib.batching.tokenizing.refusals import check_text
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, shown
-from embedlib.session.arguments import elements, is_list, is_table
+from embedlib.session.arguments import check_texts, elements, is_list, is_table
+from embedlib.session.label_scores import LabelScores, label_scores
+from embedlib.session.running import FIRST_ROW
 from embedlib.session.scoring import Scores, activate
+
+
+class ZeroShot:
+    """The texts and labels of a call: as pairs for the model, and with the scores it gives them."""
+
+    def __init__(
+        self,
+        texts: str | Iterable[str],
+        candidate_labels: str | Iterable[str],
+        template: str,
+        multi_label: bool,
+        labels_of_model: Sequence[str],
+    ) -> None:
+        """Check the arguments of `Classifier.zero_shot`.
+
+        Raises:
+            InputError: texts or labels are not texts.
+            ConfigError: the template has no place for a label.
+            ModelUnsupportedError: the model has no label for a hypothesis that follows.
+        """
+        rows, self.is_single = check_texts("texts", texts)
+        self.labels = check_labels(candidate_labels)
+        self._entailment = find_entailment(labels_of_model)
+        # Before pairs are made of them, which would be named by rows of their own.
+        for row, text in enumerate(rows, FIRST_ROW.get()):
+            check_text(f"text {row}", text)
+        self.pairs = make_pairs(rows, self.labels, template)
+        self._multi_label = multi_label
+
+    def result(self, numbers: Scores) -> LabelScores | list[LabelScores]:
+        """Return the labels of each text with their scores; of a single text they alone.
+
+        Args:
+            numbers: float32[N * num_labels, L], the model's outputs for all pairs, L of them.
+        """
+        scores = score_labels(numbers, self._entailment, len(self.labels), self._multi_label)
+        results = label_scores(scores, self.labels)
+        return results[0] if self.is_single else results
 
 
 def check_labels(labels: object) -> list[str]:

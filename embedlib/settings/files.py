@@ -21,6 +21,7 @@ from embedlib.settings.names import (
     check_setting,
     describe_unknown,
 )
+from embedlib.system.user_folders import user_folder
 
 PROJECT_FILE = "embedlib.toml"
 _PYPROJECT = "pyproject.toml"
@@ -29,13 +30,12 @@ _MAX_BYTES = 1 << 20
 
 
 def user_file() -> Path:
-    """Return the place of the user's file, whether it exists or not.
-
-    Source: XDG Base Directory Specification 0.8, `XDG_CONFIG_HOME`.
-    """
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = named if os.path.isabs(named) else os.path.expanduser("~/.config")
-    return Path(folder) / "embedlib" / "config.toml"
+    """Return the place of the user's file, whether it exists or not."""
+    try:
+        folder = user_folder("XDG_CONFIG_HOME", ".config")
+    except RuntimeError:  # there is no home folder: what messages say, and nothing reads
+        folder = Path("~/.config")
+    return folder / "embedlib" / "config.toml"
 
 
 def find_project_file(folder: Path) -> Path | None:

@@ -27,17 +27,30 @@ def entered(cache: Path) -> Path:
     return cache
 
 
+def user_folder(variable: str, below_home: str) -> Path:
+    """Return a folder of the user's: what a variable says, or one below the home folder.
+
+    Source: XDG Base Directory Specification 0.8, which ignores a path that is not absolute.
+
+    Args:
+        variable: `XDG_CACHE_HOME` or another one of that specification.
+        below_home: where the folder is if the variable does not say it.
+
+    Raises:
+        RuntimeError: it does not, and the user has no home.
+    """
+    named = os.environ.get(variable, "")
+    return Path(named) if os.path.isabs(named) else Path.home() / below_home
+
+
 def user_cache() -> Path:
     """Return the folder of the user's caches.
-
-    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
 
     Raises:
         ConfigError: no variable names it, and the user has no home.
     """
-    named = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+        return user_folder("XDG_CACHE_HOME", ".cache")
     except RuntimeError:
         raise ConfigError(
             "no folder for the cache: this user has no home folder; pass engine_cache_dir, or set "

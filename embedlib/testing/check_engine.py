@@ -31,7 +31,7 @@ def check_engine(
     sequences are pairs; without pooling there is one row per token.
 
     Args:
-        engine: the engine; it is closed at the end.
+        engine: the engine. One that fails stays open: its `close` may wait for what never ends.
         spec: the model it runs.
         tolerance: the largest difference of an element between two batches.
         wait_seconds: a batch that takes longer has failed.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import CodeType
 from typing import Any
 
 
@@ -68,9 +67,8 @@ def _handlers() -> Iterator[Any]:
             yield handler
 
 
-def _code_of(handler: Any) -> CodeType | None:
+def _code_of(handler: Any) -> object:
     """Return the code of a function, a method, a partial or an object that can be called."""
     handler = getattr(handler, "func", handler)
     handler = getattr(handler, "__func__", handler)
-    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
-    return code if isinstance(code, CodeType) else None
+    return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)

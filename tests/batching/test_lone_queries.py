@@ -20,7 +20,7 @@ from embedlib.engines.base import Batch, CallerEngine, Lane
 from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError, InputError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, error_of
 
 
 class CallerFake(FakeEngine):
@@ -259,7 +259,7 @@ def test_what_a_pool_cannot_feed_fails_the_future(
     for text, error in (("abc", None), ("", InputError), ("\ud800", InputError)):
         job = pipeline.open_job(1, Lane.QUERY)
         pipeline.feed_or_fail(job, [text], by_bytes())
-        assert isinstance(job.future.exception(0), error or type(None)), text
+        assert isinstance(error_of(job.future), error or type(None)), text
     job = pipeline.open_job(1, Lane.QUERY)
     job.future.cancel()
     pipeline.feed_or_fail(job, ["abc"], by_bytes())

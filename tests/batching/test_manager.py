@@ -27,7 +27,7 @@ from embedlib.errors import (
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
 from embedlib.vectors.arrays import Vectors
 from tests.ending import end
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, error_of
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -53,12 +53,6 @@ def add(manager: BatchManager, ids: list[list[int]], lane: Lane = Lane.BULK) -> 
 
 def result(job: Job) -> Vectors:
     return job.future.result(WAIT_SECONDS)
-
-
-def error_of(job: Job) -> BaseException:
-    error = job.future.exception(WAIT_SECONDS)
-    assert error is not None
-    return error
 
 
 def full(token_id: int) -> list[list[int]]:
@@ -149,7 +143,7 @@ def test_a_failing_batch_fails_its_own_jobs_only() -> None:
     assert result(before)[0, 0] == 1
     assert result(after)[0, 0] == 6
     for job in {sequence.job for sequence in sequences}:
-        error = error_of(job)
+        error = error_of(job.future)
         assert isinstance(error, EngineRunError)
         assert str(error) == "a batch of 4 texts (4 tokens) failed: the chip is on fire"
         assert error.__cause__ is cause
@@ -175,7 +169,7 @@ def test_no_memory_for_what_numpy_lays_out_is_out_of_memory() -> None:
     manager = start(engine)
     ids = [[1], [2], [3], [4]]
     job = add(manager, ids)
-    assert str(error_of(job)) == "a batch of 2 texts (2 tokens) failed: ValueError"
+    assert str(error_of(job.future)) == "a batch of 2 texts (2 tokens) failed: ValueError"
     assert [batch.num_seqs for batch in engine.batches][:3] == [4, 2, 2]
     job = add(manager, ids)
     np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
@@ -225,7 +219,7 @@ def test_a_text_that_is_too_large_by_itself_fails_its_job_only() -> None:
     manager.add_bulk(sequences)
     jobs = list(dict.fromkeys(sequence.job for sequence in sequences))
     for job in jobs[:2]:
-        assert isinstance(error_of(job), EngineOutOfMemoryError)
+        assert isinstance(error_of(job.future), EngineOutOfMemoryError)
     assert result(jobs[2])[0, 0] == 4
     end(manager)
 
@@ -238,7 +232,7 @@ def test_a_row_that_is_not_a_number_fails_its_job_only_and_is_named() -> None:
     manager.add_bulk(sequences)
     bad, good = sequences[0].job, sequences[3].job
     assert result(good)[0, 0] == 4
-    assert "row 1 (2 tokens) is not finite" in str(error_of(bad))
+    assert "row 1 (2 tokens) is not finite" in str(error_of(bad.future))
     assert len(engine.batches) == 1
     end(manager)
 
@@ -293,7 +287,7 @@ def test_whatever_an_engine_raises_reaches_the_job_and_the_thread_lives_on(
         return Answer(error)
 
     manager = start(OddEngine(oddity))
-    told = error_of(add(manager, [[1]]))
+    told = error_of(add(manager, [[1]]).future)
     assert isinstance(told, EngineRunError)
     assert told.__cause__ is error
     assert result(add(manager, [[2]]))[0, 0] == 2
@@ -312,7 +306,7 @@ def test_an_answer_of_the_wrong_shape_fails_its_job_and_the_thread_lives_on(vect
         return Answer(vectors)
 
     manager = start(OddEngine(oddity))
-    assert isinstance(error_of(add(manager, [[1], [2]])), EngineRunError)
+    assert isinstance(error_of(add(manager, [[1], [2]]).future), EngineRunError)
     assert result(add(manager, [[2]]))[0, 0] == 2
     end(manager)
 
@@ -427,8 +421,8 @@ def test_a_job_cancelled_before_compute_is_never_submitted() -> None:
     manager = start(engine)
     jobs = [add(manager, full(token)) for token in (1, 2, 3, 4, 5)]
     engine.wait_submitted(2)
-    assert jobs[2].future.cancel()
-    assert jobs[4].future.cancel()
+    jobs[2].future.cancel()
+    jobs[4].future.cancel()
     jobs[1].future.cancel()  # being computed: nobody looks at the rows any more
     engine.release()
     assert result(jobs[0])[0, 0] == 1
@@ -463,7 +457,7 @@ def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
     assert not closer.is_alive()
     assert [int(result(job)[0, 0]) for job in jobs[:2]] == [1, 2]
     for job in jobs[2:]:
-        assert isinstance(error_of(job), ClosedError)
+        assert isinstance(error_of(job.future), ClosedError)
     assert len(engine.batches) == 2
 
 
@@ -523,7 +517,7 @@ def test_out_of_memory_while_closing_fails_the_job() -> None:
     engine.release()
     closer.join(WAIT_SECONDS)
     # It was tried again before the close was seen, or given up after.
-    error = job.future.exception(WAIT_SECONDS)
+    error = error_of(job.future)
     assert error is None or isinstance(error, ClosedError)
 
 
@@ -547,7 +541,7 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(
     jobs[-1].future.add_done_callback(lambda _: refusals.append(manager.failure))
     manager.add_bulk(sequences)
     for job in jobs:
-        assert isinstance(error_of(job), ZeroDivisionError)
+        assert isinstance(error_of(job.future), ZeroDivisionError)
     assert refusals == ["this model has stopped: a bug"], "who asks again is refused already"
     errors: list[BaseException] = []
     for _ in range(2):
@@ -571,7 +565,7 @@ def test_a_queue_that_a_bug_has_left_full_is_not_said_to_get_room(
     wait_queued(manager, 0)
     add(manager, [[2]], Lane.QUERY)
     monkeypatch.setattr(Scheduler, "add", Mock(side_effect=ZeroDivisionError))
-    error_of(add(manager, [[3]]))
+    error_of(add(manager, [[3]]).future)
     with pytest.raises(ClosedError, match="has stopped"):
         add(manager, [[4]], Lane.QUERY)
     engine.release()
@@ -590,15 +584,13 @@ def test_an_engine_of_tokens_gives_a_row_for_each() -> None:
     end(manager)
 
 
-def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("step", ["stats.Meter.batch_submitted", "manager.resolve"])
+def test_a_bug_while_a_batch_is_started_or_delivered_reaches_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr("embedlib.batching.manager.resolve", broken)
+    monkeypatch.setattr(f"embedlib.batching.{step}", Mock(side_effect=ZeroDivisionError))
     manager = start(FakeEngine())
-    assert isinstance(error_of(add(manager, [[1]])), ZeroDivisionError)
+    assert isinstance(error_of(add(manager, [[1]]).future), ZeroDivisionError)
     end(manager)
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, EngineBuildError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, error_of
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -140,9 +141,9 @@ class Watched(list[str]):
 def test_a_job_that_is_over_is_not_fed_further() -> None:
     pipeline = start(FakeEngine())
     job = pipeline.open_job(3 * MICRO_BATCH_TEXTS, Lane.BULK)
-    told: list[bool] = []
-    pipeline.feed(job, Watched(job.num_texts, lambda: told.append(job.future.cancel())), by_bytes())
-    assert told == [True]
+    on_take = Mock(side_effect=job.future.cancel)
+    pipeline.feed(job, Watched(job.num_texts, on_take), by_bytes())
+    assert on_take.call_count == 1
     pipeline.close()
 
 
@@ -284,7 +285,7 @@ def test_closing_while_the_producer_is_blocked() -> None:
     closer.join(WAIT_SECONDS)
     assert not closer.is_alive()
     # Blocked in the queue it hears of it there; between two micro-batches, through its job.
-    assert errors or isinstance(job.future.exception(WAIT_SECONDS), ClosedError)
+    assert errors or isinstance(error_of(job.future), ClosedError)
     assert job.is_over
     assert engine.is_closed
     assert len(engine.batches) == 2
@@ -353,9 +354,9 @@ def test_every_job_is_counted_as_over_however_it_ends() -> None:
     jobs = [pipeline.open_job(1, Lane.QUERY) for _ in range(3)]
     pipeline.feed(jobs[0], ["a"], by_bytes())
     engine.fail_next(ValueError())
-    jobs[0].future.exception(WAIT_SECONDS)
+    error_of(jobs[0].future)
     pipeline.feed(jobs[1], ["a"], by_bytes())
-    jobs[1].future.exception(WAIT_SECONDS)
+    error_of(jobs[1].future)
     jobs[2].future.cancel()
     pipeline.open_job(0, Lane.BULK)
     pipeline.close()

@@ -18,7 +18,7 @@ from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
 from tests.ending import end
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, error_of
 
 
 def start(engine: FakeEngine) -> BatchManager:
@@ -109,7 +109,7 @@ def test_a_failure_reaches_every_twin() -> None:
     engine.wait_submitted(1)
     engine.release()
     for sequence in sequences:
-        error = sequence.job.future.exception(WAIT_SECONDS)
+        error = error_of(sequence.job.future)
         assert isinstance(error, EngineRunError)
         assert "broken" in str(error)
     end(manager)

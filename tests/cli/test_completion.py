@@ -43,6 +43,15 @@ def test_a_completion_is_printed_and_installed_once(shell: str, folder: Path, ru
     assert written.read_text() == printed.stdout
 
 
+def test_a_folder_that_depends_on_the_current_one_is_ignored(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "data")  # as the specification of the variable says
+    assert run("completion", "bash", "--install").exit_code == 0
+    assert [*folder.iterdir()] == []
+    assert (folder.parent / "home/.local/share/embedlib/completion.bash").is_file()
+
+
 def test_a_completion_that_cannot_be_written_is_one_line(folder: Path, run: Run) -> None:
     (folder.parent / "home/.local").write_text("in the way")
     done = run("completion", "bash", "--install")

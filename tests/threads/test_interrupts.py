@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import embedlib
 from embedlib import Embedder
-from embedlib.engines.base import Batch
+from embedlib.engines.base import Batch, Lane
 from embedlib.testing import FakeEngine, fake_embedder
 from embedlib.threads.interrupts import SafeCondition, is_of_handler
 
@@ -155,4 +155,18 @@ def test_an_exception_in_a_wait_leaves_the_lock_to_its_with() -> None:
     condition._acquire_restore = interrupted  # type: ignore[attr-defined]
     with pytest.raises(TimeIsUpError), condition:
         condition.wait(0)
+    assert not condition._is_owned()  # type: ignore[attr-defined]
+
+
+def test_what_python_does_with_a_signal_by_itself_is_no_handler() -> None:
+    assert isinstance(signal.getsignal(signal.SIGUSR1), signal.Handlers)  # an Enum, as Lane is
+    with pytest.raises(ValueError, match="no lane") as caught:
+        Lane("no lane")
+    assert not is_of_handler(caught.value)
+
+
+def test_a_wait_that_fails_before_it_begins_leaves_its_condition_free() -> None:
+    condition = SafeCondition()
+    with pytest.raises(TypeError), condition:
+        condition.wait("soon")  # type: ignore[arg-type]
     assert not condition._is_owned()  # type: ignore[attr-defined]

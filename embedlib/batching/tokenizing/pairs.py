@@ -10,10 +10,10 @@ import tokenizers
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizing.pair_forms import EncodedPair, Pair, TemplateForm, TokenizerForm
-from embedlib.batching.tokenizing.refusals import check_text, describe_truncated
+from embedlib.batching.tokenizing.refusals import check_text, too_long
 from embedlib.batching.tokenizing.tokenizer import Side
 from embedlib.config import OnTruncate
-from embedlib.errors import InputError, SequenceTooLongError
+from embedlib.errors import InputError
 from embedlib.models.spec import ModelSpec
 
 
@@ -99,12 +99,8 @@ class PairTokenizer:
         if job.rows_per_text > 1:
             truncated = _each_once(truncated, job)
         if truncated and self._on_truncate == "error":
-            raise SequenceTooLongError(
-                f"{describe_truncated(truncated, len(truncated))}, the limit is "
-                f'{self.max_seq_tokens}; shorten them, or pass on_truncate="warn" to truncate them',
-                rows=tuple(row for row, _ in truncated),
-                max_seq_tokens=self.max_seq_tokens,
-            )
+            remedy = '; shorten them, or pass on_truncate="warn" to truncate them'
+            raise too_long(truncated, self.max_seq_tokens, remedy)
         now = self._meter.clock()
         sequences = [
             TokenizedText(job, row, pair.ids, num_type0_tokens=pair.num_type0_tokens, queued_at=now)

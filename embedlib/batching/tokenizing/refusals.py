@@ -40,6 +40,17 @@ def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int)
     return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
 
 
+def too_long(
+    truncated: Sequence[tuple[int, int]], max_seq_tokens: int, remedy: str
+) -> SequenceTooLongError:
+    """Return the error for texts that are longer than the limit; `remedy` goes on behind it."""
+    return SequenceTooLongError(
+        f"{describe_truncated(truncated, len(truncated))}, the limit is {max_seq_tokens}{remedy}",
+        rows=tuple(row for row, _ in truncated),
+        max_seq_tokens=max_seq_tokens,
+    )
+
+
 def check_text(name: str, text: object) -> None:
     """Check that the tokenizer can take a text; its own errors do not name the text.
 
@@ -129,12 +140,8 @@ def check_ids(
     if long := [
         (row, len(ids)) for row, ids in enumerate(texts, first_row) if len(ids) > max_seq_tokens
     ]:
-        raise SequenceTooLongError(
-            f"{describe_truncated(long, len(long))}, the limit is {max_seq_tokens}; token ids are "
-            "not truncated, send fewer of them, or the texts",
-            rows=tuple(row for row, _ in long),
-            max_seq_tokens=max_seq_tokens,
-        )
+        remedy = "; token ids are not truncated, send fewer of them, or the texts"
+        raise too_long(long, max_seq_tokens, remedy)
 
 
 def _has_token(tokenizer: tokenizers.Tokenizer, id_: int) -> bool:

@@ -16,14 +16,14 @@ from embedlib.batching.tokenizing.refusals import (
     check_ids,
     check_left,
     check_text,
-    describe_truncated,
     no_tokens,
+    too_long,
 )
 from embedlib.batching.tokenizing.token_ids import TokenIds, encode_one
 from embedlib.batching.tokenizing.token_rows import TokenRows
 from embedlib.batching.tokenizing.windows import divide
 from embedlib.config import OnTruncate
-from embedlib.errors import ConfigError, SequenceTooLongError
+from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt
 
 T = TypeVar("T")
@@ -156,16 +156,10 @@ class Tokenizer:
             else:
                 sequences.append(TokenizedText(job, first_row + index, ids, num_prompt_tokens))
         if truncated and self._on_truncate in ("error", "chunk"):
-            why = ""
+            remedy = '; split them, or pass on_truncate="warn" to truncate them'
             if self._on_truncate == "chunk":
-                why = " and their prompt goes on behind them, so they cannot be divided"
-            raise SequenceTooLongError(
-                f"{describe_truncated(truncated, len(truncated))}, the limit is "
-                f"{self.max_seq_tokens}{why}; split them, or pass "
-                'on_truncate="warn" to truncate them',
-                rows=tuple(row for row, _ in truncated),
-                max_seq_tokens=self.max_seq_tokens,
-            )
+                remedy = f" and their prompt goes on behind them, so they cannot be divided{remedy}"
+            raise too_long(truncated, self.max_seq_tokens, remedy)
         self._note(job, sequences, truncated, started)
         return sequences
 
