@@ -421,6 +421,7 @@ class FakeServer:
     def start(self) -> None:
         if not (self.pgdata / "PG_VERSION").exists():
             assert not any(self.pgdata.iterdir()), "initdb wants an empty folder"
+            assert NewDatabase(self.pgdata).is_unfinished
             (self.pgdata / "global").mkdir()
             (self.pgdata / "PG_VERSION").write_text("18\n")
             (self.pgdata / "log").touch()
