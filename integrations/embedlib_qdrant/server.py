@@ -258,6 +258,10 @@ class ServerSink(CollectionSink):
                 raise SinkError(
                     f"{self.name}: the server's optimizer failed: {describe_fault(info)}"
                 )
+            if info.status == self.models.CollectionStatus.GREY:
+                # Since a restart it waits for a change; one without an option counts.
+                asked = self.models.OptimizersConfigDiff()
+                self.request("update_collection", self.collection, optimizers_config=asked)
             is_green = info.status == self.models.CollectionStatus.GREEN
             greens = greens + 1 if is_green else 0
             if greens == needed_greens:
