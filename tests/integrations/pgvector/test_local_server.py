@@ -197,7 +197,7 @@ def test_the_lock_of_another_user_is_named(
     monkeypatch.setattr("atexit.register", registered.append)
     monkeypatch.setattr("atexit.unregister", registered.remove)
     with pytest.raises(SinkError, match=f"{lock}, .* belongs to the user .*; set TMPDIR") as caught:
-        local_server.LocalServer(tmp_path / "db", "docs").start()
+        local_server.LocalServer(tmp_path / "new" / "db", "docs").start()
     assert "\n" not in str(caught.value)
     assert registered == []
 
