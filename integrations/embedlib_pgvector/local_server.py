@@ -75,6 +75,7 @@ class LocalServer:
         self._new = NewDatabase(path)
         # Source: https://www.postgresql.org/docs/current/storage-file-layout.html
         self._version = path / "PG_VERSION"
+        self._log = path / "log"
         self._lock: int | None = None
         self._owner = 0
         """The process that took the lock: it is shared with those that are forked."""
@@ -108,7 +109,8 @@ class LocalServer:
                 the server said last and where its log is.
         """
         said: list[str] = []
-        log_bytes = self._log_bytes()
+        # Not of Path, which raises an error where the folder may not be searched.
+        log_bytes = os.path.getsize(self._log) if os.path.isfile(self._log) else 0
         try:
             with _ALONE, _captured_log(said):
                 return self._start()
@@ -171,14 +173,6 @@ class LocalServer:
         fatal = _FATAL.findall(log or "\n".join(said))
         last = next(iter((fatal or log.strip().splitlines())[-1:]), error)
         return f"the local server does not start: {' '.join(last.split())}{where}"
-
-    @property
-    def _log(self) -> Path:
-        return self._path / "log"
-
-    def _log_bytes(self) -> int:
-        # Not of Path, which raises an error where the folder may not be searched.
-        return os.path.getsize(self._log) if os.path.isfile(self._log) else 0
 
     def _read_log(self, start: int) -> str:
         """Return what was logged behind this position: an older failure is another one."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import re
@@ -468,6 +469,19 @@ def test_of_two_processes_one_creates_the_database(
     for server in servers:
         server.stop()
     assert [path.name for path in tmp_path.iterdir()] == ["db"]
+
+
+def test_a_database_that_another_process_creates_is_awaited(
+    fake_package: type[FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = [os.open(tmp_path, os.O_RDONLY)]
+    fcntl.flock(locks[0], fcntl.LOCK_EX)
+    monkeypatch.setattr(local_server.time, "sleep", lambda _: os.close(locks.pop()))
+    server = local_server.LocalServer(tmp_path, "docs")
+    server.start()
+    server.stop()
+    assert locks == []
+    assert (tmp_path / "PG_VERSION").exists()
 
 
 @pytest.mark.parametrize(
