@@ -13,7 +13,7 @@ from embedlib.indexing import Filter, Hit, Tell
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.filters import where_clause
-from embedlib_pgvector.hnsw import drop_index, find_index, is_own
+from embedlib_pgvector.hnsw import concurrently, drop_index, find_index, is_own
 from embedlib_pgvector.index_names import WORDS_INDEX, new_index_name, own_ending
 from embedlib_pgvector.queries import HIT_COLUMNS, NAMED_NOW, check_table, read_hit
 from embedlib_pgvector.table import Table, count_rows, read_mark, write_mark
@@ -109,7 +109,7 @@ def build_words_index(connection: Connection, table: Table, *, is_live: bool) ->
         drop_index(connection, table, found[0])
     connection.execute(
         sql.SQL("CREATE INDEX {} {} ON {} USING gin ({})").format(
-            sql.SQL("CONCURRENTLY" if is_live else ""),
+            concurrently(connection, table) if is_live else sql.SQL(""),
             sql.Identifier(new_index_name(connection, table, WORDS_INDEX)),
             table.identifier,
             _WORDS,

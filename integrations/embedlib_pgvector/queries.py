@@ -14,9 +14,10 @@ from embedlib.errors import SinkError
 from embedlib.indexing import Filter, Hit, SinkState, SparseVector
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import SPARSE_COLUMN
+from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.filters import where_clause
 from embedlib_pgvector.hnsw import OPERATORS, find_index
-from embedlib_pgvector.table import Table, count_rows
+from embedlib_pgvector.table import Table, count_rows, find_table
 
 HIT_COLUMNS = "langchain_id, source_id, chunk, content, langchain_metadata"
 NAMED_NOW = "%s::regclass::oid"
@@ -35,8 +36,11 @@ class TableMovedError(Exception):
     """Another table has taken the name of the one that was asked."""
 
 
-def describe(connection: Connection, table: Table) -> SinkState:
-    """Return the state of a table; rows that LangChain added are not counted."""
+def describe(connection: Connection, destination: Destination) -> SinkState | None:
+    """Return the state of a table, or None; rows that LangChain added are not counted."""
+    table = find_table(connection, destination)
+    if table is None:
+        return None
     index = find_index(connection, table)
     state = "none, exact scan"
     if index is not None:

@@ -61,7 +61,7 @@ class TableReader:
 
     def inspect(self) -> SinkState | None:
         """Return what is stored."""
-        return self._look(_describe, self._destination)
+        return self._look(describe, self._destination)
 
     def identify(self) -> SinkState | None:
         """Return the same without the number of rows: to count them reads the whole table."""
@@ -114,7 +114,7 @@ class TableReader:
 
     def old(self) -> SinkState | None:
         """Return what is kept since the last switch."""
-        return self._look(_describe, old_of(self._destination))
+        return self._look(describe, old_of(self._destination))
 
     def hold(self, state: SinkState) -> None:
         """Search only among rows of these models; a search finds out which table has them."""
@@ -205,8 +205,3 @@ def slices(ids: Sequence[UUID]) -> Iterator[list[UUID]]:
     """Divide ids into parts, each for one statement."""
     for start in range(0, len(ids), IDS_PER_STATEMENT):
         yield list(ids[start : start + IDS_PER_STATEMENT])
-
-
-def _describe(connection: Connection, destination: Destination) -> SinkState | None:
-    table = find_table(connection, destination)
-    return None if table is None else describe(connection, table)

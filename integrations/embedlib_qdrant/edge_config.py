@@ -17,14 +17,19 @@ def edge_config(mark: Mark) -> Any:
     edge = import_extra("qdrant_edge", "qdrant")
     options = mark.options
     memory = edge.Memory.Cold if options.on_disk else None
+    multi = sparse = None
+    if mark.multi_vector is not None:
+        multi = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
+    if mark.sparse is not None:
+        sparse = {SPARSE_NAME: edge.EdgeSparseVectorParams(memory=memory)}
     return edge.EdgeConfig(
         vectors=edge.EdgeVectorParams(
             size=mark.dim,
             distance=getattr(edge.Distance, DISTANCES[mark.similarity]),
             memory=memory,
-            multivector_config=_multivector_config(edge, mark),
+            multivector_config=multi,
         ),
-        sparse_vectors=_sparse(edge, mark, memory),
+        sparse_vectors=sparse,
         hnsw_config=edge.HnswIndexConfig(
             m=options.m,
             ef_construct=options.ef_construct,
@@ -38,18 +43,6 @@ def edge_config(mark: Mark) -> Any:
 def has_graph(mark: Mark, num_rows: int) -> bool:
     """Whether the engine builds a graph of so many rows; of fewer, searches compare all vectors."""
     return mark.multi_vector is not None or 4 * mark.dim * num_rows >= _FULL_SCAN_KILOBYTES << 10
-
-
-def _multivector_config(edge: Any, mark: Mark) -> Any:
-    if mark.multi_vector is None:
-        return None
-    return edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
-
-
-def _sparse(edge: Any, mark: Mark, memory: Any) -> Any:
-    if mark.sparse is None:
-        return None
-    return {SPARSE_NAME: edge.EdgeSparseVectorParams(memory=memory)}
 
 
 def search_params(mark: Mark) -> Any:

@@ -175,6 +175,7 @@ class GenerationSink(ServerSink):
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Open or create the collection, and exclude those who write what it is to replace."""
+        self.close()  # what was begun before
         if self._replaces is not None:
             self._replaces.exclude_writers(tell)
         super().begin(target, tell)

