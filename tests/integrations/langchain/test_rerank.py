@@ -150,7 +150,7 @@ def test_wrong_arguments_are_refused_at_once(
 
 
 def test_a_model_is_needed_and_it_must_exist(tmp_path: Path, reranker: Reranker) -> None:
-    with pytest.raises(ConfigError, match="pass model=, or reranker= to share a Reranker"):
+    with pytest.raises(ConfigError, match="no model was given; pass model=, or reranker= to"):
         EmbedlibRerank()
     for name in ("model", "model_name"):
         with pytest.raises(
