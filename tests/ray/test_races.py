@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -15,7 +17,9 @@ import pytest
 from embedlib.config import Config
 from embedlib.errors import ClosedError, EngineRunError
 from embedlib.serve import ServeOptions
+from embedlib.serve.fleet import Replicas
 from embedlib.testing import FakeEngine, fake_embedder
+from embedlib_ray import run
 from embedlib_ray.pool import WorkerPool
 from embedlib_ray.replica import Call, Held, ModelReplica, SharedReplica
 
@@ -65,6 +69,44 @@ def test_a_call_that_is_cancelled_at_the_end_leaves_none_behind_it(
     assert first.cancelled()
     with pytest.raises(ClosedError):
         second.result(SECONDS)
+
+
+def test_a_signal_right_behind_the_start_of_a_server_ends_what_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = iter((None, "1", "1"))  # before the start, behind it and at the end
+
+    def version() -> str | None:
+        found = next(calls)
+        if found == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    serve = Mock()
+    for name, fake in {
+        "build_app": Mock(),
+        "connected": lambda _: nullcontext(),
+        "machines": list,
+        "start": Mock(),
+        "serve": serve,
+        "_version": version,
+    }.items():
+        monkeypatch.setattr(run, name, fake)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        run.serve_models(
+            {"m": "m"},
+            "auto",
+            host="127.0.0.1",
+            port=1,
+            config=Config(),
+            options=ServeOptions(),
+            replicas=Replicas(min_replicas=1, max_replicas=1, cpus=1),
+        )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert serve.delete.called
 
 
 def test_a_model_is_closed_when_its_last_request_is_answered() -> None:
