@@ -152,14 +152,14 @@ class WorkerPool:
         first.result()
 
     def close_sinks(self) -> None:
-        """Close the sink of every worker, and wait for all; those that restart now are ended.
+        """Close the sink of every worker, and wait for all; those that are opened now are ended.
 
         Raises:
             EmbedlibError: one of them failed, or the connection has ended.
         """
         _check_connected()
         for place in self._places:
-            if not place.is_ready:
+            if not (place.is_ready or place.is_lost):
                 self._end(place)
         refs = [place.handle.close_sink.remote() for place in self._places if place.is_ready]
         for ref in refs:
@@ -283,7 +283,6 @@ class WorkerPool:
             return
         self._try_again(place, task, error)
         if is_ray_itself(error):
-            place.is_ready = False
             self._open(place)
 
     def _try_again(self, place: _Place, task: _Task, error: BaseException) -> None:
@@ -300,6 +299,7 @@ class WorkerPool:
     def _open(self, place: _Place, then: Future[None] | None = None) -> None:
         """Open the actor of a place; start it first, if it has none and a machine is free."""
         place.then = then or place.then
+        place.is_ready = False
         if place.is_opening or place.is_lost:
             return
         _check_connected()
@@ -364,7 +364,7 @@ class WorkerPool:
         self._purpose += 1
         self._broken = None
         for place in self._places:
-            place.is_ready, place.is_lost, place.num_failures = False, False, 0
+            place.is_lost, place.num_failures = False, 0
             self._open(place, first)
 
     def _break(self, error: EmbedlibError) -> None:

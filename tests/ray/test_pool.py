@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
 
+from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError, SinkError
+from embedlib.testing import FakeSink, FakeStore
 from embedlib_ray import pool as pool_module
-from embedlib_ray.embedder import _joined
+from embedlib_ray.destination import SharedSink
+from embedlib_ray.embedder import RayEmbedder, _joined
 from embedlib_ray.pool import ATTEMPTS, WorkerPool
 from embedlib_ray.worker import Counts
 
@@ -147,6 +150,62 @@ def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
     with pytest.raises(ConfigError, match="connection to the Ray cluster has ended"):
         shard.result(SECONDS)
     pool.close()
+
+
+def test_a_worker_that_is_opened_takes_no_call_before_it_is_open() -> None:
+    opening, is_seen = Future[Any](), threading.Event()
+    good = worker("", "stored")
+    pool = make_pool(good, open_call=lambda *_: reference(opening))
+    try:
+        pool._put(lambda: pool._open(pool._places[0]))
+        shard = pool.submit("load", 1)
+        pool._put(is_seen.set)
+        assert is_seen.wait(SECONDS)
+        assert not good.load.remote.called
+        opening.set_result(None)
+        assert shard.result(SECONDS) == "stored"
+    finally:
+        pool.close()
+
+
+def test_at_the_end_of_a_load_a_worker_that_is_opened_is_ended_since_it_may_open_its_sink(
+    ray: Any,
+) -> None:
+    answers = iter((reference(SinkError("it is not reached")), reference(Future())))
+    lost, opened = worker("lost", ""), worker("opened", "")
+    told = threading.Event()
+    handles = iter((lost, opened))
+    pool = WorkerPool(lambda _: (next(handles), ""), lambda *_: next(answers), lambda _: told.set())
+    ready = SimpleNamespace(close_sink=Mock())
+    pool.grow(ready, "", [1, 1, 1])
+    try:
+        for place in pool._places:
+            place.num_failures = ATTEMPTS - 1
+        assert told.wait(SECONDS)
+        is_seen = threading.Event()
+        pool._put(is_seen.set)
+        assert is_seen.wait(SECONDS)
+        pool.close_sinks()
+        assert ready.close_sink.remote.called
+        assert [call.args[0] for call in ray.kill.call_args_list] == [opened]
+    finally:
+        pool.close()
+
+
+def test_a_load_that_is_interrupted_before_it_begins_lets_the_workers_give_its_sink_up() -> None:
+    embedder = RayEmbedder.__new__(RayEmbedder)
+    embedder._lock, embedder._loads, embedder._shared = threading.Lock(), [], None
+    embedder._pool = pool = Mock(reopen=Mock(side_effect=KeyboardInterrupt))
+    sink = SharedSink(FakeSink(FakeStore()), "fake:")
+    with pytest.raises(KeyboardInterrupt):
+        embedder.start_load(sink, Mock(), Mock(), Mock(), Mock(), 1)
+    assert pool.close_sinks.called
+    embedder._check_free(sink)
+
+
+def test_options_beside_a_config_are_refused() -> None:
+    with pytest.raises(ConfigError, match="pass device, threads inside config, or leave config"):
+        RayEmbedder("m", config=Config(), device="cpu", threads=1)
 
 
 def test_a_load_whose_workers_cannot_be_asked_begins_never() -> None:
