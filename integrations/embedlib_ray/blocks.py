@@ -94,8 +94,7 @@ class Columns:
             first: number of the first one, from 0.
         """
         fields = Fields(id=self.id, text=(self.text,), metadata=self.metadata)
-        wanted = self.metadata or ()
-        names = [name for name in table.column_names if name != self.vector or name in wanted]
+        names = fields.names or [name for name in table.column_names if name != self.vector]
         for number, row in enumerate(batch_rows(table.select(names)), first + 1):
             place = f"row {number} of a block (id {shown(row[self.id])})"
             yield fields.to_document(RawRow(number=number, place=place, fields=row), "the dataset")
@@ -141,7 +140,7 @@ class BlockWriter:
         written = Written()
         if changes.to_embed:
             numbers = [place[row.id] for row in changes.to_embed]
-            written.add(self._store(changes.to_embed, np.ascontiguousarray(vectors[numbers])))
+            written.add(self._store(changes.to_embed, vectors[numbers]))
         if changes.to_update:
             written.add(self._store(changes.to_update, None))
         return written

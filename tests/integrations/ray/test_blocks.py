@@ -148,6 +148,13 @@ def test_only_the_named_columns_are_metadata() -> None:
     [row] = make_rows(columns.documents(table, 0))
     assert list(row.metadata) == ["source", "lang", "embedding"]
     columns.check(table.column_names)
+    used = pa.table({"page": [1], "id": ["d0"], "other": [7], "text": ["text 0"]})
+    read = list[list[str]]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "batch_rows", lambda part: read.append(part.column_names) or ())
+        chosen = Columns(id="id", text="text", vector="embedding", metadata=("page",))
+        assert list(chosen.documents(used, 0)) == []
+    assert read == [["id", "text", "page"]]  # to convert another one would take time
     for name in ("id", "page"):
         wanted = Columns(id="id", text="text", vector="embedding", metadata=("page",))
         with pytest.raises(SinkError, match=f"has no column '{name}'; it has"):

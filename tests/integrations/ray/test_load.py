@@ -7,13 +7,15 @@ from concurrent.futures import Future
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import embedlib
-from embedlib.errors import ConfigError, EmbedlibError, EngineRunError
+from embedlib.errors import ConfigError, EmbedlibError, EngineRunError, SinkError
 from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexProgress, Tally
@@ -58,6 +60,19 @@ def test_shards_grow_and_do_not_depend_on_the_groups() -> None:
     assert [len(shard) for shard in cut(512)][:5] == [16, 16, 32, 32, 64]
     assert shard_rows(100, 2048) == MAX_ROWS
     assert {shard_rows(number, 3) for number in range(50)} == {1}
+
+
+def test_a_shard_is_given_out_when_it_is_full_and_names_its_documents() -> None:
+    cutter, rows = ShardCutter(2048), make_rows(17)
+    assert cutter.add(rows[:15], 15) == []
+    [full] = cutter.add(rows[15:16], 1)
+    assert (full.rows, full.num_documents) == (rows[:16], 16)
+    assert str(full) == "shard 0 (documents 'd0' to 'd15')"
+    assert cutter.end() == []
+    cutter.add(rows[16:], 1)
+    [last] = cutter.end()
+    assert str(last) == "shard 1 (document 'd16')"
+    assert cutter.end() == []
 
 
 def test_a_shard_has_whole_windows() -> None:
@@ -184,6 +199,16 @@ def test_a_shard_that_failed_is_named_and_the_others_are_stored() -> None:
     assert len(store.rows) == 184
 
 
+def test_a_load_tells_its_own_retries_and_not_those_before() -> None:
+    counts = {"num_tokens": 0, "num_truncated": 0, "num_texts": 0}
+    stats = [SimpleNamespace(**counts, num_retries=number) for number in (4, 4, 7)]
+    told: list[IndexProgress] = []
+    tally = Tally(Mock(stats=Mock(side_effect=stats)), told.append, None)
+    tally.look()
+    tally.look()
+    assert [progress.num_retries for progress in told] == [0, 3]
+
+
 def test_a_load_ends_when_nothing_works() -> None:
     def answer(part: list[Row]) -> Any:
         raise EmbedlibError("the disk is full")
@@ -203,6 +228,26 @@ def test_a_worker_names_its_machine_and_another_model() -> None:
         other.open(ModelPlan(model=fake_embedder), "sha256:other")
     with pytest.raises(EmbedlibError, match=r"and 0\.0\.1 in .*install the same .*\(worker on "):
         Worker().open(ModelPlan(model=fake_embedder, version="0.0.1"), None)
+
+
+def test_a_worker_that_lacks_a_package_or_a_right_names_its_machine_and_closes_its_sink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(_url: str) -> None:
+        raise SinkError("the package psycopg is missing")
+
+    def no_right(_target: Target, _tell: Any) -> None:
+        raise OSError("no right")
+
+    worker = Worker()
+    monkeypatch.setattr("embedlib_ray.worker.open_sink", missing)
+    with pytest.raises(SinkError, match=r"^the package .* missing \(worker on .*process \d+\)$"):
+        worker.open_sink("mine:", TARGET, Mock())
+    sink = Mock(begin=no_right)
+    monkeypatch.setattr("embedlib_ray.worker.open_sink", lambda _: sink)
+    with pytest.raises(OSError, match="no right"):
+        worker.open_sink("mine:", TARGET, Mock())
+    assert sink.close.called
 
 
 def test_a_worker_refuses_a_sparse_model(tmp_path: Any) -> None:
