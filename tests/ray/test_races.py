@@ -1,27 +1,24 @@
-"""What happens at the same moment: an end and a call, an eviction and a request. No cluster."""
+"""What happens at the same moment: an end and a call, a start and a signal. No cluster."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import pytest
 
 from embedlib.config import Config
-from embedlib.errors import ClosedError, EngineRunError
+from embedlib.errors import ClosedError
 from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
-from embedlib.testing import FakeEngine, fake_embedder
 from embedlib_ray import run
 from embedlib_ray.pool import WorkerPool
-from embedlib_ray.replica import Call, Held, ModelReplica, SharedReplica
 
 SECONDS = 30.0
 
@@ -107,54 +104,3 @@ def test_a_signal_right_behind_the_start_of_a_server_ends_what_was_started(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert serve.delete.called
-
-
-def test_a_model_is_closed_when_its_last_request_is_answered() -> None:
-    async def work() -> None:
-        may_answer = asyncio.Event()
-
-        async def application(scope: Any, receive: Any, send: Any) -> None:
-            await may_answer.wait()
-            assert not loaded.application.close.called
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-
-        loaded = Mock(application=Mock(side_effect=application, close=AsyncMock()))
-        replica = SharedReplica({}, Config(), ServeOptions())
-        forget = Mock()
-        held = Held(loaded, forget)
-        call = Call(method="GET", path="/")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(replica, "load", AsyncMock(return_value=held))
-            asked = [asyncio.create_task(replica.answer(call, "m")) for _ in range(3)]
-            await asyncio.sleep(0)
-            asked[0].cancel()
-            evicted = asyncio.create_task(held.__del__())
-            with suppress(asyncio.CancelledError):
-                await asked[0]
-            assert forget.called
-            assert not loaded.application.close.called
-            may_answer.set()
-            assert [(await each).status for each in asked[1:]] == [200, 200]
-            await evicted
-        assert loaded.application.close.called
-
-    asyncio.run(asyncio.wait_for(work(), SECONDS))
-
-
-def test_a_replica_whose_gpu_is_lost_is_unhealthy() -> None:
-    async def work() -> None:
-        engine = FakeEngine()
-        made = {"a": lambda: fake_embedder(engine)}
-        alone = ModelReplica.__new__(ModelReplica)
-        await alone.__init__("a", made["a"], Config(), ServeOptions())  # type: ignore[misc]
-        shared = SharedReplica(made, Config(), ServeOptions())
-        await shared.load("a")
-        for replica in (alone, shared):
-            replica.check_health()
-        engine.lost = "the GPU is lost (an error)"  # type: ignore[attr-defined]
-        for replica in (alone, shared):
-            with pytest.raises(EngineRunError, match="a: the GPU is lost"):
-                replica.check_health()
-        await alone._loaded.application.close()
-
-    asyncio.run(asyncio.wait_for(work(), SECONDS))

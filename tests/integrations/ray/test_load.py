@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -20,12 +20,12 @@ from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexProgress, Tally
 from embedlib.indexing.rows import BadRow, Row, row_digest, row_id
-from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing.sinks.protocol import Target, UnstorableRowsError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
-from embedlib_ray.load import MAX_FAILED, ShardedLoad
+from embedlib_ray.load import MAX_FAILED, ShardedLoad, _in_order
 from embedlib_ray.shards import MAX_ROWS, ShardCutter, shard_rows
-from embedlib_ray.worker import ModelPlan, Worker
+from embedlib_ray.worker import Loaded, ModelPlan, Worker
 from tests.tiny_models.sparse import write_sparse_model
 
 TARGET = Target(dim=6, similarity="cosine", fingerprint="f", model="m")
@@ -105,7 +105,7 @@ class Pool:
         self.methods.append(method)
         future: Future[Any] = Future()
         try:
-            loaded, _ = self.worker.embed_rows(rows)
+            loaded, _ = getattr(self.worker, method)(rows)
             future.set_result(loaded if self.answer is None else self.answer(rows) or loaded)
         except EmbedlibError as error:
             future.set_exception(error)
@@ -126,11 +126,13 @@ class Load:
         with fake_embedder() as embedder:
             self.tally = Tally(embedder, self.progress.append, None)
 
-    def run(self, rows: list[Row]) -> EngineRunError | None:
+    def run(self, rows: list[Row], *, workers_write: bool = False) -> EngineRunError | None:
         thread = SinkThread()
+        if workers_write:
+            self.pool.worker._sink, self.pool.worker._thread = self.sink, thread
         load = ShardedLoad(
             self.pool,  # type: ignore[arg-type]
-            self.sink,
+            None if workers_write else self.sink,
             thread,
             self.bad_rows,
             self.tally,
@@ -165,6 +167,78 @@ def test_rows_are_written_in_the_order_of_the_source() -> None:
     assert again.run(rows) is None
     assert again.pool.methods == []
     assert again.tally.report(0).num_unchanged == 400
+
+
+def test_what_workers_write_is_counted() -> None:
+    store, rows = FakeStore(), make_rows(400)
+    for num_embedded, num_unchanged in ((400, 0), (0, 400)):
+        load = Load(store)
+        assert load.run(rows, workers_write=True) is None
+        assert set(load.pool.methods) == {"load"}
+        report = load.tally.report(0)
+        assert (report.num_documents, report.num_rows) == (400, 400)
+        assert (report.num_embedded, report.num_unchanged) == (num_embedded, num_unchanged)
+    assert set(store.rows) == {row.id for row in rows}
+
+
+@pytest.mark.parametrize("workers_write", [False, True])
+def test_no_more_shards_are_on_their_way_than_the_workers_need(
+    workers_write: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[Future[Any], Any]] = []
+    sizes = set()
+
+    def submit(method: str, rows: list[Row]) -> Future[Any]:
+        loaded, _ = getattr(load.pool.worker, method)(rows)
+        begun.append((Future(), loaded))
+        return begun[-1][0]
+
+    def look(_: object) -> None:
+        sizes.add(len(begun))
+        if begun:
+            future, loaded = begun.pop(0)
+            future.set_result(loaded)
+
+    store, rows = FakeStore(), make_rows(400)
+    load = Load(store)
+    load.tally._on_progress = look
+    monkeypatch.setattr(load.pool, "submit", submit)
+    monkeypatch.setattr("embedlib_ray.load.LOOK_SECONDS", 0)
+    assert load.run(rows, workers_write=workers_write) is None
+    assert max(sizes) == 4 * 2
+    assert len(store.rows) == 400
+
+
+def test_metadata_that_alone_changed_is_written_by_this_process() -> None:
+    store, rows = FakeStore(), make_rows(20)
+    Load(store).run(rows)
+    paged = [
+        replace(row, metadata={"page": 1}, digest=row_digest(row.text, {"page": 1}, "f"))
+        for row in rows
+    ]
+    load = Load(store)
+    write_metadata = load.sink.write_metadata
+
+    def refuse_one(changed: Sequence[Row]) -> None:
+        write_metadata([row for row in changed if row.id != paged[0].id])
+        raise UnstorableRowsError("fake:", [paged[0].bad_row("is too big")])
+
+    load.sink.write_metadata = refuse_one  # type: ignore[method-assign]
+    assert load.run([*paged[:3], *rows[3:]]) is None
+    assert load.pool.methods == []
+    report = load.tally.report(load.bad_rows.num_rows)
+    assert (report.num_metadata, report.num_unchanged, report.num_bad) == (2, 17, 1)
+    assert [store.rows[row.id].metadata for row in rows[:4]] == [{}, {"page": 1}, {"page": 1}, {}]
+
+
+def test_vectors_of_tokens_are_in_the_order_of_the_source() -> None:
+    rows = make_rows(3)
+    ids = [rows[2].id, rows[0].id]
+    vectors: Any = [np.full((2, 3), number, np.float32) for number in (2, 0)]
+    loaded = Loaded(report=Mock(), bad_rows=[], ids=ids, vectors=vectors)
+    found, in_order = _in_order({row.id: row for row in rows}, loaded)
+    assert found == [rows[0], rows[2]]
+    assert [part[0, 0] for part in in_order] == [0, 2]
 
 
 def test_a_bad_row_of_a_worker_is_counted_and_the_others_keep_their_vectors() -> None:
@@ -209,6 +283,20 @@ def test_a_load_tells_its_own_retries_and_not_those_before() -> None:
     assert [progress.num_retries for progress in told] == [0, 3]
 
 
+def test_a_load_goes_on_while_some_shards_are_loaded() -> None:
+    store, rows = FakeStore(), make_rows(1000)
+
+    def answer(part: list[Row]) -> Any:
+        if int(part[0].source_id[1:]) % 32 == 0:
+            raise EmbedlibError("the worker died")
+        return None
+
+    failure = Load(store, answer).run(rows)
+    assert failure is not None
+    assert "and 29 more" in str(failure)
+    assert len(store.rows) == 496
+
+
 def test_a_load_ends_when_nothing_works() -> None:
     def answer(part: list[Row]) -> Any:
         raise EmbedlibError("the disk is full")
@@ -217,6 +305,31 @@ def test_a_load_ends_when_nothing_works() -> None:
     with pytest.raises(EngineRunError, match=r"the disk is full.* and 7 more"):
         load.run(make_rows(1000))
     assert len(load.pool.methods) < MAX_FAILED + 9
+    assert load.num_ended == 1
+
+
+def test_a_load_that_fails_cancels_what_no_worker_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[Future[Any]] = []
+
+    def submit(_method: str, _rows: list[Row]) -> Future[Any]:
+        if len(begun) == 5:
+            raise ConfigError("the connection has ended")
+        begun.append(Future())
+        return begun[-1]
+
+    def end_writing() -> None:
+        load.num_ended += 1
+        raise EmbedlibError("the workers cannot be asked")
+
+    load = Load(FakeStore())
+    monkeypatch.setattr(load.pool, "submit", submit)
+    monkeypatch.setattr(load, "end_writing", end_writing)
+    with pytest.raises(ConfigError, match="the connection has ended"):
+        load.run(make_rows(200))
+    assert [future.cancelled() for future in begun] == [True] * 5
+    assert load.num_ended == 1
 
 
 def test_a_worker_names_its_machine_and_another_model() -> None:
