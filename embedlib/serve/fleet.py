@@ -86,10 +86,10 @@ class ServeFleet(Protocol):
         """
 
 
-def find_fleet(name: str) -> ServeFleet:
-    """Return the function that serves on a cluster.
+def find_fleet() -> ServeFleet:
+    """Return the function that serves on a Ray cluster.
 
     Raises:
         ConfigError: its package is not installed; the message has the command that installs it.
     """
-    return cast("ServeFleet", load_offered(ENTRY_POINT_GROUP, name, f"serve,{name}"))
+    return cast("ServeFleet", load_offered(ENTRY_POINT_GROUP, "ray", "serve,ray"))

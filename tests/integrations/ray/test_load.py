@@ -372,6 +372,16 @@ def test_a_worker_refuses_a_sparse_model(tmp_path: Any) -> None:
 def test_a_worker_writes_what_has_changed(tmp_path: Any) -> None:
     worker, rows = Worker(), make_rows(30)
     opened = worker.open(ModelPlan(model=fake_embedder), None)
+    with fake_embedder() as embedder:
+        assert (opened.model_name, opened.fingerprint) == (
+            embedder.model_name,
+            embedder.fingerprint,
+        )
+        assert (opened.dim, opened.similarity, opened.room) == (
+            6,
+            embedder.similarity_fn_name,
+            embedder.count_room("document"),
+        )
     worker.open_sink(f"jsonl:{tmp_path}/out.jsonl", TARGET, opened)
     for expected in ((30, 0), (0, 30)):
         loaded, counts = worker.load(rows)
@@ -379,6 +389,51 @@ def test_a_worker_writes_what_has_changed(tmp_path: Any) -> None:
     assert counts.num_texts == 30
     worker.close_sink()
     worker.close_sink()
+
+
+def test_a_worker_tells_the_rows_that_the_model_refuses() -> None:
+    worker, rows = Worker(), make_rows(3)
+    rows[1] = replace(rows[1], text="long " * 20)
+    with fake_embedder(max_seq_tokens=16, on_truncate="error") as embedder:
+        worker.open(ModelPlan(model=lambda: embedder), None)
+        loaded, _ = worker.embed_rows(rows)
+    assert loaded.ids == [rows[0].id, rows[2].id]
+    assert np.array_equal(loaded.vectors, [fake_vector(b"text 0"), fake_vector(b"text 2")])
+    [bad] = loaded.bad_rows
+    assert (bad.id, loaded.report.num_bad) == ("d1", 1)
+
+
+def test_a_worker_takes_an_embedder_of_another_kind() -> None:
+    names = (
+        *("model_name", "fingerprint", "get_embedding_dimension", "similarity_fn_name"),
+        *("tokenizer", "max_seq_length", "count_room", "submit_batch"),
+    )
+    worker = Worker()
+    with fake_embedder() as embedder:
+        other = SimpleNamespace(**{name: getattr(embedder, name) for name in names})
+        other.stats = lambda: SimpleNamespace(num_tokens=7, num_truncated=1)
+        assert worker.open(ModelPlan(model=lambda: other), None).dim == 6
+        vectors, counts = worker.embed(["a"])
+    assert np.array_equal(vectors, [fake_vector(b"a")])
+    assert (counts.num_texts, counts.num_tokens, counts.num_truncated) == (0, 7, 1)
+
+
+def test_a_worker_has_one_destination_open_and_applies_all_rows_before_it_gives_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sinks = [Mock(inspect=Mock(side_effect=SinkError("it has gone"))), Mock(), Mock()]
+    opened = iter(sinks)
+    monkeypatch.setattr("embedlib_ray.worker.open_sink", lambda _: next(opened))
+    worker = Worker()
+    worker.open_sink("mine:a", TARGET, Mock())
+    worker.open_sink("mine:a", TARGET, Mock())
+    with pytest.raises(SinkError, match="it has gone"):
+        worker.open_sink("mine:b", TARGET, Mock())
+    worker.open_sink("mine:b", TARGET, Mock())
+    worker.open_sink("mine:b", replace(TARGET, shard="ray 1"), Mock())
+    worker.close_sink()
+    for sink in sinks:
+        assert [call[0] for call in sink.method_calls] == ["begin", "inspect", "close"]
 
 
 def test_a_cluster_needs_its_package_and_a_right_address(tmp_path: Any) -> None:
