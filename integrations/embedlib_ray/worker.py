@@ -315,8 +315,9 @@ class _Collector:
         return {}
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        self.ids += [row.id for row in rows]
-        self._parts.append(vectors)
+        if rows:  # of no rows the vectors are float32[0, D], also where others are lists
+            self.ids += [row.id for row in rows]
+            self._parts.append(vectors)
 
     def vectors(self, dim: int) -> Vectors:
         return join_vectors(self._parts) if self._parts else np.empty((0, dim), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,19 @@ def test_results_are_named_by_model_and_fingerprint(embedder: Embedder) -> None:
     assert meta.name.startswith("embedlib/")
     assert meta.name.count("/") == 1
     assert meta.revision == embedder.fingerprint
+
+
+def test_results_of_another_precision_have_a_name_of_their_own() -> None:
+    embedder: Any = SimpleNamespace(
+        prompts={},
+        model_name="/models/one/",
+        fingerprint="f",
+        precision="int8",
+        similarity_fn_name="cosine",
+        spec=SimpleNamespace(similarity="cosine"),
+    )
+    meta = mteb_embedlib.EmbedlibEncoder(embedder).mteb_model_meta
+    assert (meta.name, meta.revision) == ("embedlib/models__one", "f in int8")
 
 
 def test_results_of_another_similarity_have_a_name_of_their_own(

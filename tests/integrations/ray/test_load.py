@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import embedlib
-from embedlib.errors import ConfigError, EmbedlibError, EngineRunError, SinkError
+from embedlib.errors import ConfigError, EmbedlibError, EngineRunError, InputError, SinkError
 from embedlib.indexing.bad_rows import BadRows
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexProgress, Tally
@@ -406,16 +407,65 @@ def test_a_worker_tells_the_rows_that_the_model_refuses() -> None:
 def test_a_worker_takes_an_embedder_of_another_kind() -> None:
     names = (
         *("model_name", "fingerprint", "get_embedding_dimension", "similarity_fn_name"),
-        *("tokenizer", "max_seq_length", "count_room", "submit_batch"),
+        *("tokenizer", "max_seq_length", "count_room"),
     )
+    asked: list[dict[str, Any]] = []
+
+    def submit_batch(texts: list[str], **given: Any) -> Any:
+        asked.append(given)
+        return embedder.submit_batch(texts, role="document")
+
     worker = Worker()
     with fake_embedder() as embedder:
         other = SimpleNamespace(**{name: getattr(embedder, name) for name in names})
+        other.submit_batch = submit_batch
         other.stats = lambda: SimpleNamespace(num_tokens=7, num_truncated=1)
         assert worker.open(ModelPlan(model=lambda: other), None).dim == 6
         vectors, counts = worker.embed(["a"])
+        worker.embed(["a"], [[(0, 1)]])
+    assert asked == [{"role": "document"}, {"role": "document", "chunks": [[(0, 1)]]}]
     assert np.array_equal(vectors, [fake_vector(b"a")])
     assert (counts.num_texts, counts.num_tokens, counts.num_truncated) == (0, 7, 1)
+
+
+def test_vectors_of_tokens_are_returned_where_the_first_rows_of_a_shard_are_refused() -> None:
+    class Late(Future[Any]):
+        def done(self) -> bool:
+            return False  # so that each job is written by itself
+
+    def submit_batch(texts: list[str], *, role: str) -> Future[Any]:
+        done = Late()
+        if "" in texts:
+            done.set_exception(InputError("a text is empty"))
+        else:
+            done.set_result([np.full((2, 3), ord(text[-1]), np.float32) for text in texts])
+        return done
+
+    embedder: Any = SimpleNamespace(
+        submit_batch=submit_batch,
+        get_embedding_dimension=lambda: 3,
+        stats=lambda: SimpleNamespace(num_tokens=0, num_truncated=0),
+    )
+    worker, rows = Worker(), make_rows(8)
+    worker._embedder = embedder
+    loaded, _ = worker.embed_rows([*(replace(row, text="") for row in rows[:2]), *rows[2:]])
+    assert loaded.ids == [row.id for row in rows[2:]]
+    assert loaded.vectors is not None
+    assert [chr(int(part[1, 2])) for part in loaded.vectors] == list("234567")
+    assert {bad.id for bad in loaded.bad_rows} == {"d0", "d1"}
+
+
+def test_a_worker_passes_on_what_is_told_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_model(*given: Any) -> Any:
+        assert given[:4] == ("m", plan.config, None, "edge:docs")
+        given[4]("a faster precision is measured")
+        return embedder
+
+    plan = ModelPlan(model="m", destination="edge:docs")
+    monkeypatch.setattr("embedlib_ray.worker.open_embedder", open_model)
+    with fake_embedder() as embedder:
+        opened = Worker().open(plan, embedder.fingerprint)
+    assert opened.notes == ("a faster precision is measured",)
 
 
 def test_a_worker_has_one_destination_open_and_applies_all_rows_before_it_gives_it_up(
@@ -434,6 +484,7 @@ def test_a_worker_has_one_destination_open_and_applies_all_rows_before_it_gives_
     worker.close_sink()
     for sink in sinks:
         assert [call[0] for call in sink.method_calls] == ["begin", "inspect", "close"]
+    assert "embedlib-sink" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_cluster_needs_its_package_and_a_right_address(tmp_path: Any) -> None:
