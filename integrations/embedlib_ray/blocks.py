@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,10 +205,6 @@ def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int)
     Raises:
         SinkError: a value is no vector of D finite numbers; the message names its row.
     """
-    with suppress(*_NO_NUMBERS):  # all at once, or row by row to find the wrong one
-        whole: Vectors = np.stack(values).astype(np.float32, copy=False)
-        if whole.shape == (len(rows), dim) and np.isfinite(whole).all():
-            return whole
     vectors = np.empty((len(rows), dim), np.float32)
     for number, (value, row) in enumerate(zip(values, rows, strict=True)):
         try:

@@ -123,7 +123,7 @@ def test_a_destination_that_another_program_writes_is_told_in_one_line(
     datasink = EmbedlibDatasink(url, logging_embedder(log))
     with closing(open_sink(url)) as other:
         other.begin(datasink._target, lambda _: None)
-        with pytest.raises(SinkError, match="another writer is active") as told:
+        with pytest.raises(SinkError, match="is being written by process") as told:
             datasink.on_write_start()
     assert "\n" not in str(told.value)
 
