@@ -151,6 +151,7 @@ def test_only_the_named_columns_are_metadata() -> None:
     assert list(row.metadata) == ["source", "lang", "embedding"]
     columns.check(table.column_names)
     used = pa.table({"page": [1], "id": ["d0"], "other": [7], "text": ["text 0"]})
+    COLUMNS.check(table.column_names)
     read = list[list[str]]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "batch_rows", lambda part: read.append(part.column_names) or ())
