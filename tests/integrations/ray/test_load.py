@@ -309,6 +309,18 @@ def test_a_load_ends_when_nothing_works() -> None:
     assert load.num_ended == 1
 
 
+def test_a_load_whose_workers_cannot_give_its_destination_up_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def end_writing() -> None:
+        raise SinkError("not every row is applied")
+
+    load = Load(FakeStore())
+    monkeypatch.setattr(load, "end_writing", end_writing)
+    with pytest.raises(SinkError, match="not every row is applied"):
+        load.run(make_rows(20))
+
+
 def test_a_load_that_fails_cancels_what_no_worker_has_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -324,11 +336,13 @@ def test_a_load_that_fails_cancels_what_no_worker_has_begun(
         load.num_ended += 1
         raise EmbedlibError("the workers cannot be asked")
 
-    load = Load(FakeStore())
+    store, rows = FakeStore(), make_rows(200)
+    Load(store).run(rows[:16])
+    load = Load(store)
     monkeypatch.setattr(load.pool, "submit", submit)
     monkeypatch.setattr(load, "end_writing", end_writing)
     with pytest.raises(ConfigError, match="the connection has ended"):
-        load.run(make_rows(200))
+        load.run(rows)
     assert [future.cancelled() for future in begun] == [True] * 5
     assert load.num_ended == 1
 

@@ -141,6 +141,7 @@ def test_a_replica_whose_gpu_is_lost_is_unhealthy() -> None:
         for each in (alone, shared):
             with pytest.raises(EngineRunError, match="a: the GPU is lost"):
                 each.check_health()
-        await alone._loaded.application.close()
+        for loaded in (alone._loaded, *shared._held.values()):
+            await loaded.application.close()
 
     asyncio.run(asyncio.wait_for(work(), SECONDS))
