@@ -48,6 +48,7 @@ class Fleet:
 
     def __init__(self, *models: str, options: ServeOptions | None = None) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.paths: list[str] = []
         lanes = {
             model: {lane: self.replica(model, lane) for lane in ("query", "bulk")}
             for model in models
@@ -56,6 +57,7 @@ class Fleet:
 
     def replica(self, model: str, lane: str) -> Callable[[Call], Awaitable[Answer]]:
         async def answer_call(call: Call) -> Answer:
+            self.paths.append(call.path)
             if call.path == "/v1/models":
                 return Answer(status=200, body=b'{"data": [{"tasks": ["embed"]}]}')
             self.asked.append((model, lane))
@@ -93,3 +95,4 @@ def test_one_model_takes_any_name() -> None:
     fleet = Fleet("only")
     assert fleet.send("/embed", {"model": "gpt", "inputs": "x"}).status == 200
     assert fleet.asked == [("only", "query")]
+    assert fleet.paths == ["/embed"]  # and nothing else, for which it would wait
