@@ -114,9 +114,10 @@ def describe_lack(
         machines: those that are alive.
     """
     cpus = [machine.num_cpus for machine in machines]
-    room = sum(int(each / replica_cpus) for each in cpus)
-    is_left = any(each % replica_cpus >= gateway_cpus for each in cpus)
-    if room > num_replicas or (room == num_replicas and is_left):
+    fitting = [int(each / replica_cpus) for each in cpus]
+    left = [each - num * replica_cpus for each, num in zip(cpus, fitting, strict=True)]
+    room = sum(fitting)
+    if room > num_replicas or (room == num_replicas and max(left) >= gateway_cpus):
         return ""
     listed = " + ".join(f"{each:g}" for each in cpus)
     return (

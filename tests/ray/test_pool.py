@@ -92,6 +92,21 @@ def test_a_shard_that_failed_is_given_to_another_worker() -> None:
     assert lost.load.remote.called
 
 
+def test_what_all_workers_have_embedded_is_counted_also_of_those_that_were_started_again() -> None:
+    counts = [
+        Counts(worker="a", num_texts=5, num_tokens=50, num_truncated=1),
+        Counts(worker="a", num_texts=7, num_tokens=70, num_truncated=2),
+        Counts(worker="b", num_texts=1, num_tokens=10, num_truncated=4),
+    ]
+    remote = Mock(side_effect=lambda number: reference((number, counts[number])))
+    pool = make_pool(SimpleNamespace(load=Mock(remote=remote)))
+    try:
+        assert [pool.submit("load", number).result(SECONDS) for number in range(3)] == [0, 1, 2]
+        assert pool.totals() == (8, 80, 6)
+    finally:
+        pool.close()
+
+
 def test_a_shard_that_all_workers_fail_with_is_given_up() -> None:
     workers = [worker(f"{number}", SinkError("it does not answer")) for number in range(2)]
     pool = make_pool(*workers)

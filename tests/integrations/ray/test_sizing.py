@@ -100,6 +100,7 @@ def test_a_cluster_without_cpus_is_refused() -> None:
         (2, 4.0, [3, 3, 3], True),  # no machine holds one
         (4, 1.0, [2, 2], True),
         (4, 0.75, [2, 2], False),
+        (10, 0.4, [4], True),  # though 4 % 0.4 is nearly 0.4
         (1, 0.5, [0.75], False),
         (1, 0.5, [0.5], True),
         (3, 1.0, [2, 2], False),
