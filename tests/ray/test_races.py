@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from ray.exceptions import ActorDiedError
 
 from embedlib.config import Config
 from embedlib.errors import ClosedError
@@ -19,6 +22,8 @@ from embedlib.serve import ServeOptions
 from embedlib.serve.fleet import Replicas
 from embedlib_ray import run
 from embedlib_ray.pool import WorkerPool
+from embedlib_ray.replica import Call
+from embedlib_ray.serving import ATTEMPTS, _caller
 
 SECONDS = 30.0
 
@@ -104,3 +109,41 @@ def test_a_signal_right_behind_the_start_of_a_server_ends_what_was_started(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert serve.delete.called
+
+
+def test_a_request_is_given_to_another_replica_if_one_dies_and_cancelled_if_its_client_leaves() -> (
+    None
+):
+    class Response:
+        """What Ray Serve returns of a call."""
+
+        def __init__(self, found: Any) -> None:
+            self.found = found
+            self.cancel = Mock()
+
+        def __await__(self) -> Any:
+            yield
+            if isinstance(self.found, BaseException):
+                raise self.found
+            return self.found
+
+    def ask(*found: Any) -> tuple[Any, list[Any]]:
+        responses = [Response(each) for each in found]
+        remote = Mock(side_effect=responses)
+        call = _caller(SimpleNamespace(answer=Mock(remote=remote)), "m")
+        try:
+            answer: Any = asyncio.run(call(request))
+        except BaseException as error:
+            answer = error
+        assert [each.args for each in remote.call_args_list] == [(request, "m")] * remote.call_count
+        return answer, responses[: remote.call_count]
+
+    request, died = Call(method="GET", path="/"), ActorDiedError()
+    assert ask(died, died, died, "an answer")[0] == "an answer"
+    answer, asked = ask(*[died] * ATTEMPTS, "an answer")
+    assert (answer, len(asked)) == (died, ATTEMPTS)
+    answer, asked = ask(ValueError("a bug"), "an answer")
+    assert (str(answer), len(asked)) == ("a bug", 1)
+    answer, [only] = ask(asyncio.CancelledError())
+    assert isinstance(answer, asyncio.CancelledError)
+    assert only.cancel.called

@@ -318,3 +318,25 @@ def test_a_replica_without_a_gpu_computes_on_the_cpu(
     assert set(of_model) == {"query", "bulk"}
     for replica in of_model.values():
         assert replica._bound_deployment.init_args[2].device == device
+
+
+@pytest.mark.parametrize(
+    ("config", "cpus", "threads"), [(None, 0.5, 1), (None, 2.5, 2), (Config(threads=3), 2.5, 3)]
+)
+def test_a_replica_has_a_thread_for_each_core(
+    config: Config | None, cpus: float, threads: int
+) -> None:
+    made = build_app(["m"], config=config, fleet=Fleet(replica_cpus=cpus))
+    [of_model] = made._bound_deployment.init_args[0].values()
+    for replica in of_model.values():
+        assert replica._bound_deployment.init_args[2].threads == threads
+
+
+@pytest.mark.parametrize("num_models", [None, 2])
+def test_models_have_replicas_of_their_own_or_share_them(num_models: int | None) -> None:
+    made = build_app(["a", "b"], fleet=Fleet(models_per_replica=num_models))
+    of_models, given = made._bound_deployment.init_args[0], made._bound_deployment.init_kwargs
+    assert list(of_models) == ["a", "b"]
+    shares = {of_models["a"][lane] is of_models["b"][lane] for lane in ("query", "bulk")}
+    assert shares == {num_models is not None}
+    assert (given["is_shared"], given["are_awake"]) == (num_models is not None, num_models is None)
