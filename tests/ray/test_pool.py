@@ -83,13 +83,15 @@ def error_of(call: Callable[[], object]) -> EmbedlibError:
 def test_a_shard_that_failed_is_given_to_another_worker() -> None:
     lost = worker("lost", SinkError("the database does not answer"))
     good = worker("good", "stored")
-    pool = make_pool(lost, good)
+    open_call = Mock(side_effect=lambda *_: reference(None))
+    pool = make_pool(lost, good, open_call=open_call)
     try:
         results = [pool.submit("load", number).result(SECONDS) for number in range(20)]
     finally:
         pool.close()
     assert results == ["stored"] * 20
     assert lost.load.remote.called
+    open_call.assert_called_once_with(good, 1)  # a worker that lives is not opened again
 
 
 def test_what_all_workers_have_embedded_is_counted_also_of_those_that_were_started_again() -> None:
@@ -240,6 +242,27 @@ def test_a_shard_whose_worker_died_is_failed_if_no_other_one_can_be_started() ->
         with pytest.raises(EmbedlibError, match="does not work: the cluster has ended"):
             pool.submit("load", 1).result(SECONDS)
     pool.close()
+
+
+def test_a_call_of_a_load_that_broke_may_end_in_the_next_one() -> None:
+    called, done = threading.Event(), Future[Any]()
+
+    def load(number: int) -> Any:
+        called.set()
+        return reference(done if number == 1 else ("stored", COUNTS))
+
+    pool = make_pool(SimpleNamespace(load=Mock(remote=Mock(side_effect=load))))
+    try:
+        shard = pool.submit("load", 1)
+        assert called.wait(SECONDS)
+        pool._put(lambda: pool._break(EmbedlibError("no worker reaches the database")))
+        with pytest.raises(EmbedlibError, match="no worker reaches"):
+            shard.result(SECONDS)
+        pool.reopen()
+        done.set_result(("stored", COUNTS))
+        assert pool.submit("load", 2).result(SECONDS) == "stored"
+    finally:
+        pool.close()
 
 
 def test_a_worker_has_room_again_after_calls_that_could_not_be_made() -> None:

@@ -111,9 +111,7 @@ def test_a_signal_right_behind_the_start_of_a_server_ends_what_was_started(
     assert serve.delete.called
 
 
-def test_a_request_is_given_to_another_replica_if_one_dies_and_cancelled_if_its_client_leaves() -> (
-    None
-):
+def test_a_request_goes_to_another_replica_if_one_dies_and_ends_with_its_client() -> None:
     class Response:
         """What Ray Serve returns of a call."""
 
