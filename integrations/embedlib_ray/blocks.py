@@ -34,9 +34,6 @@ from embedlib.indexing.workers import (
 )
 
 WRITE_ROWS = 512
-_NO_NUMBERS = (TypeError, ValueError, OverflowError)
-"""What NumPy raises for None, a text, lists of several lengths, or an integer beyond every float.
-"""
 
 
 def no_column(name: str, there: Iterable[str]) -> str:
@@ -209,7 +206,7 @@ def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int)
     for number, (value, row) in enumerate(zip(values, rows, strict=True)):
         try:
             vector = np.asarray(value, np.float32)
-        except _NO_NUMBERS:
+        except (TypeError, ValueError, OverflowError):  # no numbers, or one beyond every float
             vector = np.empty(0, np.float32)
         if vector.shape != (dim,) or not np.isfinite(vector).all():
             raise SinkError(

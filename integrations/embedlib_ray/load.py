@@ -174,13 +174,11 @@ class ShardedLoad:
 
     def _write(self, shard: Shard, changes: RowChanges, loaded: Loaded | None) -> None:
         """Write what the workers embedded, and metadata that alone changed."""
-        assert self._sink is not None, "the workers write"
         self._tally.add(changes, shard.num_documents)
         num_rows = len(changes.to_embed)
         num_written = 0
         if loaded is not None and loaded.vectors is not None:
-            by_id = {row.id: row for row in changes.to_embed}
-            rows, vectors = _in_order(by_id, loaded)
+            rows, vectors = _in_order(changes.to_embed, loaded.ids, loaded.vectors)
             num_written = len(rows) - self._store(rows, vectors)
         if changes.to_update:
             self._tally.refused_metadata(self._store(changes.to_update, None))
@@ -209,12 +207,16 @@ class ShardedLoad:
         )
 
 
-def _in_order(by_id: dict[UUID, Row], loaded: Loaded) -> tuple[list[Row], Vectors]:
-    """Return the rows that were embedded in the order of the source, with their vectors."""
-    vectors = loaded.vectors
-    assert vectors is not None, "the worker returned vectors"
-    place = {id_: index for index, id_ in enumerate(loaded.ids)}
-    rows = [row for id_, row in by_id.items() if id_ in place]
+def _in_order(rows: list[Row], ids: list[UUID], vectors: Vectors) -> tuple[list[Row], Vectors]:
+    """Return the rows that were embedded in the order of the source, with their vectors.
+
+    Args:
+        rows: in that order.
+        ids: of those that were embedded, in another one.
+        vectors: of these.
+    """
+    place = {id_: index for index, id_ in enumerate(ids)}
+    rows = [row for row in rows if row.id in place]
     order = [place[row.id] for row in rows]
     if isinstance(vectors, np.ndarray):
         return rows, vectors[order]

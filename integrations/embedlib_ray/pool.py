@@ -88,11 +88,6 @@ class _Place:
     """What waits for the first worker of a load."""
     tasks: list[_Task] = field(default_factory=list)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether its workers can overlap one call more."""
-        return len(self.tasks) < CALLS * self.num_workers
-
 
 class WorkerPool:
     """Calls of methods of workers, as futures. Its thread is `embedlib-ray`."""
@@ -244,7 +239,8 @@ class WorkerPool:
         for _ in range(CALLS * max((place.num_workers for place in ready), default=0)):
             for place in sorted(ready, key=lambda place: len(place.tasks) / place.num_workers):
                 has_suspect = any(task.failed_at for task in place.tasks)
-                if place is alone or has_suspect or not place.has_room:
+                is_full = len(place.tasks) >= CALLS * place.num_workers
+                if place is alone or has_suspect or is_full:
                     continue
                 while self._waiting:
                     task = self._waiting.popleft()

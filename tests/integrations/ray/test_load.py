@@ -26,7 +26,7 @@ from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
 from embedlib_ray.load import MAX_FAILED, ShardedLoad, _in_order
 from embedlib_ray.shards import MAX_ROWS, ShardCutter, shard_rows
-from embedlib_ray.worker import Loaded, ModelPlan, Worker
+from embedlib_ray.worker import ModelPlan, Worker
 from tests.tiny_models.sparse import write_sparse_model
 
 TARGET = Target(dim=6, similarity="cosine", fingerprint="f", model="m")
@@ -236,8 +236,7 @@ def test_vectors_of_tokens_are_in_the_order_of_the_source() -> None:
     rows = make_rows(3)
     ids = [rows[2].id, rows[0].id]
     vectors: Any = [np.full((2, 3), number, np.float32) for number in (2, 0)]
-    loaded = Loaded(report=Mock(), bad_rows=[], ids=ids, vectors=vectors)
-    found, in_order = _in_order({row.id: row for row in rows}, loaded)
+    found, in_order = _in_order(rows, ids, vectors)
     assert found == [rows[0], rows[2]]
     assert [part[0, 0] for part in in_order] == [0, 2]
 
