@@ -185,10 +185,46 @@ def test_a_worker_that_is_opened_takes_no_call_before_it_is_open() -> None:
         pool.close()
 
 
+def test_a_worker_that_is_being_opened_is_opened_again_for_the_next_load() -> None:
+    answers = [Future[Any](), Future[Any]()]
+    open_call = Mock(side_effect=[reference(each) for each in answers])
+    pool = make_pool(worker("", "stored"), open_call=open_call)
+    try:
+        pool._put(lambda: pool._open(pool._places[0]))
+        began = threading.Thread(target=pool.reopen)
+        began.start()
+        while not pool._purpose:
+            pass
+        answers[0].set_result(None)  # of the load before
+        while open_call.call_count < 2:
+            pass
+        assert pool.num_ready == 0
+        answers[1].set_result(None)
+        began.join(SECONDS)
+        assert pool.num_ready == 1
+    finally:
+        pool.close()
+
+
+def test_a_worker_waits_until_there_is_a_machine_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0)
+    late = worker("late", "stored")
+    start = Mock(side_effect=[None, None, (late, "second")])
+    pool = WorkerPool(start, lambda *_: reference(None), Mock())
+    pool.grow(worker("", "stored"), "first", [1, 1])
+    try:
+        while pool.num_ready < 2:
+            pass
+    finally:
+        pool.close()
+    assert [call.args[0] for call in start.call_args_list] == [{"first"}] * 3
+
+
 def test_at_the_end_of_a_load_a_worker_that_is_opened_is_ended_since_it_may_open_its_sink(
     ray: Any,
 ) -> None:
-    answers = iter((reference(SinkError("it is not reached")), reference(Future())))
+    opening = Future[Any]()
+    answers = iter((reference(SinkError("it is not reached")), reference(opening)))
     lost, opened = worker("lost", ""), worker("opened", "")
     told = threading.Event()
     handles = iter((lost, opened))
@@ -205,6 +241,11 @@ def test_at_the_end_of_a_load_a_worker_that_is_opened_is_ended_since_it_may_open
         pool.close_sinks()
         assert ready.close_sink.remote.called
         assert [call.args[0] for call in ray.kill.call_args_list] == [opened]
+        opening.set_result(None)  # behind its end
+        pool._put(is_seen.clear)
+        while is_seen.is_set():
+            pass
+        assert pool.num_ready == 1
     finally:
         pool.close()
 
