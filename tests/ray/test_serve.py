@@ -332,6 +332,25 @@ def test_a_replica_has_a_thread_for_each_core(
         assert replica._bound_deployment.init_args[2].threads == threads
 
 
+def test_what_a_fleet_says_reaches_its_deployments() -> None:
+    options = ServeOptions(api_keys=("secret",), allowed_hosts=("example.org",), max_texts=7)
+    fleet = Fleet(
+        max_replicas=5, num_gateways=3, query_wait_seconds=1.5, bulk_wait_seconds=9, replica_gpus=2
+    )
+    made = build_app({"m": "org/model", "made": fake_embedder}, options=options, fleet=fleet)
+    gateway = made._bound_deployment
+    assert (gateway.name, gateway.num_replicas, gateway.init_args[1]) == ("gateway", 3, options)
+    assert gateway.init_kwargs["sources"] == {"m": "org/model"}
+    for lane, seconds in (("query", 1.5), ("bulk", 9)):
+        replica = gateway.init_args[0]["m"][lane]._bound_deployment
+        inner = replica.init_args[3]  # whom the gateway has let in, a replica asks for no key
+        assert (inner.api_keys, inner.allowed_hosts, inner.max_texts) == ((), None, 7)
+        assert replica.ray_actor_options == {"num_cpus": 1.0, "num_gpus": 2}
+        scaling = replica._deployment_config.autoscaling_config
+        assert scaling.policy.policy_kwargs == {"target_seconds": seconds}
+        assert (scaling.min_replicas, scaling.initial_replicas, scaling.max_replicas) == (1, 1, 5)
+
+
 @pytest.mark.parametrize("num_models", [None, 2])
 def test_models_have_replicas_of_their_own_or_share_them(num_models: int | None) -> None:
     made = build_app(["a", "b"], fleet=Fleet(models_per_replica=num_models))
