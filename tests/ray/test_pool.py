@@ -14,13 +14,13 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EmbedlibError, SinkError
+from embedlib.errors import ClosedError, ConfigError, EmbedlibError, SinkError
 from embedlib.testing import FakeSink, FakeStore
 from embedlib_ray import pool as pool_module
 from embedlib_ray.destination import SharedSink
 from embedlib_ray.embedder import RayEmbedder, _joined
 from embedlib_ray.pool import ATTEMPTS, WorkerPool
-from embedlib_ray.worker import Counts
+from embedlib_ray.worker import CALLS, Counts
 
 SECONDS = 30.0
 COUNTS = Counts(worker="", num_texts=0, num_tokens=0, num_truncated=0)
@@ -90,7 +90,7 @@ def test_a_shard_that_failed_is_given_to_another_worker() -> None:
     finally:
         pool.close()
     assert results == ["stored"] * 20
-    assert lost.load.remote.called
+    assert pool.num_retries == lost.load.remote.call_count > 0
     open_call.assert_called_once_with(good, 1)  # a worker that lives is not opened again
 
 
@@ -152,6 +152,18 @@ def test_without_a_connection_ray_is_asked_for_nothing(ray: Any) -> None:
         assert str(error).startswith("the connection to the Ray cluster has ended; open other")
     pool.close()
     assert not ray.kill.called  # Ray would start a cluster to look for the worker
+
+
+def test_a_worker_has_no_more_calls_than_it_overlaps_and_ends_with_the_pool(ray: Any) -> None:
+    busy, is_seen = worker("", Future()), threading.Event()
+    pool = make_pool(busy)
+    shards = [pool.submit("load", number) for number in range(CALLS + 3)]
+    pool._put(is_seen.set)
+    assert is_seen.wait(SECONDS)
+    assert busy.load.remote.call_count == CALLS
+    pool.close()
+    ray.kill.assert_called_once_with(busy, no_restart=True)
+    assert {type(shard.exception(SECONDS)) for shard in shards} == {ClosedError}
 
 
 def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
