@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from embedlib.config import Config
 from embedlib.errors import ClosedError, ConfigError, EmbedlibError, SinkError
@@ -230,6 +231,45 @@ def test_a_worker_waits_until_there_is_a_machine_for_it(monkeypatch: pytest.Monk
     finally:
         pool.close()
     assert [call.args[0] for call in start.call_args_list] == [{"first"}] * 3
+
+
+def test_a_worker_that_dies_whenever_it_is_opened_is_lost_and_the_others_go_on() -> None:
+    told = queue.SimpleQueue[str]()
+    start = Mock(return_value=(worker("", ""), ""))
+    pool = WorkerPool(start, lambda *_: reference(ActorDiedError()), told.put)
+    pool.grow(worker("good", "stored"), "", [1, 1])
+    try:
+        assert told.get(timeout=SECONDS).startswith("a worker is lost: the worker died: ")
+        assert start.call_count == ATTEMPTS
+        assert pool.submit("load", 1).result(SECONDS) == "stored"
+    finally:
+        pool.close()
+
+
+def test_a_worker_that_has_worked_is_started_as_often_as_a_new_one() -> None:
+    told = queue.SimpleQueue[str]()
+    start = Mock(return_value=(worker("", ""), ""))
+    pool = WorkerPool(start, lambda *_: reference(ActorDiedError()), told.put)
+    pool.grow(worker("", ActorDiedError()), "", [1])
+    try:
+        with pytest.raises(EmbedlibError, match="the worker died"):
+            pool.submit("load", 1).result(SECONDS)
+        assert start.call_count == ATTEMPTS
+    finally:
+        pool.close()
+
+
+def test_a_load_waits_for_a_machine_that_does_not_answer_and_not_for_workers_that_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0)
+    answers = [ActorUnavailableError("no answer", None), None, SinkError("it is not reached")]
+    open_call = Mock(side_effect=map(reference, answers))
+    pool = make_pool(worker("", "stored"), open_call=open_call)
+    pool.reopen()
+    assert open_call.call_count == 2
+    assert str(error_of(pool.reopen)) == "it is not reached"
+    pool.close()
 
 
 def test_at_the_end_of_a_load_a_worker_that_is_opened_is_ended_since_it_may_open_its_sink(
