@@ -1,8 +1,8 @@
 """Loads that a cluster works on: what `index` needs of it, and how a package offers one.
 
-An entry point of the group `embedlib.workers` is a function like `OpenWorkers`; its name is the
-keyword of `index` that asks for it. No module of this package imports such a package. This is also
-the one import address of what such a package takes from a load: the names of `__all__`.
+The entry point `ray` of the group `embedlib.workers` is a function like `OpenWorkers`. No module of
+this package imports such a package. This is also the one import address of what such a package
+takes from a load: the names of `__all__`.
 """
 
 from __future__ import annotations

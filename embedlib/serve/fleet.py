@@ -1,7 +1,7 @@
 """A server of many machines: what `embedlib serve --ray` needs of the package that offers it.
 
-An entry point of the group `embedlib.fleets` is a function like `ServeFleet`. This is also the one
-import address of what such a package takes from a server: the names of `__all__`.
+The entry point `ray` of the group `embedlib.fleets` is a function like `ServeFleet`. This is also
+the one import address of what such a package takes from a server: the names of `__all__`.
 """
 
 from __future__ import annotations
