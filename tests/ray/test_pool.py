@@ -167,6 +167,22 @@ def test_a_worker_has_no_more_calls_than_it_overlaps_and_ends_with_the_pool(ray:
     assert {type(shard.exception(SECONDS)) for shard in shards} == {ClosedError}
 
 
+@pytest.mark.parametrize("step", ["call", "open"])
+def test_what_waits_when_the_connection_ends_asks_ray_for_nothing(ray: Any, step: str) -> None:
+    idle, open_call = worker("", "stored"), Mock()
+    pool = make_pool(idle, open_call=open_call)
+    task = pool_module._Task("load", (1,), Future())
+    ray.is_initialized.return_value = False
+    if step == "open":
+        pool._inbox.put(lambda: pool._open(pool._places[0]))
+    pool._inbox.put(lambda: pool._add(task))
+    with pytest.raises(ConfigError, match="connection to the Ray cluster has ended"):
+        task.future.result(SECONDS)
+    pool.close()
+    assert not idle.load.remote.called
+    assert not open_call.called
+
+
 def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
     ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
