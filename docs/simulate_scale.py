@@ -15,6 +15,7 @@ import heapq
 import random
 import re
 from dataclasses import dataclass, replace
+from math import log10
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("scale.md")
@@ -72,12 +73,11 @@ def simulate(scenario: Scenario) -> Outcome:
     free = [(0.0, machine) for machine in range(scenario.num_machines)]
     heapq.heapify(free)
     pending: list[list[float]] = [[] for _ in range(scenario.num_machines)]
-    read_at = written_at = driver_waits = 0.0
+    read_at = written_at = 0.0
     num_stored = num_lost = num_failures = 0
     while free[0][0] < end:
         now, machine = heapq.heappop(free)
         begun = max(now, read_at)
-        driver_waits += max(0.0, now - read_at) if read_at else 0.0
         # The driver reads ahead, by as much as is on its way.
         read_at = max(read_at, begun - CALLS * scenario.num_machines * read_s) + read_s
         done = begun + embed_s * dice.lognormvariate(0.0, 0.15)
@@ -144,8 +144,6 @@ _COLOURS = ("#1f6feb", "#2da44e", "#bf3989")
 
 def picture(outcomes: dict[str, list[Outcome]]) -> str:
     """Return the outcomes as an SVG with two logarithmic axes."""
-    from math import log10
-
     right, bottom = _WIDTH - 20, _HEIGHT - _BOTTOM
     top_rate, low_rate = 200_000, 50
 

@@ -305,7 +305,7 @@ def _open_embedder(
     if cluster is None:
         return open_embedder(name, config, wanted, sink.name, tell)
     address, num_workers = cluster
-    return find_workers("ray")(
+    return find_workers()(
         *(name, address),
         config=config,
         num_workers=num_workers,

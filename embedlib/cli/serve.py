@@ -185,7 +185,7 @@ def _serve_on_ray(
                 "without --ray for it, or put a proxy in front"
             )
     click.echo(f"Serving {', '.join(models)} on {listen} with Ray; Ctrl-C stops it", err=True)
-    find_fleet("ray")(
+    find_fleet()(
         *(models, address),
         host=listen.host,
         port=listen.port,

@@ -141,6 +141,7 @@ class Tally:
         stats = self._stats()
         before: int = getattr(self._before, "num_texts", 0)
         num_vectors = getattr(stats, "num_texts", before) - before
+        num_retries: int = getattr(self._before, "num_retries", 0)
         # Rows that were skipped as bad are done and not embedded.
         num_ahead = max(0, num_vectors - self._num_embedded)
         self._on_progress(
@@ -153,7 +154,7 @@ class Tally:
                 num_vectors=self._num_embedded + num_ahead,
                 num_documents_embedded=self._count_documents(self._num_done + num_ahead),
                 num_workers=getattr(stats, "num_workers", None),
-                num_retries=getattr(stats, "num_retries", 0),
+                num_retries=getattr(stats, "num_retries", 0) - num_retries,
                 is_finishing=self._is_finishing,
             )
         )

@@ -1,8 +1,8 @@
 """Loads that a cluster works on: what `index` needs of it, and how a package offers one.
 
-An entry point of the group `embedlib.workers` is a function like `OpenWorkers`; its name is the
-keyword of `index` that asks for it. No module of this package imports such a package. This is also
-the one import address of what such a package takes from a load: the names of `__all__`.
+The entry point `ray` of the group `embedlib.workers` is a function like `OpenWorkers`. No module of
+this package imports such a package. This is also the one import address of what such a package
+takes from a load: the names of `__all__`.
 """
 
 from __future__ import annotations
@@ -142,13 +142,13 @@ class OpenWorkers(Protocol):
         """
 
 
-def find_workers(name: str) -> OpenWorkers:
-    """Return the function that opens the workers of a cluster.
+def find_workers() -> OpenWorkers:
+    """Return the function that opens the workers of a Ray cluster.
 
     Raises:
         ConfigError: its package is not installed; the message has the command that installs it.
     """
-    return cast("OpenWorkers", load_offered(ENTRY_POINT_GROUP, name, name))
+    return cast("OpenWorkers", load_offered(ENTRY_POINT_GROUP, "ray", "ray"))
 
 
 def check_ray(address: object, num_workers: object, sparse: object = None) -> None:
@@ -215,7 +215,7 @@ def open_on_ray(
     finally:
         if isinstance(sink, str):
             opened.close()
-    return find_workers("ray")(
+    return find_workers()(
         model,
         address,
         config=config,

@@ -1,7 +1,7 @@
 """A server of many machines: what `embedlib serve --ray` needs of the package that offers it.
 
-An entry point of the group `embedlib.fleets` is a function like `ServeFleet`. This is also the one
-import address of what such a package takes from a server: the names of `__all__`.
+The entry point `ray` of the group `embedlib.fleets` is a function like `ServeFleet`. This is also
+the one import address of what such a package takes from a server: the names of `__all__`.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class ServeFleet(Protocol):
         """
 
 
-def find_fleet(name: str) -> ServeFleet:
-    """Return the function that serves on a cluster.
+def find_fleet() -> ServeFleet:
+    """Return the function that serves on a Ray cluster.
 
     Raises:
         ConfigError: its package is not installed; the message has the command that installs it.
     """
-    return cast("ServeFleet", load_offered(ENTRY_POINT_GROUP, name, f"serve,{name}"))
+    return cast("ServeFleet", load_offered(ENTRY_POINT_GROUP, "ray", "serve,ray"))

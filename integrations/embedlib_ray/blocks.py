@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,9 +34,6 @@ from embedlib.indexing.workers import (
 )
 
 WRITE_ROWS = 512
-_NO_NUMBERS = (TypeError, ValueError, OverflowError)
-"""What NumPy raises for None, a text, lists of several lengths, or an integer beyond every float.
-"""
 
 
 def no_column(name: str, there: Iterable[str]) -> str:
@@ -94,8 +90,7 @@ class Columns:
             first: number of the first one, from 0.
         """
         fields = Fields(id=self.id, text=(self.text,), metadata=self.metadata)
-        wanted = self.metadata or ()
-        names = [name for name in table.column_names if name != self.vector or name in wanted]
+        names = fields.names or [name for name in table.column_names if name != self.vector]
         for number, row in enumerate(batch_rows(table.select(names)), first + 1):
             place = f"row {number} of a block (id {shown(row[self.id])})"
             yield fields.to_document(RawRow(number=number, place=place, fields=row), "the dataset")
@@ -141,7 +136,7 @@ class BlockWriter:
         written = Written()
         if changes.to_embed:
             numbers = [place[row.id] for row in changes.to_embed]
-            written.add(self._store(changes.to_embed, np.ascontiguousarray(vectors[numbers])))
+            written.add(self._store(changes.to_embed, vectors[numbers]))
         if changes.to_update:
             written.add(self._store(changes.to_update, None))
         return written
@@ -207,15 +202,11 @@ def vectors_of(values: Sequence[Any], rows: Sequence[Row], first: int, dim: int)
     Raises:
         SinkError: a value is no vector of D finite numbers; the message names its row.
     """
-    with suppress(*_NO_NUMBERS):  # all at once, or row by row to find the wrong one
-        whole: Vectors = np.stack(values).astype(np.float32, copy=False)
-        if whole.shape == (len(rows), dim) and np.isfinite(whole).all():
-            return whole
     vectors = np.empty((len(rows), dim), np.float32)
     for number, (value, row) in enumerate(zip(values, rows, strict=True)):
         try:
             vector = np.asarray(value, np.float32)
-        except _NO_NUMBERS:
+        except (TypeError, ValueError, OverflowError):  # no numbers, or one beyond every float
             vector = np.empty(0, np.float32)
         if vector.shape != (dim,) or not np.isfinite(vector).all():
             raise SinkError(

@@ -31,6 +31,7 @@ from embedlib_ray.blocks import (
     vectors_of,
 )
 from embedlib_ray.destination import SharedSink, check_one_machine, for_worker, is_shared
+from embedlib_ray.failures import result_of
 from embedlib_ray.model import check_one_vector, describe_model, plan_for
 from embedlib_ray.worker import MakeEmbedder
 
@@ -131,7 +132,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
                 sink.close()
                 actor = ray.remote(BlockWriter).options(num_cpus=0)
                 self._writer = actor.remote(self._url, os.getcwd())  # Ray's is another folder
-                ray.get(self._writer.begin.remote(self._target))
+                result_of(self._writer.begin.remote(self._target))
         except BaseException:
             self._close()  # Ray tells a sink only of writes that have begun
             raise
@@ -145,7 +146,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
         """
         remote: Any = self._writer
         if remote is not None:
-            return self._write(blocks, lambda *part: ray.get(remote.write.remote(*part)))
+            return self._write(blocks, lambda *part: result_of(remote.write.remote(*part)))
         assert self._shared is not None, "`on_write_start` comes first"
         own = BlockWriter(self._url)
         try:
@@ -188,7 +189,7 @@ class EmbedlibDatasink(Datasink[TaskResult]):  # type: ignore[misc]  # Ray has n
             SinkError: several rows have the same id, so that one of them is stored.
         """
         if self._writer is not None:
-            ray.get(self._writer.finish.remote())
+            result_of(self._writer.finish.remote())
         elif self._driver is not None:
             self._driver.finish()
         self._close()

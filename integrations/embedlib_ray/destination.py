@@ -16,8 +16,6 @@ DRIVER_SHARD = "ray"
 class SharedSink:
     """A sink that many write to: this one begins, deletes and finishes."""
 
-    is_shared = True
-
     def __init__(self, sink: Sink, url: str) -> None:
         """Take a sink, and its URL for the workers."""
         self._sink = sink

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 
 from embedlib.config import AnySimilarity, Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, EmbedlibError
 from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors, tell_nobody
 from embedlib.indexing.workers import BadRows, SinkThread, Span, Tally, join_vectors
 from embedlib_ray.cluster import connected
@@ -81,7 +81,9 @@ class RayEmbedder:
             ConfigError: there is no such cluster, or an option is wrong.
             ModelNotFoundError: a worker does not find the model.
         """
-        config = Config.from_options(options) if config is None else config
+        if config is not None and options:
+            raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
+        config = config or Config.from_options(options)
         self._tell = tell or tell_nobody
         self._lock = threading.Lock()
         self._loads: list[SharedSink | None] = []
@@ -222,9 +224,9 @@ class RayEmbedder:
         self._shared = shared
         try:
             self._pool.reopen()  # those, too, that the load before has given up
-        except BaseException:
-            self._shared = None
-            self._loads.remove(shared)
+        except BaseException:  # a worker may have opened its sink, and holds a lock
+            with suppress(EmbedlibError):
+                self._end_load(shared)
             raise
         return ShardedLoad(
             self._pool,
@@ -291,7 +293,7 @@ def _joined(parts: Sequence[Future[Vectors]], dim: int) -> Future[Vectors]:
     joined.set_running_or_notify_cancel()
 
     def end(_: object) -> None:
-        if joined.done() or not all(part.done() for part in parts):
+        if not all(part.done() for part in parts):
             return
         with suppress(InvalidStateError):  # another part ended at the same moment, and was quicker
             try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from embedlib.errors import EmbedlibError, first_line
@@ -12,6 +14,18 @@ from embedlib.errors import EmbedlibError, first_line
 def is_ray_itself(error: BaseException) -> bool:
     """Whether a call failed for what Ray tells of its actor, and not by what it did."""
     return isinstance(error, RayError) and not isinstance(error, RayTaskError)
+
+
+def result_of(reference: Any) -> Any:
+    """Return what a call of Ray returns, once it has ended.
+
+    Raises:
+        EmbedlibError: it failed; one line.
+    """
+    try:
+        return ray.get(reference)
+    except RayError as error:
+        raise cause_of(error) from None
 
 
 def cause_of(error: BaseException) -> EmbedlibError:

@@ -229,7 +229,6 @@ class _PartRefusedError(Exception):
     """A replica refuses a part of a body, and so the whole."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status)
         self.answer = answer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -141,10 +141,16 @@ class ShardedLoad:
 
     def _settle(self) -> None:
         """Take the result of a shard: of the oldest if this process writes it, else of any."""
-        running = self._running[0] if self._sink is not None else self._wait_for_any()
+        if self._sink is None:
+            by_future = {each.loaded: each for each in self._running if each.loaded is not None}
+            running = by_future[self._wait_for_any(by_future)]
+        else:
+            running = self._running[0]
         self._running.remove(running)
         try:
-            loaded = self._result_of(running)
+            loaded = (
+                None if running.loaded is None else self._wait_for_any([running.loaded]).result()
+            )
         except EmbedlibError as error:
             self._failed.append(f"{running.shard}: {error}")
             self._num_failed_rows += len(running.shard.rows)
@@ -160,28 +166,19 @@ class ShardedLoad:
         elif loaded is not None:
             self._tally.add_loaded(loaded.report, running.shard.num_documents)
 
-    def _wait_for_any(self) -> _Running:
-        by_future = {each.loaded: each for each in self._running if each.loaded is not None}
-        while not (done := wait(by_future, LOOK_SECONDS, FIRST_COMPLETED).done):
+    def _wait_for_any(self, futures: Iterable[Future[Loaded]]) -> Future[Loaded]:
+        """Return one that is done."""
+        while not (done := wait(futures, LOOK_SECONDS, FIRST_COMPLETED).done):
             self._tally.look()
-        return by_future[done.pop()]
-
-    def _result_of(self, running: _Running) -> Loaded | None:
-        if running.loaded is None:
-            return None
-        while not wait([running.loaded], LOOK_SECONDS).done:
-            self._tally.look()
-        return running.loaded.result()
+        return done.pop()
 
     def _write(self, shard: Shard, changes: RowChanges, loaded: Loaded | None) -> None:
         """Write what the workers embedded, and metadata that alone changed."""
-        assert self._sink is not None, "the workers write"
         self._tally.add(changes, shard.num_documents)
         num_rows = len(changes.to_embed)
         num_written = 0
         if loaded is not None and loaded.vectors is not None:
-            by_id = {row.id: row for row in changes.to_embed}
-            rows, vectors = _in_order(by_id, loaded)
+            rows, vectors = _in_order(changes.to_embed, loaded.ids, loaded.vectors)
             num_written = len(rows) - self._store(rows, vectors)
         if changes.to_update:
             self._tally.refused_metadata(self._store(changes.to_update, None))
@@ -210,15 +207,17 @@ class ShardedLoad:
         )
 
 
-def _in_order(by_id: dict[UUID, Row], loaded: Loaded) -> tuple[list[Row], Vectors]:
-    """Return the rows that were embedded in the order of the source, with their vectors."""
-    vectors = loaded.vectors
-    assert vectors is not None, "the worker returned vectors"
-    place = {id_: index for index, id_ in enumerate(loaded.ids)}
-    rows = [row for id_, row in by_id.items() if id_ in place]
+def _in_order(rows: list[Row], ids: list[UUID], vectors: Vectors) -> tuple[list[Row], Vectors]:
+    """Return the rows that were embedded in the order of the source, with their vectors.
+
+    Args:
+        rows: in that order.
+        ids: of those that were embedded, in another one.
+        vectors: of these.
+    """
+    place = {id_: index for index, id_ in enumerate(ids)}
+    rows = [row for row in rows if row.id in place]
     order = [place[row.id] for row in rows]
-    if order == list(range(len(order))):
-        return rows, vectors
     if isinstance(vectors, np.ndarray):
-        return rows, np.ascontiguousarray(vectors[order])
+        return rows, vectors[order]
     return rows, cast(Vectors, [vectors[number] for number in order])  # a vector per token

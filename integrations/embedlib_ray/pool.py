@@ -88,11 +88,6 @@ class _Place:
     """What waits for the first worker of a load."""
     tasks: list[_Task] = field(default_factory=list)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether its workers can overlap one call more."""
-        return len(self.tasks) < CALLS * self.num_workers
-
 
 class WorkerPool:
     """Calls of methods of workers, as futures. Its thread is `embedlib-ray`."""
@@ -152,14 +147,14 @@ class WorkerPool:
         first.result()
 
     def close_sinks(self) -> None:
-        """Close the sink of every worker, and wait for all; those that restart now are ended.
+        """Close the sink of every worker, and wait for all; those that are opened now are ended.
 
         Raises:
             EmbedlibError: one of them failed, or the connection has ended.
         """
         _check_connected()
         for place in self._places:
-            if not place.is_ready:
+            if not (place.is_ready or place.is_lost):
                 self._end(place)
         refs = [place.handle.close_sink.remote() for place in self._places if place.is_ready]
         for ref in refs:
@@ -244,7 +239,8 @@ class WorkerPool:
         for _ in range(CALLS * max((place.num_workers for place in ready), default=0)):
             for place in sorted(ready, key=lambda place: len(place.tasks) / place.num_workers):
                 has_suspect = any(task.failed_at for task in place.tasks)
-                if place is alone or has_suspect or not place.has_room:
+                is_full = len(place.tasks) >= CALLS * place.num_workers
+                if place is alone or has_suspect or is_full:
                     continue
                 while self._waiting:
                     task = self._waiting.popleft()
@@ -283,7 +279,6 @@ class WorkerPool:
             return
         self._try_again(place, task, error)
         if is_ray_itself(error):
-            place.is_ready = False
             self._open(place)
 
     def _try_again(self, place: _Place, task: _Task, error: BaseException) -> None:
@@ -300,6 +295,7 @@ class WorkerPool:
     def _open(self, place: _Place, then: Future[None] | None = None) -> None:
         """Open the actor of a place; start it first, if it has none and a machine is free."""
         place.then = then or place.then
+        place.is_ready = False
         if place.is_opening or place.is_lost:
             return
         _check_connected()
@@ -364,7 +360,7 @@ class WorkerPool:
         self._purpose += 1
         self._broken = None
         for place in self._places:
-            place.is_ready, place.is_lost, place.num_failures = False, False, 0
+            place.is_lost, place.num_failures = False, 0
             self._open(place, first)
 
     def _break(self, error: EmbedlibError) -> None:

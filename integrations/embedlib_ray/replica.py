@@ -183,7 +183,7 @@ class SharedReplica:
 
 
 class Held:
-    """A model of a `SharedReplica`; Ray calls `__del__` when another one takes its place."""
+    """A model of a `SharedReplica`; Ray awaits its `__del__` when another one takes its place."""
 
     def __init__(self, loaded: Loaded, forget: Callable[[], object]) -> None:
         self.loaded = loaded
@@ -191,6 +191,8 @@ class Held:
         self._num_running = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        # Of this object and not of its class, where Python would call it too, and not await it.
+        self.__del__ = self._close
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -204,7 +206,7 @@ class Held:
             if not self._num_running:
                 self._is_idle.set()
 
-    async def __del__(self) -> None:  # Ray awaits it
+    async def _close(self) -> None:
         self._forget()
         await self._is_idle.wait()
         await self.loaded.application.close()

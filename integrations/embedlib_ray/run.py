@@ -66,8 +66,8 @@ def serve_models(
                 "this cluster has an application %r, which is replaced, with its models", APP
             )
         start(application, host, port)
+        is_started.set()  # from now on the end deletes what was started
         version = _version()
-        is_started.set()
         try:
             ended.wait()
         finally:

@@ -48,8 +48,7 @@ class Plan:
     @property
     def actor_cpus(self) -> float:
         """What Ray sets aside for each worker if it is a process beside the one with the model."""
-        share = self.num_cpus / max(self.shares)
-        return float(int(share)) if share >= 1 else share  # Ray takes no 1.5
+        return _as_ray_takes(self.num_cpus / max(self.shares))
 
     def fits_once(self, machines: Sequence[Machine]) -> bool:
         """Whether no machine has CPUs for two processes; then Ray puts no two on one."""
@@ -66,8 +65,8 @@ class Plan:
 def plan_workers(machines: Sequence[Machine], num_workers: int | None, *, on_cpu: bool) -> Plan:
     """Return one worker for each GPU, or for each machine if there is none.
 
-    A process computes on all cores of its machine, but sets aside fewer than all: other tasks of
-    the cluster, such as those that read a Ray dataset, would wait for them forever. More workers
+    A process computes on all cores of its machine, but sets aside one less than the smallest has:
+    other tasks of the cluster, such as those that read a Ray dataset, need one. More workers
     than that share these processes, so that no machine holds the weights twice.
 
     Args:
@@ -97,7 +96,7 @@ def plan_workers(machines: Sequence[Machine], num_workers: int | None, *, on_cpu
     smallest = min(machine.num_cpus for machine in able)
     return Plan(
         shares=_shares(num_workers or len(able), len(able)),
-        num_cpus=_part_of(smallest),
+        num_cpus=_as_ray_takes(max(smallest - 1, 0)),
         num_gpus=0,
         room_bytes=int(min(machine.memory_bytes for machine in able) / 2),
     )
@@ -115,9 +114,10 @@ def describe_lack(
         machines: those that are alive.
     """
     cpus = [machine.num_cpus for machine in machines]
-    room = sum(int(each / replica_cpus) for each in cpus)
-    is_left = any(each % replica_cpus >= gateway_cpus for each in cpus)
-    if room > num_replicas or (room == num_replicas and is_left):
+    fitting = [int(each / replica_cpus) for each in cpus]
+    left = [each - num * replica_cpus for each, num in zip(cpus, fitting, strict=True)]
+    room = sum(fitting)
+    if room > num_replicas or (room == num_replicas and max(left) >= gateway_cpus):
         return ""
     listed = " + ".join(f"{each:g}" for each in cpus)
     return (
@@ -127,13 +127,9 @@ def describe_lack(
     )
 
 
-def _part_of(num_cpus: float) -> float:
-    """Return how many CPUs of a machine a process sets aside: a task of others needs one.
-
-    On a machine with one it sets none aside.
-    """
-    rest = max(num_cpus - 1, 0)
-    return float(int(rest)) if rest >= 1 else rest  # Ray takes no 1.5
+def _as_ray_takes(num_cpus: float) -> float:
+    """Return a number of CPUs without its part behind the point, which Ray takes below 1 alone."""
+    return float(int(num_cpus)) if num_cpus >= 1 else num_cpus
 
 
 def _shares(num_workers: int, num_places: int) -> tuple[int, ...]:

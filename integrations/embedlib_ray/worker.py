@@ -6,8 +6,9 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -71,7 +72,6 @@ class ModelPlan:
 class Identity:
     """What the driver must know of the model; it loads none."""
 
-    machine: str
     model_name: str
     fingerprint: str
     dim: int
@@ -138,33 +138,23 @@ class Worker:
             EmbedlibError: it cannot be loaded here, makes other vectors, or embedlib is another
                 version here.
         """
-        machine = socket.gethostname()
-        if plan.version != embedlib.__version__:
-            raise _on(
-                machine,
-                EmbedlibError(
+        notes: list[str] = []
+        with _errors_name_the_machine():
+            if plan.version != embedlib.__version__:
+                raise EmbedlibError(
                     f"embedlib is {embedlib.__version__} here and {plan.version} in the program "
                     "that starts the workers; install the same version on all machines"
-                ),
-            )
-        notes: list[str] = []
-        try:
+                )
             with self._opening:
                 embedder = self._embedder = self._embedder or _make_embedder(plan, notes.append)
-        except EmbedlibError as error:
-            raise _on(machine, error) from None
-        _check_not_sparse(embedder)
-        if fingerprint is not None and embedder.fingerprint != fingerprint:
-            raise _on(
-                machine,
-                EmbedlibError(
+            _check_not_sparse(embedder)
+            if fingerprint is not None and embedder.fingerprint != fingerprint:
+                raise EmbedlibError(
                     f"{embedder.model_name!r} has the fingerprint {embedder.fingerprint}, and "
                     f"{fingerprint} on the first worker; give all machines the same files, and "
                     "name a precision (--precision)"
-                ),
-            )
+                )
         return Identity(
-            machine=machine,
             model_name=embedder.model_name,
             fingerprint=embedder.fingerprint,
             dim=embedder.get_embedding_dimension(),
@@ -192,12 +182,11 @@ class Worker:
         if self._place == (url, target):
             return
         self.close_sink()
-        sink = open_sink(url)
-        try:
+        with _errors_name_the_machine(), ExitStack() as stack:
+            sink = open_sink(url)
+            stack.callback(sink.close)
             sink.begin(target, tell_nobody)
-        except EmbedlibError as error:
-            sink.close()
-            raise _on(socket.gethostname(), error) from None
+            stack.pop_all()
         self._sink, self._thread, self._place = sink, SinkThread(), (url, target)
 
     def load(self, rows: list[Row]) -> tuple[Loaded, Counts]:
@@ -294,13 +283,15 @@ def _check_not_sparse(embedder: TextEmbedder) -> None:
         )
 
 
-def _on(machine: str, error: EmbedlibError) -> EmbedlibError:
-    """Return an error of the same class that names the machine; its class must take a message."""
-    message = f"{error} (worker on {machine}, process {os.getpid()})"
+@contextmanager
+def _errors_name_the_machine() -> Iterator[None]:
+    """Let errors tell on which machine they were raised."""
     try:
-        return type(error)(message)
-    except TypeError:  # a class with more arguments
-        return EmbedlibError(message)
+        yield
+    except EmbedlibError as error:
+        place = f"(worker on {socket.gethostname()}, process {os.getpid()})"
+        error.args = (f"{error} {place}", *error.args[1:])
+        raise
 
 
 @dataclass
@@ -324,8 +315,9 @@ class _Collector:
         return {}
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        self.ids += [row.id for row in rows]
-        self._parts.append(vectors)
+        if rows:  # of no rows the vectors are float32[0, D], also where others are lists
+            self.ids += [row.id for row in rows]
+            self._parts.append(vectors)
 
     def vectors(self, dim: int) -> Vectors:
         return join_vectors(self._parts) if self._parts else np.empty((0, dim), np.float32)

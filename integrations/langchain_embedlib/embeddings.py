@@ -70,6 +70,9 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 
     _held_kind: ClassVar[type[Any]] = Embedder
     _held_name: ClassVar[str] = "embedder"
+    _their_model: ClassVar[str] = (
+        f", for the default of HuggingFaceEmbeddings model={THEIR_MODEL!r}"
+    )
     _their_fields: ClassVar[Mapping[str, str]] = {
         **ModelHolder._their_fields,
         "query_instruction": "pass query_encode_kwargs={'prompt': ...}",
@@ -109,11 +112,6 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 
     def _check(self, embedder: Embedder | None) -> None:
         """Refuse unsupported and contradictory fields, before a model is loaded."""
-        if embedder is None and self.model_name is None:
-            raise ConfigError(
-                "no model was given; pass model=, for the default of HuggingFaceEmbeddings "
-                f"model={THEIR_MODEL!r}, or embedder= to share an Embedder"
-            )
         self._check_model(embedder)
         if self.multi_process:
             raise ConfigError(

@@ -42,6 +42,8 @@ class ModelHolder(BaseModel):
     """Class of the held object: Embedder or Reranker."""
     _held_name: ClassVar[str]
     """Name of the argument for a given one."""
+    _their_model: ClassVar[str] = ""
+    """What a message adds about the model that another class loads without being asked."""
     _their_fields: ClassVar[Mapping[str, str]] = {
         "max_length": "pass model_kwargs={'max_seq_tokens': ...}"
     }
@@ -90,7 +92,9 @@ class ModelHolder(BaseModel):
         """
         kind, name = self._held_kind.__name__, self._held_name
         if given is None and self.model_name is None:
-            raise ConfigError(f"no model was given; pass model=, or {name}= to share a {kind}")
+            raise ConfigError(
+                f"no model was given; pass model={self._their_model}, or {name}= to share one"
+            )
         if given is not None:
             if not isinstance(given, self._held_kind):
                 raise ConfigError(

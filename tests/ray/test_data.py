@@ -116,6 +116,18 @@ def test_a_relative_path_is_one_of_the_program(
     assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 1
 
 
+def test_a_destination_that_another_program_writes_is_told_in_one_line(
+    driver: str, log: Path, tmp_path: Path
+) -> None:
+    url = f"edge:{tmp_path}/shard"
+    datasink = EmbedlibDatasink(url, logging_embedder(log))
+    with closing(open_sink(url)) as other:
+        other.begin(datasink._target, lambda _: None)
+        with pytest.raises(SinkError, match="is being written by process") as told:
+            datasink.on_write_start()
+    assert "\n" not in str(told.value)
+
+
 def test_ids_that_several_tasks_have_are_told(driver: str, log: Path, tmp_path: Path) -> None:
     rows = [
         {"id": f"d{n % 2500}", "text": f"text {n}", "embedding": fake_vector(b"%d" % n)}

@@ -123,7 +123,7 @@ def command(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         return CliRunner().invoke(main, [str(each) for each in given])
 
     monkeypatch.setattr(
-        "embedlib.indexing.workers.find_workers", lambda _: lambda *_, **__: workers.embedder
+        "embedlib.indexing.workers.find_workers", lambda: lambda *_, **__: workers.embedder
     )
     monkeypatch.setattr(workers.embedder, "close", lambda: None)
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,13 +12,16 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from embedlib.errors import ConfigError, EmbedlibError, SinkError
+from embedlib.config import Config
+from embedlib.errors import ClosedError, ConfigError, EmbedlibError, SinkError
+from embedlib.testing import FakeSink, FakeStore
 from embedlib_ray import pool as pool_module
-from embedlib_ray.embedder import _joined
+from embedlib_ray.destination import SharedSink
+from embedlib_ray.embedder import RayEmbedder, _joined
 from embedlib_ray.pool import ATTEMPTS, WorkerPool
-from embedlib_ray.worker import Counts
+from embedlib_ray.worker import CALLS, Counts
 
 SECONDS = 30.0
 COUNTS = Counts(worker="", num_texts=0, num_tokens=0, num_truncated=0)
@@ -80,13 +84,30 @@ def error_of(call: Callable[[], object]) -> EmbedlibError:
 def test_a_shard_that_failed_is_given_to_another_worker() -> None:
     lost = worker("lost", SinkError("the database does not answer"))
     good = worker("good", "stored")
-    pool = make_pool(lost, good)
+    open_call = Mock(side_effect=lambda *_: reference(None))
+    pool = make_pool(lost, good, open_call=open_call)
     try:
         results = [pool.submit("load", number).result(SECONDS) for number in range(20)]
     finally:
         pool.close()
     assert results == ["stored"] * 20
-    assert lost.load.remote.called
+    assert pool.num_retries == lost.load.remote.call_count > 0
+    open_call.assert_called_once_with(good, 1)  # a worker that lives is not opened again
+
+
+def test_what_all_workers_have_embedded_is_counted_also_of_those_that_were_started_again() -> None:
+    counts = [
+        Counts(worker="a", num_texts=5, num_tokens=50, num_truncated=1),
+        Counts(worker="a", num_texts=7, num_tokens=70, num_truncated=2),
+        Counts(worker="b", num_texts=1, num_tokens=10, num_truncated=4),
+    ]
+    remote = Mock(side_effect=lambda number: reference((number, counts[number])))
+    pool = make_pool(SimpleNamespace(load=Mock(remote=remote)))
+    try:
+        assert [pool.submit("load", number).result(SECONDS) for number in range(3)] == [0, 1, 2]
+        assert pool.totals() == (8, 80, 6)
+    finally:
+        pool.close()
 
 
 def test_a_shard_that_all_workers_fail_with_is_given_up() -> None:
@@ -134,6 +155,34 @@ def test_without_a_connection_ray_is_asked_for_nothing(ray: Any) -> None:
     assert not ray.kill.called  # Ray would start a cluster to look for the worker
 
 
+def test_a_worker_has_no_more_calls_than_it_overlaps_and_ends_with_the_pool(ray: Any) -> None:
+    busy, is_seen = worker("", Future()), threading.Event()
+    pool = make_pool(busy)
+    shards = [pool.submit("load", number) for number in range(CALLS + 3)]
+    pool._put(is_seen.set)
+    assert is_seen.wait(SECONDS)
+    assert busy.load.remote.call_count == CALLS
+    pool.close()
+    ray.kill.assert_called_once_with(busy, no_restart=True)
+    assert {type(shard.exception(SECONDS)) for shard in shards} == {ClosedError}
+
+
+@pytest.mark.parametrize("step", ["call", "open"])
+def test_what_waits_when_the_connection_ends_asks_ray_for_nothing(ray: Any, step: str) -> None:
+    idle, open_call = worker("", "stored"), Mock()
+    pool = make_pool(idle, open_call=open_call)
+    task = pool_module._Task("load", (1,), Future())
+    ray.is_initialized.return_value = False
+    if step == "open":
+        pool._inbox.put(lambda: pool._open(pool._places[0]))
+    pool._inbox.put(lambda: pool._add(task))
+    with pytest.raises(ConfigError, match="connection to the Ray cluster has ended"):
+        task.future.result(SECONDS)
+    pool.close()
+    assert not idle.load.remote.called
+    assert not open_call.called
+
+
 def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
     ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +198,142 @@ def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
     pool.close()
 
 
+def test_a_worker_that_is_opened_takes_no_call_before_it_is_open() -> None:
+    opening, is_seen = Future[Any](), threading.Event()
+    good = worker("", "stored")
+    pool = make_pool(good, open_call=lambda *_: reference(opening))
+    try:
+        pool._put(lambda: pool._open(pool._places[0]))
+        shard = pool.submit("load", 1)
+        pool._put(is_seen.set)
+        assert is_seen.wait(SECONDS)
+        assert not good.load.remote.called
+        opening.set_result(None)
+        assert shard.result(SECONDS) == "stored"
+    finally:
+        pool.close()
+
+
+def test_a_worker_that_is_being_opened_is_opened_again_for_the_next_load() -> None:
+    answers = [Future[Any](), Future[Any]()]
+    open_call = Mock(side_effect=[reference(each) for each in answers])
+    pool = make_pool(worker("", "stored"), open_call=open_call)
+    try:
+        pool._put(lambda: pool._open(pool._places[0]))
+        began = threading.Thread(target=pool.reopen)
+        began.start()
+        while not pool._purpose:
+            pass
+        answers[0].set_result(None)  # of the load before
+        while open_call.call_count < 2:
+            pass
+        assert pool.num_ready == 0
+        answers[1].set_result(None)
+        began.join(SECONDS)
+        assert pool.num_ready == 1
+    finally:
+        pool.close()
+
+
+def test_a_worker_waits_until_there_is_a_machine_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0)
+    late = worker("late", "stored")
+    start = Mock(side_effect=[None, None, (late, "second")])
+    pool = WorkerPool(start, lambda *_: reference(None), Mock())
+    pool.grow(worker("", "stored"), "first", [1, 1])
+    try:
+        while pool.num_ready < 2:
+            pass
+    finally:
+        pool.close()
+    assert [call.args[0] for call in start.call_args_list] == [{"first"}] * 3
+
+
+def test_a_worker_that_dies_whenever_it_is_opened_is_lost_and_the_others_go_on() -> None:
+    told = queue.SimpleQueue[str]()
+    start = Mock(return_value=(worker("", ""), ""))
+    pool = WorkerPool(start, lambda *_: reference(ActorDiedError()), told.put)
+    pool.grow(worker("good", "stored"), "", [1, 1])
+    try:
+        assert told.get(timeout=SECONDS).startswith("a worker is lost: the worker died: ")
+        assert start.call_count == ATTEMPTS
+        assert pool.submit("load", 1).result(SECONDS) == "stored"
+    finally:
+        pool.close()
+
+
+def test_a_worker_that_has_worked_is_started_as_often_as_a_new_one() -> None:
+    told = queue.SimpleQueue[str]()
+    start = Mock(return_value=(worker("", ""), ""))
+    pool = WorkerPool(start, lambda *_: reference(ActorDiedError()), told.put)
+    pool.grow(worker("", ActorDiedError()), "", [1])
+    try:
+        with pytest.raises(EmbedlibError, match="the worker died"):
+            pool.submit("load", 1).result(SECONDS)
+        assert start.call_count == ATTEMPTS
+    finally:
+        pool.close()
+
+
+def test_a_load_waits_for_a_machine_that_does_not_answer_and_not_for_workers_that_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0)
+    answers = [ActorUnavailableError("no answer", None), None, SinkError("it is not reached")]
+    open_call = Mock(side_effect=map(reference, answers))
+    pool = make_pool(worker("", "stored"), open_call=open_call)
+    pool.reopen()
+    assert open_call.call_count == 2
+    assert str(error_of(pool.reopen)) == "it is not reached"
+    pool.close()
+
+
+def test_at_the_end_of_a_load_a_worker_that_is_opened_is_ended_since_it_may_open_its_sink(
+    ray: Any,
+) -> None:
+    opening = Future[Any]()
+    answers = iter((reference(SinkError("it is not reached")), reference(opening)))
+    lost, opened = worker("lost", ""), worker("opened", "")
+    told = threading.Event()
+    handles = iter((lost, opened))
+    pool = WorkerPool(lambda _: (next(handles), ""), lambda *_: next(answers), lambda _: told.set())
+    ready = SimpleNamespace(close_sink=Mock())
+    pool.grow(ready, "", [1, 1, 1])
+    try:
+        for place in pool._places:
+            place.num_failures = ATTEMPTS - 1
+        assert told.wait(SECONDS)
+        is_seen = threading.Event()
+        pool._put(is_seen.set)
+        assert is_seen.wait(SECONDS)
+        pool.close_sinks()
+        assert ready.close_sink.remote.called
+        assert [call.args[0] for call in ray.kill.call_args_list] == [opened]
+        opening.set_result(None)  # behind its end
+        pool._put(is_seen.clear)
+        while is_seen.is_set():
+            pass
+        assert pool.num_ready == 1
+    finally:
+        pool.close()
+
+
+def test_a_load_that_is_interrupted_before_it_begins_lets_the_workers_give_its_sink_up() -> None:
+    embedder = RayEmbedder.__new__(RayEmbedder)
+    embedder._lock, embedder._loads, embedder._shared = threading.Lock(), [], None
+    embedder._pool = pool = Mock(reopen=Mock(side_effect=KeyboardInterrupt))
+    sink = SharedSink(FakeSink(FakeStore()), "fake:")
+    with pytest.raises(KeyboardInterrupt):
+        embedder.start_load(sink, Mock(), Mock(), Mock(), Mock(), 1)
+    assert pool.close_sinks.called
+    embedder._check_free(sink)
+
+
+def test_options_beside_a_config_are_refused() -> None:
+    with pytest.raises(ConfigError, match="pass device, threads inside config, or leave config"):
+        RayEmbedder("m", config=Config(), device="cpu", threads=1)
+
+
 def test_a_load_whose_workers_cannot_be_asked_begins_never() -> None:
     stale = Mock(side_effect=RuntimeError("the actor is of another cluster"))
     pool = make_pool(worker("", "stored"), open_call=stale)
@@ -162,9 +347,31 @@ def test_a_load_whose_workers_cannot_be_asked_begins_never() -> None:
 def test_a_shard_whose_worker_died_is_failed_if_no_other_one_can_be_started() -> None:
     dead = worker("", ActorDiedError())
     pool = make_pool(dead, open_call=Mock(side_effect=RuntimeError("the cluster has ended")))
-    with pytest.raises(EmbedlibError, match="does not work: the cluster has ended"):
-        pool.submit("load", 1).result(SECONDS)
+    for _ in range(2):  # nor does the next shard wait for one
+        with pytest.raises(EmbedlibError, match="does not work: the cluster has ended"):
+            pool.submit("load", 1).result(SECONDS)
     pool.close()
+
+
+def test_a_call_of_a_load_that_broke_may_end_in_the_next_one() -> None:
+    called, done = threading.Event(), Future[Any]()
+
+    def load(number: int) -> Any:
+        called.set()
+        return reference(done if number == 1 else ("stored", COUNTS))
+
+    pool = make_pool(SimpleNamespace(load=Mock(remote=Mock(side_effect=load))))
+    try:
+        shard = pool.submit("load", 1)
+        assert called.wait(SECONDS)
+        pool._put(lambda: pool._break(EmbedlibError("no worker reaches the database")))
+        with pytest.raises(EmbedlibError, match="no worker reaches"):
+            shard.result(SECONDS)
+        pool.reopen()
+        done.set_result(("stored", COUNTS))
+        assert pool.submit("load", 2).result(SECONDS) == "stored"
+    finally:
+        pool.close()
 
 
 def test_a_worker_has_room_again_after_calls_that_could_not_be_made() -> None:

@@ -1,23 +1,29 @@
-"""What happens at the same moment: an end and a call, an eviction and a request. No cluster."""
+"""What happens at the same moment: an end and a call, a start and a signal. No cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import pytest
+from ray.exceptions import ActorDiedError
 
 from embedlib.config import Config
-from embedlib.errors import ClosedError, EngineRunError
+from embedlib.errors import ClosedError
 from embedlib.serve import ServeOptions
-from embedlib.testing import FakeEngine, fake_embedder
+from embedlib.serve.fleet import Replicas
+from embedlib_ray import run
 from embedlib_ray.pool import WorkerPool
-from embedlib_ray.replica import Call, Held, ModelReplica, SharedReplica
+from embedlib_ray.replica import Call
+from embedlib_ray.serving import ATTEMPTS, _caller
 
 SECONDS = 30.0
 
@@ -67,52 +73,75 @@ def test_a_call_that_is_cancelled_at_the_end_leaves_none_behind_it(
         second.result(SECONDS)
 
 
-def test_a_model_is_closed_when_its_last_request_is_answered() -> None:
-    async def work() -> None:
-        may_answer = asyncio.Event()
+def test_a_signal_right_behind_the_start_of_a_server_ends_what_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = iter((None, "1", "1"))  # before the start, behind it and at the end
 
-        async def application(scope: Any, receive: Any, send: Any) -> None:
-            await may_answer.wait()
-            assert not loaded.application.close.called
-            await send({"type": "http.response.start", "status": 200, "headers": []})
+    def version() -> str | None:
+        found = next(calls)
+        if found == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
 
-        loaded = Mock(application=Mock(side_effect=application, close=AsyncMock()))
-        replica = SharedReplica({}, Config(), ServeOptions())
-        forget = Mock()
-        held = Held(loaded, forget)
-        call = Call(method="GET", path="/")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(replica, "load", AsyncMock(return_value=held))
-            asked = [asyncio.create_task(replica.answer(call, "m")) for _ in range(3)]
-            await asyncio.sleep(0)
-            asked[0].cancel()
-            evicted = asyncio.create_task(held.__del__())
-            with suppress(asyncio.CancelledError):
-                await asked[0]
-            assert forget.called
-            assert not loaded.application.close.called
-            may_answer.set()
-            assert [(await each).status for each in asked[1:]] == [200, 200]
-            await evicted
-        assert loaded.application.close.called
+    serve = Mock()
+    for name, fake in {
+        "build_app": Mock(),
+        "connected": lambda _: nullcontext(),
+        "machines": list,
+        "start": Mock(),
+        "serve": serve,
+        "_version": version,
+    }.items():
+        monkeypatch.setattr(run, name, fake)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        run.serve_models(
+            {"m": "m"},
+            "auto",
+            host="127.0.0.1",
+            port=1,
+            config=Config(),
+            options=ServeOptions(),
+            replicas=Replicas(min_replicas=1, max_replicas=1, cpus=1),
+        )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert serve.delete.called
 
-    asyncio.run(asyncio.wait_for(work(), SECONDS))
 
+def test_a_request_goes_to_another_replica_if_one_dies_and_ends_with_its_client() -> None:
+    class Response:
+        """What Ray Serve returns of a call."""
 
-def test_a_replica_whose_gpu_is_lost_is_unhealthy() -> None:
-    async def work() -> None:
-        engine = FakeEngine()
-        made = {"a": lambda: fake_embedder(engine)}
-        alone = ModelReplica.__new__(ModelReplica)
-        await alone.__init__("a", made["a"], Config(), ServeOptions())  # type: ignore[misc]
-        shared = SharedReplica(made, Config(), ServeOptions())
-        await shared.load("a")
-        for replica in (alone, shared):
-            replica.check_health()
-        engine.lost = "the GPU is lost (an error)"  # type: ignore[attr-defined]
-        for replica in (alone, shared):
-            with pytest.raises(EngineRunError, match="a: the GPU is lost"):
-                replica.check_health()
-        await alone._loaded.application.close()
+        def __init__(self, found: Any) -> None:
+            self.found = found
+            self.cancel = Mock()
 
-    asyncio.run(asyncio.wait_for(work(), SECONDS))
+        def __await__(self) -> Any:
+            yield
+            if isinstance(self.found, BaseException):
+                raise self.found
+            return self.found
+
+    def ask(*found: Any) -> tuple[Any, list[Any]]:
+        responses = [Response(each) for each in found]
+        remote = Mock(side_effect=responses)
+        call = _caller(SimpleNamespace(answer=Mock(remote=remote)), "m")
+        try:
+            answer: Any = asyncio.run(call(request))
+        except BaseException as error:
+            answer = error
+        assert [each.args for each in remote.call_args_list] == [(request, "m")] * remote.call_count
+        return answer, responses[: remote.call_count]
+
+    request, died = Call(method="GET", path="/"), ActorDiedError()
+    assert ask(died, died, died, "an answer")[0] == "an answer"
+    answer, asked = ask(*[died] * ATTEMPTS, "an answer")
+    assert (answer, len(asked)) == (died, ATTEMPTS)
+    answer, asked = ask(ValueError("a bug"), "an answer")
+    assert (str(answer), len(asked)) == ("a bug", 1)
+    answer, [only] = ask(asyncio.CancelledError())
+    assert isinstance(answer, asyncio.CancelledError)
+    assert only.cancel.called

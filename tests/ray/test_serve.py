@@ -318,3 +318,44 @@ def test_a_replica_without_a_gpu_computes_on_the_cpu(
     assert set(of_model) == {"query", "bulk"}
     for replica in of_model.values():
         assert replica._bound_deployment.init_args[2].device == device
+
+
+@pytest.mark.parametrize(
+    ("config", "cpus", "threads"), [(None, 0.5, 1), (None, 2.5, 2), (Config(threads=3), 2.5, 3)]
+)
+def test_a_replica_has_a_thread_for_each_core(
+    config: Config | None, cpus: float, threads: int
+) -> None:
+    made = build_app(["m"], config=config, fleet=Fleet(replica_cpus=cpus))
+    [of_model] = made._bound_deployment.init_args[0].values()
+    for replica in of_model.values():
+        assert replica._bound_deployment.init_args[2].threads == threads
+
+
+def test_what_a_fleet_says_reaches_its_deployments() -> None:
+    options = ServeOptions(api_keys=("secret",), allowed_hosts=("example.org",), max_texts=7)
+    fleet = Fleet(
+        max_replicas=5, num_gateways=3, query_wait_seconds=1.5, bulk_wait_seconds=9, replica_gpus=2
+    )
+    made = build_app({"m": "org/model", "made": fake_embedder}, options=options, fleet=fleet)
+    gateway = made._bound_deployment
+    assert (gateway.name, gateway.num_replicas, gateway.init_args[1]) == ("gateway", 3, options)
+    assert gateway.init_kwargs["sources"] == {"m": "org/model"}
+    for lane, seconds in (("query", 1.5), ("bulk", 9)):
+        replica = gateway.init_args[0]["m"][lane]._bound_deployment
+        inner = replica.init_args[3]  # whom the gateway has let in, a replica asks for no key
+        assert (inner.api_keys, inner.allowed_hosts, inner.max_texts) == ((), None, 7)
+        assert replica.ray_actor_options == {"num_cpus": 1.0, "num_gpus": 2}
+        scaling = replica._deployment_config.autoscaling_config
+        assert scaling.policy.policy_kwargs == {"target_seconds": seconds}
+        assert (scaling.min_replicas, scaling.initial_replicas, scaling.max_replicas) == (1, 1, 5)
+
+
+@pytest.mark.parametrize("num_models", [None, 2])
+def test_models_have_replicas_of_their_own_or_share_them(num_models: int | None) -> None:
+    made = build_app(["a", "b"], fleet=Fleet(models_per_replica=num_models))
+    of_models, given = made._bound_deployment.init_args[0], made._bound_deployment.init_kwargs
+    assert list(of_models) == ["a", "b"]
+    shares = {of_models["a"][lane] is of_models["b"][lane] for lane in ("query", "bulk")}
+    assert shares == {num_models is not None}
+    assert (given["is_shared"], given["are_awake"]) == (num_models is not None, num_models is None)

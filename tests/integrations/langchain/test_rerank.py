@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pydantic
@@ -150,7 +151,7 @@ def test_wrong_arguments_are_refused_at_once(
 
 
 def test_a_model_is_needed_and_it_must_exist(tmp_path: Path, reranker: Reranker) -> None:
-    with pytest.raises(ConfigError, match="pass model=, or reranker= to share a Reranker"):
+    with pytest.raises(ConfigError, match="no model was given; pass model=, or reranker= to"):
         EmbedlibRerank()
     for name in ("model", "model_name"):
         with pytest.raises(
@@ -181,6 +182,11 @@ def test_a_reranker_of_its_own(
         assert again.compress_documents(documents, "a") == found
     with pytest.raises(ClosedError):
         compressor.compress_documents(documents, "a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reranker, "close", closed := Mock())
+        with pytest.raises(ConfigError, match="prompt_name = 'wbe'"):
+            EmbedlibRerank(model=folder, model_kwargs=options, rank_kwargs={"prompt_name": "wbe"})
+        assert closed.called
 
 
 def test_one_that_is_shared_stays_open(reranker: Reranker) -> None:

@@ -7,16 +7,13 @@ import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from embedlib.serve import ServeOptions, create_app
-from embedlib.testing import fake_embedder
-from embedlib_ray import replica
+from embedlib.serve import ServeOptions
 from embedlib_ray.autoscaling import BUSY, WORK, WorkPolicy, replicas_needed
 from embedlib_ray.gateway import Gateway
-from embedlib_ray.replica import Answer, Call, Loaded, answer
+from embedlib_ray.replica import Answer, Call, answer
 
 
 @pytest.mark.parametrize(
@@ -29,6 +26,7 @@ from embedlib_ray.replica import Answer, Call, Loaded, answer
         ((1.0, 1.0), (0.8, 0.8), 500, 2),
         ((0.0, 0.0), (0.9, 0.9), 2, 3),  # no queue, and no room for a rush
         ((0.0,) * 4, (0.1,) * 4, 9, 1),
+        ((30.0,), (1.0,), 0, 3),  # a request that has just ended left work
     ],
 )
 def test_replicas_follow_work_and_not_requests(
@@ -50,6 +48,7 @@ class Fleet:
 
     def __init__(self, *models: str, options: ServeOptions | None = None) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.paths: list[str] = []
         lanes = {
             model: {lane: self.replica(model, lane) for lane in ("query", "bulk")}
             for model in models
@@ -58,6 +57,7 @@ class Fleet:
 
     def replica(self, model: str, lane: str) -> Callable[[Call], Awaitable[Answer]]:
         async def answer_call(call: Call) -> Answer:
+            self.paths.append(call.path)
             if call.path == "/v1/models":
                 return Answer(status=200, body=b'{"data": [{"tasks": ["embed"]}]}')
             self.asked.append((model, lane))
@@ -95,36 +95,4 @@ def test_one_model_takes_any_name() -> None:
     fleet = Fleet("only")
     assert fleet.send("/embed", {"model": "gpt", "inputs": "x"}).status == 200
     assert fleet.asked == [("only", "query")]
-
-
-def test_a_replica_answers_as_the_server_does_and_tells_its_work() -> None:
-    async def run() -> tuple[Answer, tuple[float, float]]:
-        with fake_embedder() as embedder:
-            application = create_app({"m": embedder})
-            await application.start()
-            await application.loaded()
-            body = json.dumps({"model": "m", "input": ["a", "b"]}).encode()
-            call = Call(method="POST", path="/v1/embeddings", body=body)
-            loaded = Loaded(application)
-            found = await answer(application, call)
-            look = loaded.look()
-            await application.close()
-            return found, look
-
-    found, (work, busy) = asyncio.run(run())
-    assert found.status == 200
-    assert len(json.loads(found.body)["data"]) == 2
-    assert work == 0.0
-    assert 0.0 <= busy <= 1.0
-
-
-def test_a_replica_tells_which_share_of_the_time_it_computed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter((100.0, 110.0, 120.0, 120.0))
-    seconds = iter((5.0, 35.0, 35.0))
-    monkeypatch.setattr(replica, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(replica, "computed", lambda _: (0, next(seconds)))
-    model = Mock(admission=Mock(seconds_of_work=2.0))
-    loaded = Loaded(Mock(catalog=[model]))
-    assert [loaded.look() for _ in range(3)] == [(2.0, 0.5), (2.0, 1.0), (2.0, 0.0)]
+    assert fleet.paths == ["/embed"]  # and nothing else, for which it would wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
@@ -107,6 +108,7 @@ def test_a_wrong_id_is_refused_with_its_row(ids: Any, message: str) -> None:
     table = make_table(3).set_column(0, "id", ids)
     with pytest.raises(SourceError, match=message):
         make_rows(COLUMNS.documents(table, 10))
+    assert "embedlib-reader" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_an_id_of_an_earlier_part_is_refused() -> None:
@@ -148,6 +150,14 @@ def test_only_the_named_columns_are_metadata() -> None:
     [row] = make_rows(columns.documents(table, 0))
     assert list(row.metadata) == ["source", "lang", "embedding"]
     columns.check(table.column_names)
+    used = pa.table({"page": [1], "id": ["d0"], "other": [7], "text": ["text 0"]})
+    COLUMNS.check(table.column_names)
+    read = list[list[str]]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "batch_rows", lambda part: read.append(part.column_names) or ())
+        chosen = Columns(id="id", text="text", vector="embedding", metadata=("page",))
+        assert list(chosen.documents(used, 0)) == []
+    assert read == [["id", "text", "page"]]  # to convert another one would take time
     for name in ("id", "page"):
         wanted = Columns(id="id", text="text", vector="embedding", metadata=("page",))
         with pytest.raises(SinkError, match=f"has no column '{name}'; it has"):
@@ -206,6 +216,26 @@ def test_rows_that_cannot_be_stored_are_counted_and_the_others_written(
     assert (total.num_changed, total.num_bad_rows, len(total.bad_rows)) == (5, 10, 10)
     total.add(first)
     assert (total.num_bad_rows, len(total.bad_rows)) == (11, 10)
+    calls = len(store.calls)
+    assert write([4, 2, 3]).num_changed == 1
+    assert write([4, 2, 3]) == Written()
+    writer.finish()
+    assert [name for name, _ in store.calls[calls:]] == ["write_metadata", "finish"]
+    writer.end()
+    assert not store.is_locked
+
+
+def test_a_relative_path_is_one_below_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path)
+    writer = BlockWriter("jsonl:out.jsonl", "inside")
+    writer.begin(TARGET)
+    writer.finish()
+    writer.settle()
+    writer.end()
+    assert (tmp_path / "inside" / "out.jsonl").exists()
 
 
 def test_ids_that_tasks_have_in_common_are_counted() -> None:

@@ -305,9 +305,48 @@ def test_a_websocket_is_closed(fleet: Fleet) -> None:
     assert sent == [{"type": "websocket.close", "code": 1000}]
 
 
+def test_a_server_that_starts_and_ends_is_told_so(fleet: Fleet) -> None:
+    sent: list[Any] = []
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> Any:
+        return next(messages)
+
+    fleet.plain.run(fleet.gateway({"type": "lifespan"}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/health", "own"), ("/v1/models/emb", "a replica's")])
+def test_a_client_that_leaves_before_its_answer_is_no_error(
+    fleet: Fleet, path: str, kind: str
+) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        raise OSError("the client has left")
+
+    async def receive() -> Any:
+        if received:
+            await asyncio.Event().wait()
+        received.append(True)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    received: list[bool] = []
+    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer secret")]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+    fleet.plain.run(fleet.gateway(scope, receive, send))
+    assert sent == ["http.response.start"]
+    assert len(fleet.calls) == (kind != "own")
+
+
 @pytest.mark.parametrize(
     ("body", "lane"),
     [
+        ({}, "query"),
         ({"input": ["a"] * 16}, "query"),
         ({"input": ["a"] * 17}, "bulk"),
         ({"input": list(range(100))}, "query"),  # one text, in tokens

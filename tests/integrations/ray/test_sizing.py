@@ -44,6 +44,7 @@ def test_a_machine_has_one_process_and_keeps_a_part_for_others(
 ) -> None:
     plan = plan_workers([machine(each) for each in cpus], asked, on_cpu=False)
     assert (plan.shares, plan.num_cpus, plan.actor_cpus) == (shares, num_cpus, actor_cpus)
+    assert plan.num_gpus == 0
     assert plan.num_cpus <= min(each for each in cpus if each) - 1  # a task of others needs one
     assert plan.actor_cpus * max(shares) <= plan.num_cpus
 
@@ -61,7 +62,7 @@ def test_ray_itself_keeps_processes_apart_where_they_take_most_cpus(
 def test_a_worker_for_each_gpu_unless_the_model_runs_on_cpus() -> None:
     machines = [machine(16, 4), machine(16, 2), machine(8)]
     plan = plan_workers(machines, None, on_cpu=False)
-    assert (plan.num_workers, plan.num_gpus) == (6, 1)
+    assert (plan.num_workers, plan.num_cpus, plan.num_gpus) == (6, 1, 1)
     assert plan.room_bytes == 2 * GIB
     assert plan_workers(machines, 7, on_cpu=False).shares == (2, 1, 1, 1, 1, 1)
     assert plan_workers(machines, None, on_cpu=True).num_workers == 3
@@ -98,14 +99,17 @@ def test_a_cluster_without_cpus_is_refused() -> None:
         (2, 0.5, [2], False),
         (2, 4.0, [3, 3, 3], True),  # no machine holds one
         (4, 1.0, [2, 2], True),
-        (4, 0.9, [2, 2], False),
+        (4, 0.75, [2, 2], False),
+        (10, 0.4, [4], True),  # though 4 % 0.4 is nearly 0.4
+        (1, 0.5, [0.75], False),
+        (1, 0.5, [0.5], True),
         (3, 1.0, [2, 2], False),
     ],
 )
 def test_cpus_that_replicas_would_wait_for_are_told(
     num_replicas: int, replica_cpus: float, cpus: list[float], lacks: bool
 ) -> None:
-    told = describe_lack(num_replicas, replica_cpus, 0.1, [machine(each) for each in cpus])
+    told = describe_lack(num_replicas, replica_cpus, 0.25, [machine(each) for each in cpus])
     assert bool(told) == lacks
     if lacks:
         assert f"{num_replicas} replicas with {replica_cpus:g} each" in told
