@@ -365,7 +365,7 @@ def test_a_query_that_fails_on_its_callers_thread_does_not_fail_the_next(files: 
     engine.close()
 
 
-@pytest.mark.parametrize("variant", ["bert-cls-dense", "gemma2"])
+@pytest.mark.parametrize("variant", ["bert-cls-dense", "gemma2", "qwen3"])
 def test_who_multiplies_does_not_change_the_vectors(
     tiny_folder: Callable[[str], Path], variant: str
 ) -> None:
