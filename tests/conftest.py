@@ -23,6 +23,7 @@ from embedlib.testing.models.write import write_tiny_model
 
 GOLDENS = Path(__file__).parent / "goldens"
 LEFT = preparing._left
+PROPERTY = "FULL_DEVICE_NAME"
 LONGEST = frozenset(
     {
         *("test_killed_at_any_instant", "test_nothing_written_is_lost_when_the_process_is_killed"),
@@ -192,6 +193,21 @@ def _prepares_nothing() -> Iterator[None]:
         # For programs that tests start: what they measured in the cache of the run would decide
         # what `auto` takes in the tests after them.
         patched.setenv("EMBEDLIB_PREPARE", "false")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loads_the_plugin_alone() -> Iterator[None]:
+    """Let OpenVINO compile nothing while its plugin is loaded, which took 20 ms of every load.
+
+    The thread that loads it ends all the same, so that its signal stack is nobody's.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        with suppress(ImportError):  # a machine with a GPU and no OpenVINO
+            from embedlib.engines.openvino import core
+
+            core.loaded_core()
+            patched.setattr(core, "_load_plugin", lambda core: core.get_property("CPU", PROPERTY))
         yield
 
 

@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh
 
 make_venv .venv-tests index,parquet,documents,storage,watch,compile,qdrant,pgvector,pg-local,langchain,serve,otel test kernels
+# Or each worker would rewrite the asserts of all tests in every run, which takes it ten seconds.
+unset PYTHONDONTWRITEBYTECODE
 # Now, on all cores: each worker would compile the same modules.
 .venv-tests/bin/python -m compileall -q -j 0 embedlib integrations
 # One worker more than cores, since many tests wait for processes; in each numpy and torch would

@@ -8,15 +8,7 @@ import pytest
 
 
 @pytest.fixture
-def compiles_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let OpenVINO compile nothing while its plugin is loaded, for who replaces `compile_model`."""
-    from embedlib.engines.openvino import core
-
-    monkeypatch.setattr(core, "_load_plugin", lambda _: None)
-
-
-@pytest.fixture
-def calls(compiles_models_alone: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of what OpenVINO is asked for: "compile" or "import"."""
     # Here, so that a machine with a GPU and no OpenVINO can run the tests of the CUDA engine.
     from embedlib.engines.openvino.library import ov

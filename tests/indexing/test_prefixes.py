@@ -39,11 +39,6 @@ Some words more.
 SOURCE = [Document(id="g", text=GUIDE, metadata={"title": "Manual"}, is_markdown=True)]
 
 
-@pytest.fixture
-def store() -> FakeStore:
-    return FakeStore()
-
-
 @pytest.fixture(scope="module")
 def embedder() -> Iterator[Embedder]:
     with fake_embedder(FakeEngine(max_batch_tokens=512), fake_spec(max_seq_tokens=64)) as made:

@@ -21,9 +21,8 @@ from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine, make_batch
-from embedlib.testing.models.table import VARIANTS as TINY_VARIANTS
 from tests.comparing import relative_errors
-from tests.tiny_models.groups import ALIKE
+from tests.tiny_models.groups import GRAPHS
 from tests.waiting import WAIT_SECONDS
 
 IDS = [[5, 6, 7, 8, 9], [8], [9, 10], [5, 6, 7]]
@@ -81,11 +80,11 @@ class FirstLayer:
 
 
 @pytest.fixture
-def first_layer(compiles_models_alone: None, monkeypatch: pytest.MonkeyPatch) -> FirstLayer:
+def first_layer(monkeypatch: pytest.MonkeyPatch) -> FirstLayer:
     return FirstLayer(monkeypatch)
 
 
-@pytest.mark.parametrize("variant", sorted(TINY_VARIANTS.keys() - ALIKE))
+@pytest.mark.parametrize("variant", GRAPHS)
 def test_vectors_are_those_of_the_whole_model(
     variant: str, tiny_folder: Callable[[str], Path], golden: Callable[[str], Any]
 ) -> None:

@@ -87,8 +87,7 @@ def engines(
         if request.param == "in stages":
             keeping = OpenVINOEngine(spec, weights, Layout(threads=1, shares_lanes=True))
         else:
-            OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache).close()
-            # From the cache; OpenVINO's has lost parts of a graph before.
+            # Imported from the cache; OpenVINO's has lost parts of a graph before.
             keeping = OpenVINOEngine(spec, weights, Layout(threads=1), cache=cache)
     forgetting = OpenVINOEngine(spec, weights, Layout(threads=1))
     yield keeping, without_prefixes(forgetting)

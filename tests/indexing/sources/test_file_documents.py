@@ -23,16 +23,7 @@ from embedlib.indexing.sources import file_documents
 from embedlib.indexing.sources.html_text import decode_html, html_text
 from embedlib.packages.installing import install_line
 from tests.indexing.sources.pdf_files import pdf
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def read(*inputs: str, told: list[str] | None = None, **options: Any) -> list[Document | BadRow]:
-    tell = [].append if told is None else told.append
-    return list(open_source(inputs, SourceOptions(**options), tell))
+from tests.indexing.sources.reading import read
 
 
 def bad_row(path: str) -> BadRow:

@@ -22,18 +22,10 @@ from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import arrow_rows
 from embedlib.indexing.sources.json_values import BadValueError, DatabaseValue, json_value
 from embedlib.packages.installing import install_line
+from tests.indexing.sources.reading import read
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def read(*inputs: str, **options: Any) -> list[Document | BadRow]:
-    return list(open_source(inputs, SourceOptions(**options), [].append))
 
 
 def test_parquet() -> None:
