@@ -440,6 +440,19 @@ def test_rows_of_a_transaction_that_is_open_longer_are_read_later(
     assert [row.id for row in again] == ["6", "7", "8", "9"]
 
 
+def test_a_transaction_that_waits_for_its_commit_is_open(postgres: str) -> None:
+    """A server prepares none by default: a table stands in front of the view."""
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(postgres) as connection:
+        connection.execute("CREATE SCHEMA waiting")
+        connection.execute(
+            "CREATE TABLE waiting.pg_prepared_xacts AS SELECT now() - INTERVAL '2 hours' AS "
+            "prepared, current_database() AS database UNION SELECT now() - INTERVAL '9 hours', 'b'"
+        )
+    url = changed_url(postgres, options="-c search_path=waiting,pg_catalog")
+    assert 7200 <= sql._open_seconds(url, "db") < 32400
+
+
 def test_the_scope_of_a_postgres_query_has_no_password() -> None:
     pytest.importorskip("psycopg")
     options = SourceOptions(since_field="at")

@@ -46,10 +46,13 @@ _FETCH_ROWS = 256
 """Each may hold a whole book. 1,000 rows of 100 kB took 300 MB, and 256 small ones take 0.6 us more
 of a row."""
 _OPEN_SECONDS = """
-SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0) FROM pg_stat_activity
+SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0) FROM (
+SELECT xact_start AS since FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+UNION ALL SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()) AS open
 """
-"""Source: PostgreSQL, pg_stat_activity; those of others are null without pg_read_all_stats."""
+"""Source: PostgreSQL, pg_stat_activity, where those of others are null without pg_read_all_stats,
+and pg_prepared_xacts, which does not have when one began."""
 
 _Rows = Generator[RawRow, None, None]
 _Read = Callable[[str, Sequence[object]], _Rows]
