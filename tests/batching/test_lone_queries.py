@@ -259,6 +259,7 @@ def test_what_a_pool_cannot_feed_fails_the_future(
     for text, error in (("abc", None), ("", InputError), ("\ud800", InputError)):
         job = pipeline.open_job(1, Lane.QUERY)
         pipeline.feed_or_fail(job, [text], by_bytes())
+        assert job.future.done()
         assert isinstance(error_of(job.future), error or type(None)), text
     job = pipeline.open_job(1, Lane.QUERY)
     job.future.cancel()

@@ -24,8 +24,8 @@ SETTLE: dict[str, Callable[[Outcome[int]], object]] = {
 
 
 def state(outcome: Outcome[int]) -> tuple[object, ...]:
-    error = error_of(outcome)
-    return outcome.done(), outcome.cancelled(), type(error)
+    assert outcome.done()
+    return outcome.done(), outcome.cancelled(), type(error_of(outcome))
 
 
 @pytest.mark.parametrize("first", SETTLE)

@@ -564,9 +564,9 @@ def test_workers_of_a_cluster_find_the_destination_by_its_url(
         def close(self) -> None:
             asked.append("destination closed")
 
-    def find_workers(name: str) -> Callable[..., Any]:
+    def find_workers() -> Callable[..., Any]:
         def workers(model: str, address: str, **given: Any) -> Any:
-            asked.append((name, model, address, given["num_workers"], given["state"]))
+            asked.append((model, address, given["num_workers"], given["state"]))
             return SimpleNamespace(model_name=model, close=lambda: asked.append("workers closed"))
 
         return workers
@@ -580,7 +580,7 @@ def test_workers_of_a_cluster_find_the_destination_by_its_url(
     monkeypatch.setattr("embedlib.indexing.workers.find_workers", find_workers)
     monkeypatch.setattr("embedlib.indexing.pipeline.index", load)
     run("index", docs, "-m", "a/model", "--to", out, "--ray", "local", "--ray-workers", 2)
-    workers = ("ray", "a/model", "local", 2, None)
+    workers = ("a/model", "local", 2, None)
     assert asked[:3] == [workers, "destination closed", out]
     assert asked[3:] == ["workers closed", "destination closed"]
 

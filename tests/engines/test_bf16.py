@@ -256,7 +256,7 @@ def test_every_kind_of_model_is_finite_and_near_float32(
 @needs_bf16
 @pytest.mark.parametrize(
     ("threads", "activation"),
-    [*((threads, "gelu") for threads in (1, 2, 3)), (3, "gelu_tanh"), (1, "silu")],
+    [*((threads, "gelu") for threads in (1, 2, 3)), (2, "gelu_tanh"), (2, "silu")],
 )
 def test_a_gated_mlp_on_any_number_of_threads(threads: int, activation: Any) -> None:
     """OpenVINO 2026.4 has an operator for it on AMX, which takes even numbers of threads only."""
@@ -276,7 +276,7 @@ def test_a_gated_mlp_on_any_number_of_threads(threads: int, activation: Any) -> 
 @needs_bf16
 @pytest.mark.parametrize(
     ("is_coded", "is_causal", "windows", "shares_lanes"),
-    [
+    [  # every pair of them
         (False, False, (None, None), False),
         (False, True, (None, 64), True),
         (True, False, (None, 64), True),

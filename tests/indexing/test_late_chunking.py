@@ -35,6 +35,7 @@ from embedlib.testing import (
     fake_embedder,
     fake_spec,
 )
+from tests.indexing.loading import Killed
 from tests.indexing.two_models import Model
 from tests.two_engines import token_vectors, two_engines
 
@@ -203,10 +204,6 @@ def test_sparse_vectors_are_those_of_the_chunks() -> None:
         (["a", "b", "c"], {"role": "document", "output_value": "sparse"}),
     ]
     assert [end_of_window(rows, end) for end in (1, 2, 3)] == [2, 2, 3]
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nobody catches it to clean up what is stored."""
 
 
 @settings(deadline=None, max_examples=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -53,13 +54,18 @@ def worker(name: str, result: object) -> Any:
     return SimpleNamespace(load=Mock(remote=Mock(side_effect=lambda *_: reference(answer))))
 
 
+def wait_until(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+
+
 def make_pool(first: Any, *others: Any, open_call: Any = lambda *_: reference(None)) -> WorkerPool:
     """Return a pool whose workers are all ready."""
     handles = iter(others)
     pool = WorkerPool(lambda _: (next(handles), ""), open_call, Mock())
     pool.grow(first, "", [1] * (1 + len(others)))
-    while pool.num_ready <= len(others):
-        pass
+    wait_until(lambda: pool.num_ready > len(others))
     return pool
 
 
@@ -190,8 +196,7 @@ def test_a_call_that_the_end_of_the_connection_leaves_open_is_failed(
     never = worker("", Future())
     pool = make_pool(never)
     shard = pool.submit("load", 1)
-    while not never.load.remote.called:
-        pass
+    wait_until(lambda: never.load.remote.called)
     ray.is_initialized.return_value = False
     with pytest.raises(ConfigError, match="connection to the Ray cluster has ended"):
         shard.result(SECONDS)
@@ -220,13 +225,11 @@ def test_a_worker_that_is_being_opened_is_opened_again_for_the_next_load() -> No
     pool = make_pool(worker("", "stored"), open_call=open_call)
     try:
         pool._put(lambda: pool._open(pool._places[0]))
-        began = threading.Thread(target=pool.reopen)
+        began = threading.Thread(target=pool.reopen, daemon=True)
         began.start()
-        while not pool._purpose:
-            pass
+        wait_until(lambda: pool._purpose)
         answers[0].set_result(None)  # of the load before
-        while open_call.call_count < 2:
-            pass
+        wait_until(lambda: open_call.call_count >= 2)
         assert pool.num_ready == 0
         answers[1].set_result(None)
         began.join(SECONDS)
@@ -242,8 +245,7 @@ def test_a_worker_waits_until_there_is_a_machine_for_it(monkeypatch: pytest.Monk
     pool = WorkerPool(start, lambda *_: reference(None), Mock())
     pool.grow(worker("", "stored"), "first", [1, 1])
     try:
-        while pool.num_ready < 2:
-            pass
+        wait_until(lambda: pool.num_ready >= 2)
     finally:
         pool.close()
     assert [call.args[0] for call in start.call_args_list] == [{"first"}] * 3
@@ -311,8 +313,7 @@ def test_at_the_end_of_a_load_a_worker_that_is_opened_is_ended_since_it_may_open
         assert [call.args[0] for call in ray.kill.call_args_list] == [opened]
         opening.set_result(None)  # behind its end
         pool._put(is_seen.clear)
-        while is_seen.is_set():
-            pass
+        wait_until(lambda: not is_seen.is_set())
         assert pool.num_ready == 1
     finally:
         pool.close()

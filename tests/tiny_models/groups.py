@@ -19,10 +19,10 @@ nothing new, once their vectors are right."""
 
 GRAPHS: Final = (
     *("bert-cls-dense", "bert-concat", "bert-prompt", "deberta-v2", "embedding_gemma2_text"),
-    *("gemma2", "gemma2-bidirectional", "gemma3_text", "gemma3_text-causal", "gte", "lfm2"),
-    *("llama", "llama-bidirectional", "ministral3", "mistral", "modernbert", "mpnet"),
-    *("nomic_bert-moe", "pplx", "qwen2", "qwen3", "t5", "t5-gated", "ultrabert"),
-    *("xlm-roberta", "xlm-roberta-xl"),
+    *("gemma2", "gemma2-bidirectional", "gemma3_text", "gemma3_text-causal", "gte"),
+    *("jina_bert-code", "lfm2", "llama", "llama-bidirectional", "ministral3", "mistral"),
+    *("modernbert", "modernbert-biases", "mpnet", "nomic_bert", "nomic_bert-moe", "pplx"),
+    *("qwen2", "qwen3", "t5", "t5-gated", "ultrabert", "xlm-roberta", "xlm-roberta-xl"),
 )
-"""Of the variants whose graphs have the same inputs, kinds of operators, positions and norms,
-one each: what a graph is cut or computed in makes a difference to all of them or to none."""
+"""One of each kind of graph, by its inputs, operators, positions and norms: these are cut into
+stages and computed in lower precisions."""

@@ -48,9 +48,6 @@ def refusal(*inputs: str, **options: Any) -> str:
     return str(caught.value)
 
 
-# --- whole files ----------------------------------------------------------------------------------
-
-
 def not_utf8(byte: int) -> str:
     return (
         f"is not UTF-8 (byte {byte} of the line is 0xe4); convert the input, for example with iconv"

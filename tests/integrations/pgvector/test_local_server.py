@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -15,10 +16,11 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from embedlib.errors import SinkError
+from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.sinks.opening import open_sink
 from embedlib.indexing.sinks.urls import parse_url
 from embedlib_pgvector import local_server
@@ -414,7 +416,7 @@ def test_a_database_whose_creation_was_killed_is_made_again(
 class FakeServer:
     """A server that only creates its folder."""
 
-    lock_path = runtime_path = Path("/tmp")
+    lock_path = runtime_path = Path("/nowhere")
 
     def __init__(self, pgdata: Path, **_: object) -> None:
         self.pgdata = pgdata
@@ -460,7 +462,8 @@ def test_of_two_processes_one_creates_the_database(
 
     other_waits, begin = Event(), FakeServer.start
     monkeypatch.setattr(FakeServer, "start", start)
-    monkeypatch.setattr(local_server.time, "sleep", lambda _: other_waits.set())
+    clock = SimpleNamespace(sleep=lambda _: other_waits.set(), monotonic=time.monotonic)
+    monkeypatch.setattr(local_server, "time", clock)
     monkeypatch.setattr(local_server, "_ALONE", nullcontext())
     servers = [local_server.LocalServer(tmp_path / "db", "docs") for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
@@ -476,12 +479,39 @@ def test_a_database_that_another_process_creates_is_awaited(
 ) -> None:
     locks = [os.open(tmp_path, os.O_RDONLY)]
     fcntl.flock(locks[0], fcntl.LOCK_EX)
-    monkeypatch.setattr(local_server.time, "sleep", lambda _: os.close(locks.pop()))
+    clock = SimpleNamespace(sleep=lambda _: os.close(locks.pop()), monotonic=time.monotonic)
+    monkeypatch.setattr(local_server, "time", clock)
     server = local_server.LocalServer(tmp_path, "docs")
     server.start()
     server.stop()
     assert locks == []
     assert (tmp_path / "PG_VERSION").exists()
+
+
+def test_a_process_that_has_the_folder_and_creates_nothing_is_told(
+    fake_package: type[FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_server, "START_SECONDS", 0)
+    lock = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    with pytest.raises(SinkError, match="another process has the folder and creates no database"):
+        local_server.LocalServer(tmp_path, "docs").start()
+    os.close(lock)
+
+
+def test_a_first_start_without_its_package_keeps_nobody_waiting(
+    fake_package: type[FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_server, "START_SECONDS", 0)
+    first = local_server.LocalServer(tmp_path, "docs")
+    with monkeypatch.context() as patch:
+        patch.setattr(local_server, "import_extra", Mock(side_effect=ConfigError("pip install")))
+        with pytest.raises(ConfigError):
+            first.start()
+    second = local_server.LocalServer(tmp_path, "docs")
+    assert "application_name=embedlib" in second.start()
+    second.stop()
+    first.stop()
 
 
 @pytest.mark.parametrize(
