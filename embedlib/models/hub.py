@@ -20,6 +20,7 @@ from embedlib.errors import (
     ModelNotFoundError,
     ModelWeightsError,
 )
+from embedlib.models.catalog import nearest_published
 from embedlib.models.hub_cache import (
     MODULES,
     how_to_convert,
@@ -195,7 +196,7 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
     from huggingface_hub import errors
 
     tried = [f"folder {name!r}"]
-    remedy = ""
+    remedy, is_unknown = "", False
     for repo in _repositories(name):
         try:
             silence = silence_of(repo, config)
@@ -221,6 +222,7 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
                 # The message says all of an expected error; its traceback is a hundred lines long.
                 cause = None if isinstance(error, expected_errors()) else error
                 raise ModelNotFoundError(_not_found(name, tried, remedy)) from cause
+            is_unknown = isinstance(error, errors.RepositoryNotFoundError)
             continue
         # The hub's cache names the folder after the commit: .../snapshots/<commit>.
         found = ModelFolder(name=name, path=Path(snapshot), revision=Path(snapshot).name)
@@ -229,6 +231,10 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
         if silence is None and may_have(found.path, MODULES):
             _ask_for_modules(repo, found.path.name, config)
         return found
+    # With its owner a name that the hub was not asked for may be right.
+    near = nearest_published(name) if is_unknown or "/" not in name else None
+    if near is not None and near not in _repositories(name):
+        remedy += f"; did you mean {near!r}?"
     raise ModelNotFoundError(_not_found(name, tried, remedy))
 
 
@@ -281,11 +287,7 @@ def _ask_for_modules(repo: str, commit: str, config: Config) -> None:
 
 
 def _not_found(name: str, tried: list[str], remedy: str) -> str:
-    from embedlib.models.catalog import nearest_published  # imported here: few need it
-
-    near = nearest_published(name)
-    meant = "" if near is None or near in _repositories(name) else f"; did you mean {near!r}?"
-    return f"no model {name!r}; tried {', '.join(tried)}; {remedy}{meant}"
+    return f"no model {name!r}; tried {', '.join(tried)}; {remedy}"
 
 
 def _check_weights(repo: str, found: ModelFolder) -> None:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -614,21 +615,25 @@ def test_offline_opens_no_connection(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("kind", "name", "meant"),
     [
-        ("bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),  # without its owner
-        ("baai/bge-smal-en-v1.5", "BAAI/bge-small-en-v1.5"),
-        ("all-MiniLM-L6-v2", None),  # the owner that is assumed was tried
-        ("BAAI/bge-small-en-v1.5", None),
-        ("acme/tickets", None),
+        (errors.RepositoryNotFoundError, "baai/bge-smal-en-v1.5", "BAAI/bge-small-en-v1.5"),
+        (errors.RepositoryNotFoundError, "bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),
+        (errors.RepositoryNotFoundError, "all-MiniLM-L6-v2", None),  # its owner was tried
+        (errors.RepositoryNotFoundError, "BAAI/bge-small-en-v1.5", None),
+        (errors.RepositoryNotFoundError, "acme/tickets", None),
+        (errors.LocalEntryNotFoundError, "bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),
+        (errors.LocalEntryNotFoundError, "acme/bge-small-en-v1.6", None),  # may be there
+        (errors.GatedRepoError, "acme/bge-small-en-v1.6", None),  # is there
     ],
 )
 def test_a_name_that_is_nearly_a_published_one_is_told_it(
-    name: str, meant: str | None, tmp_path: Path
+    kind: type[Exception], name: str, meant: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ModelNotFoundError) as error:
-        resolve(name, cache_folder=tmp_path, local_files_only=True)
-    said = str(error.value).partition("did you mean ")[2]
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=hub_error(kind)))
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve(name, local_files_only=True)
+    said = one_line(caught).partition("did you mean ")[2]
     assert said == ("" if meant is None else f"'{meant}'?")
 
 
