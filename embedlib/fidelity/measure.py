@@ -113,11 +113,12 @@ def _alone(model: MeasuredModel, plan: EnginePlan) -> Config:
 
 def reference_kind() -> EngineKind:
     """Return the engine that computes the float32 reference on the CPU."""
-    return next(
+    [found] = [
         kind
         for kind in OWN_KINDS
         if REFERENCE in kind.precisions and "cpu" in kind.device_types and kind.lower
-    )
+    ]
+    return found
 
 
 def cpu_engine(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:

@@ -48,7 +48,7 @@ class ZeroShot:
         self._multi_label = multi_label
 
     def result(self, numbers: Scores) -> LabelScores | list[LabelScores]:
-        """Return the labels of each text with their scores; of a single text they alone.
+        """Return the labels of each text with their scores; for a single text, that one list.
 
         Args:
             numbers: float32[N * num_labels, L], the model's outputs for all pairs, L of them.

@@ -33,7 +33,7 @@ def user_file() -> Path:
     """Return the place of the user's file, whether it exists or not."""
     try:
         folder = user_folder("XDG_CONFIG_HOME", ".config")
-    except RuntimeError:  # there is no home folder: what messages say, and nothing reads
+    except RuntimeError:  # there is no home folder; only messages show this path
         folder = Path("~/.config")
     return folder / "embedlib" / "config.toml"
 

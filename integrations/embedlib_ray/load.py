@@ -212,7 +212,7 @@ def _in_order(rows: list[Row], ids: list[UUID], vectors: Vectors) -> tuple[list[
 
     Args:
         rows: in that order.
-        ids: of those that were embedded, in another one.
+        ids: of those that were embedded, in any order.
         vectors: of these.
     """
     place = {id_: index for index, id_ in enumerate(ids)}

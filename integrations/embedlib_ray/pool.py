@@ -317,7 +317,8 @@ class WorkerPool:
 
         def again() -> None:
             place.is_waiting = False
-            self._open(place)
+            if not place.is_ready:  # a new load may have opened it meanwhile
+                self._open(place)
 
         place.is_waiting = True
         timer = threading.Timer(_RETRY_SECONDS, lambda: self._inbox.put(again))

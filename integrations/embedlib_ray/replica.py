@@ -191,7 +191,7 @@ class Held:
         self._num_running = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        # Of this object and not of its class, where Python would call it too, and not await it.
+        # Set on the object: Python would call one of the class, too, without awaiting it.
         self.__del__ = self._close
 
     @contextmanager

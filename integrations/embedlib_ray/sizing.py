@@ -65,9 +65,9 @@ class Plan:
 def plan_workers(machines: Sequence[Machine], num_workers: int | None, *, on_cpu: bool) -> Plan:
     """Return one worker for each GPU, or for each machine if there is none.
 
-    A process computes on all cores of its machine, but sets aside one less than the smallest has:
-    other tasks of the cluster, such as those that read a Ray dataset, need one. More workers
-    than that share these processes, so that no machine holds the weights twice.
+    A process computes on all cores of its machine, but sets aside one CPU fewer than the smallest
+    machine has: other tasks of the cluster, such as those that read a Ray dataset, need one. More
+    workers than machines share these processes, so that no machine holds the weights twice.
 
     Args:
         machines: those that are alive.
@@ -128,7 +128,7 @@ def describe_lack(
 
 
 def _as_ray_takes(num_cpus: float) -> float:
-    """Return a number of CPUs without its part behind the point, which Ray takes below 1 alone."""
+    """Return a number of CPUs, rounded down from 1 on: Ray takes fractions only below that."""
     return float(int(num_cpus)) if num_cpus >= 1 else num_cpus
 
 

@@ -238,6 +238,23 @@ def test_a_worker_that_is_being_opened_is_opened_again_for_the_next_load() -> No
         pool.close()
 
 
+def test_a_worker_that_was_opened_while_it_was_to_be_tried_again_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0)
+    open_call = Mock(side_effect=lambda *_: reference(None))
+    pool = make_pool(worker("", "stored"), open_call=open_call)
+    place, is_seen = pool._places[0], threading.Event()
+    try:
+        pool._put(lambda: pool._open_later(place))
+        pool._put(is_seen.set)
+        assert is_seen.wait(SECONDS)
+        wait_until(lambda: not place.is_waiting)
+    finally:
+        pool.close()
+    assert not open_call.called
+
+
 def test_a_worker_waits_until_there_is_a_machine_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0)
     late = worker("late", "stored")

@@ -43,7 +43,7 @@ def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int)
 def too_long(
     truncated: Sequence[tuple[int, int]], max_seq_tokens: int, remedy: str
 ) -> SequenceTooLongError:
-    """Return the error for texts that are longer than the limit; `remedy` goes on behind it."""
+    """Return the error for texts that are longer than the limit; `remedy` ends the message."""
     return SequenceTooLongError(
         f"{describe_truncated(truncated, len(truncated))}, the limit is {max_seq_tokens}{remedy}",
         rows=tuple(row for row, _ in truncated),

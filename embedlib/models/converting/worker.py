@@ -32,8 +32,9 @@ def main() -> None:
         except EmbedlibError as error:
             _answer({"error": str(error)})
         except (OSError, MemoryError) as error:
-            told = f"{task['folder']}: cannot be converted ({first_line(error)}); "
-            _answer({"error": f"{told}free memory, check the files, and run it again"})
+            way = "free memory" if isinstance(error, MemoryError) else "check the files"
+            told = f"{task['folder']}: cannot be converted ({first_line(error)}); {way} and "
+            _answer({"error": f"{told}run it again"})
     except BrokenPipeError:
         os._exit(1)  # the interpreter would write what is left, and tell that it cannot
 

@@ -280,7 +280,7 @@ def test_the_other_process_has_too_little_memory(
     fails = "worker.read_torch_file = lambda *_: [0] * (1 << 60); worker.main()"
     start = "import sys; sys.path[:] = sys.argv[1:]; from embedlib.models.converting import worker"
     monkeypatch.setattr(convert, "START", f"{start}; {fails}")
-    told = rf"^{tmp_path}: cannot be converted \(MemoryError\); free memory, check the files"
+    told = rf"^{tmp_path}: cannot be converted \(MemoryError\); free memory and run it again$"
     with pytest.raises(ModelWeightsError, match=told):
         convert_folder(tmp_path)
 
