@@ -93,9 +93,9 @@ def judge_call(target: Target, rng: random.Random) -> Verdict:
 
 
 def _item(name: str, value: Any) -> Any:
-    """Return the text of an array without a dimension, which `encode` takes for a text."""
+    """Return the text of an array without a dimension, which models take for a text."""
     is_item = isinstance(value, np.ndarray) and value.shape == ()
-    return value.item() if is_item and name in ("inputs", "sentences") else value
+    return value.item() if is_item and name in ("inputs", "sentences", "texts") else value
 
 
 def _draw_arguments(target: Target, rng: random.Random) -> tuple[Arguments, dict[str, str]]:
