@@ -32,13 +32,14 @@ def write_weights(folder: Path, *, seed: str, prefix: str, dtype: Literal["F32",
     little noise. The same seed gives the same file.
 
     Args:
-        folder: a model folder that lacks its weights.
+        folder: a model folder; weights that it has are replaced.
         seed: any text.
         prefix: of the transformer's tensors.
         dtype: how the values are stored.
     """
     shapes = _tensor_shapes(folder, prefix)
     path = folder / "model.safetensors"
+    path.unlink(missing_ok=True)
     names = create_file(path, {name: (dtype, shape) for name, shape in shapes.items()})
     with path.open("ab") as file:
         quantiles = _normal_quantiles()

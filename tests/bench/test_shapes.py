@@ -65,6 +65,8 @@ def test_embedlib_reads_it(cut_minilm: Path, engine_cache: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_files(cut_minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "model.safetensors").write_bytes(b"of a writer that was killed")
     again = write_shape("shape:minilm/1", tmp_path / "again")
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (again / file).read_bytes() == (cut_minilm / file).read_bytes()
