@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from tests.campaign.child import run
@@ -61,12 +62,15 @@ def run_part(part: Part, seeds: Iterable[int]) -> Result:
     """Judge the cases of a part; print each finding, and what is told besides, as it comes."""
     result = Result(part)
     start = time.monotonic()
-    for seed, verdict in run(part, seeds):
-        result.add(seed, verdict)
-        if (verdict.is_finding or verdict.is_told) and result.is_news(verdict):
-            print(f"{part.name}: {verdict.kind}: {verdict.what}")
-            print(f"    python -m tests.campaign --only {part.name} --seed {seed} --count 1")
-            sys.stdout.flush()
+    with closing(run(part, seeds)) as verdicts:
+        for seed, verdict in verdicts:
+            result.add(seed, verdict)
+            if (verdict.is_finding or verdict.is_told) and result.is_news(verdict):
+                print(f"{part.name}: {verdict.kind}: {verdict.what}")
+                print(f"    python -m tests.campaign --only {part.name} --seed {seed} --count 1")
+                sys.stdout.flush()
+            if verdict.kind == "skipped":  # as all others would be
+                break
     result.seconds = time.monotonic() - start
     return result
 

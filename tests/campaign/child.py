@@ -13,7 +13,7 @@ import resource
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -27,7 +27,7 @@ from tests.campaign.verdict import Judge, OpenJudge, Verdict, finding
 SETUP_SECONDS = 300.0
 
 
-def run(part: Part, seeds: Iterable[int]) -> Iterator[tuple[int, Verdict]]:
+def run(part: Part, seeds: Iterable[int]) -> Generator[tuple[int, Verdict], None, None]:
     """Yield the verdict of every seed."""
     with ExitStack() as stack:
         child: Child | None = None

@@ -53,7 +53,16 @@ ODD_WORDS: Final = (
         "@",
         "%s",
     ),
-    *("{text}", "../..", ".", "nowhere/nothing", "/dev/null", "/dev/full", "texts.txt", "embedder"),
+    *(
+        "{text}",
+        "nowhere/..",
+        ".",
+        "nowhere/nothing",
+        "/dev/null",
+        "/dev/full",
+        "texts.txt",
+        "embedder",
+    ),
     *("1/2", "0/0", "cpu", "cuda:99", "int8", "float32", "jsonl:other.jsonl", "npy:", "edge:e"),
     *(
         "parquet:stored.jsonl",
