@@ -87,12 +87,10 @@ def row_of(entry: CatalogEntry) -> tuple[str, ...]:
 def _bytes(entry: CatalogEntry, precision: str) -> int | None:
     from embedlib.engines.openvino.plans.memory import most_bytes
 
-    # A static model has no engine to plan for; outputs for each token are made in float32 alone.
-    float32_alone = entry.kind in ("late-interaction", "sparse")
-    if entry.millions is None or entry.family == "static":
+    if entry.millions is None or entry.family == "static":  # which has no engine to plan for
         return None
-    if float32_alone and precision != "float32":
-        return None
+    if entry.kind in ("late-interaction", "sparse") and precision != "float32":
+        return None  # they are computed in float32 alone
     return most_bytes(round(entry.millions * 1e6), precision)
 
 

@@ -13,11 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Literal
+from typing import Final, Literal
 
 from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import known_model
 from embedlib.models.known_rerankers import template_of
+
+_ALSO: Final = {
+    "late-interaction": "colbert multi-vector",
+    "reranker": "cross-encoder",
+    "sparse": "splade",
+}
+"""What the kinds are called elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,8 @@ class CatalogEntry:
 
     def matches(self, words: str) -> bool:
         """Return whether every word is part of the name, the kind, the family or the licence."""
-        text = f"{self.name} {self.kind} {self.family} {self.model_type} {self.licence}".lower()
+        kind = f"{self.kind} {_ALSO.get(self.kind, '')}"
+        text = f"{self.name} {kind} {self.family} {self.model_type or ''} {self.licence}".lower()
         return all(word in text for word in words.lower().split())
 
 

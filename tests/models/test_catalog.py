@@ -45,6 +45,18 @@ def test_words_narrow_the_list() -> None:
     assert "Qwen/Qwen3-Embedding-0.6B" in found
     assert found < {entry.name for entry in ENTRIES if entry.matches("qwen3")}
     assert not [entry for entry in ENTRIES if entry.matches("qwen3 no-such-word")]
+    assert not [entry for entry in ENTRIES if entry.matches("none")]  # no word of ours for nothing
+
+
+def test_kinds_have_the_names_that_other_libraries_give_them() -> None:
+    for kind, name in {
+        "late-interaction": "ColBERT",
+        "reranker": "cross-encoder",
+        "sparse": "SPLADE",
+    }.items():
+        of_kind = {entry.name for entry in ENTRIES if entry.kind == kind}
+        assert of_kind
+        assert of_kind <= {entry.name for entry in ENTRIES if entry.matches(name)}
 
 
 COUNTS = """
