@@ -502,6 +502,36 @@ def test_public_addresses_are_public() -> None:
         assert is_public(ipaddress.ip_address(address))
 
 
+def test_a_delivery_with_a_bug_waits_for_the_next_look(
+    make_jobs: MakeJobs, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is due at once: it would keep a core busy, and fill the log."""
+
+    class Buggy(Sender):
+        num_sent = 0
+
+        async def send(self, url: str, headers: Any, body: bytes) -> None:
+            self.num_sent += 1
+            raise KeyError("a bug")
+
+    async def work() -> None:
+        sender = Buggy(policy())
+        jobs = make_jobs(sender=sender, webhook_hosts=("hooks.example.com",))
+        url = "https://hooks.example.com/done"
+        await jobs.add_request(request_row("r", webhook=url, webhook_status="PENDING"), b"{}")
+        jobs.start()
+        await until(lambda: sender.num_sent)
+        for _ in range(50):
+            await jobs.count()  # time for another look
+        assert sender.num_sent == 1
+        clock.advance(1.0)
+        await until(lambda: sender.num_sent == 2)
+        await jobs.close()
+
+    run(work())
+    assert set(caplog.messages) == {"request r"}
+
+
 def test_a_request_without_a_webhook_sends_none(make_jobs: MakeJobs) -> None:
     async def work() -> None:
         jobs = make_jobs(echo)
