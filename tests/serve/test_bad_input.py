@@ -43,8 +43,8 @@ def message_of(error: Any) -> str:
         (b'{"input": []}', 400, "input is empty"),
         (b'{"input": "a", "dimensions": false}', 400, "dimensions: expected"),
         (b'{"input": "a", "dimensions": "3"}', 400, "dimensions: expected"),
-        (b'{"input": "a", "dimensions": -1}', 422, "dimensions = -1; it must be 0 (all) or more"),
-        (b'{"input": "a", "output_dimension": 0}', 422, "output_dimension = 0; it must be 1 or"),
+        (b'{"input": "a", "dimensions": -1}', 400, "dimensions = -1; embed has 6, ask for 1 to 6"),
+        (b'{"input": "a", "output_dimension": 0}', 400, "output_dimension = 0; embed has 6, ask"),
         (
             b'{"input": "a", "dimensions": 3, "output_dimension": 4}',
             400,

@@ -254,6 +254,7 @@ def test_an_embedder_ranks_where_there_is_no_reranker(make_client: Any) -> None:
 
 def test_score(client: Client) -> None:
     answer = client.post("/score", {"text_1": "q", "text_2": TEXTS})
+    assert isinstance(answer["created"], int)
     scores = [entry["score"] for entry in answer["data"]]
     assert scores == pytest.approx([score("q", text) for text in TEXTS])
     status, error = client.refuse("/score", {"text_1": ["a", "b"], "text_2": TEXTS})

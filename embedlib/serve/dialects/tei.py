@@ -110,7 +110,6 @@ async def embed_texts(exchange: Exchange) -> Response:
     """Answer `POST /embed`."""
     body = await exchange.read(EmbedBody)
     _take_truncation(exchange, body)
-    check_number(body.dimensions, "dimensions", least=1)
     rows = await embed(
         exchange.find(body.model, "embed"),
         inputs_of(body.inputs, "inputs", exchange.shared.options),
