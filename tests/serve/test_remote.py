@@ -78,6 +78,7 @@ class Front:
         ("/rerank", {**PAIR, "model": "one"}, "one", ["one"]),
         ("/rerank", {**PAIR, "model": "other"}, "rank", ALL),
         ("/predict", {"inputs": [["a", "b"]]}, "rank", ALL),
+        ("/pooling", {**TEXT, "task": "token_embed"}, "one", ALL),
     ],
 )
 def test_only_those_are_asked_that_the_choice_depends_on(
