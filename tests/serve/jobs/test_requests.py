@@ -669,3 +669,20 @@ def test_a_look_at_the_queue_costs_the_same_however_long_it_is(store: RequestSto
     assert [row.id for row in due(now=1_000_000.0)] == ["w0", "w2", "last"]
     assert [row.id for row in due(now=1.0)] == ["w0"]
     assert num_steps < 200
+
+
+def test_what_has_ended_is_not_counted_again_and_again(store: RequestStore) -> None:
+    """Metrics ask every few seconds, and results are kept for a week."""
+    for number in range(2000):
+        store.insert(request_row(f"e{number}", status="SUCCEEDED", ended_at=1.0))
+    store.insert(request_row("queued"))
+    store.insert(request_row("running", status="IN_PROGRESS"))
+    num_steps = 0
+
+    def count() -> None:
+        nonlocal num_steps
+        num_steps += 1
+
+    store._connection.set_progress_handler(count, 10)
+    assert store.count() == {"QUEUED": 1, "IN_PROGRESS": 1}
+    assert num_steps < 20
