@@ -250,6 +250,8 @@ def test_few_large_lines_are_read_at_once(tmp_path: Path) -> None:
     lines = read_lines(path, 0, 0, 4)
     assert (len(lines), lines[-1].data, lines[-1].is_cut) == (SLICE_LINES, b"1234", False)
     assert read_lines(path, 0, 0, 3)[0].is_cut
+    path.write_bytes(b"1234")  # the last one may lack its break
+    assert not read_lines(path, 0, 0, 4)[0].is_cut
 
 
 @pytest.mark.parametrize(("limit", "most_of_it"), [("MAX_TEXTS", 10), ("MAX_BYTES", 100)])
