@@ -195,6 +195,8 @@ def test_rerank_with_documents(client: Client, path: str) -> None:
     [best] = answer["results"]
     assert best == {"index": 1, "relevance_score": pytest.approx(sigmoid(score("q", "bcd")))}
     assert "document" not in best  # LiteLLM refuses null
+    assert ("data" in answer) is (path == "/v1/rerank")  # Voyage's
+    assert answer["meta"]["billed_units"] == {"search_units": 1}
     told = client.post(path, {**body, "return_documents": True})
     assert told["results"][0]["document"] == {"text": "bcd"}
     assert answer["usage"]["total_tokens"] == len("qa") + len("qbcd")
