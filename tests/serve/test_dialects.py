@@ -51,6 +51,7 @@ def test_openai_embeddings_are_the_rows_of_encode(client: Client, path: str) -> 
     assert answer["usage"] == {"prompt_tokens": 6, "total_tokens": 6, "completion_tokens": 0}
     assert answer["model"] == "embed"
     assert answer["object"] == "list"
+    assert "truncated" not in answer
 
 
 @pytest.mark.parametrize(
