@@ -240,6 +240,25 @@ def test_too_many_texts_and_bytes(make_client: MakeClient) -> None:
     assert "--max-body-mb" in error["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        *(("/v1/embeddings", {}, "input"), ("/pooling", {}, "input"), ("/classify", {}, "input")),
+        *(("/embed", {}, "inputs"), ("/tokenize", {}, "inputs"), ("/api/embed", {}, "input")),
+        *(("/v2/embed", {}, "texts"), ("/rerank", {"query": "q"}, "texts")),
+        *(("/rerank", {"query": "q"}, "documents"), ("/score", {"text_1": "q"}, "text_2")),
+    ],
+)
+def test_each_list_of_texts_has_bounds(
+    make_client: MakeClient, path: str, body: Any, field: str
+) -> None:
+    client = make_client(max_texts=2)
+    for texts, wanted in ((["a"] * 3, 413), ([], 400)):
+        status, error = client.refuse(path, {**body, field: texts})
+        assert status == wanted
+        assert message_of(error).startswith(f"{field} ")
+
+
 def test_what_was_answered_is_held_no_more(make_client: MakeClient) -> None:
     client = make_client(max_held_bytes=30)
     for _ in range(3):
