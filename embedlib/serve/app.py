@@ -85,7 +85,7 @@ class Application:
             answer = Background(COMPUTING, self._shared).answer
             write_span = write_nowhere if tracing is None else tracing.write_job
             try:
-                jobs = Jobs(options.data_dir, options, answer, write_span=write_span)
+                jobs = Jobs(options, answer, write_span=write_span)
             except BaseException:
                 self.destinations.close()
                 raise

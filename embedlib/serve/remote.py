@@ -167,7 +167,6 @@ class RemoteModels:
             HTTPError: there is no such model, it cannot do this, or a field is wrong.
         """
         assert isinstance(exchange, _RemoteExchange), "made by `exchange`; a bug in embedlib"
-        body = exchange.body
         while True:
             try:
                 return await handle(exchange)
@@ -175,7 +174,6 @@ class RemoteModels:
                 names, seconds = unknown.names, unknown.seconds
             await self._learn(names, seconds)
             exchange.asked |= names
-            exchange.body = body  # a handler of several parts leaves one of them
 
     async def _learn(self, names: Iterable[str], seconds: float) -> None:
         """Ask for tasks that are not known yet; requests that come meanwhile wait for them, too."""

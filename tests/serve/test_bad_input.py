@@ -43,8 +43,8 @@ def message_of(error: Any) -> str:
         (b'{"input": []}', 400, "input is empty"),
         (b'{"input": "a", "dimensions": false}', 400, "dimensions: expected"),
         (b'{"input": "a", "dimensions": "3"}', 400, "dimensions: expected"),
-        (b'{"input": "a", "dimensions": -1}', 422, "dimensions = -1; it must be 0 (all) or more"),
-        (b'{"input": "a", "output_dimension": 0}', 422, "output_dimension = 0; it must be 1 or"),
+        (b'{"input": "a", "dimensions": -1}', 400, "dimensions = -1; embed has 6, ask for 1 to 6"),
+        (b'{"input": "a", "output_dimension": 0}', 400, "output_dimension = 0; embed has 6, ask"),
         (
             b'{"input": "a", "dimensions": 3, "output_dimension": 4}',
             400,
@@ -238,6 +238,25 @@ def test_too_many_texts_and_bytes(make_client: MakeClient) -> None:
     status, error = client.refuse("/embed", {"inputs": "a" * 100})
     assert status == 413
     assert "--max-body-mb" in error["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        *(("/v1/embeddings", {}, "input"), ("/pooling", {}, "input"), ("/classify", {}, "input")),
+        *(("/embed", {}, "inputs"), ("/tokenize", {}, "inputs"), ("/api/embed", {}, "input")),
+        *(("/v2/embed", {}, "texts"), ("/rerank", {"query": "q"}, "texts")),
+        *(("/rerank", {"query": "q"}, "documents"), ("/score", {"text_1": "q"}, "text_2")),
+    ],
+)
+def test_each_list_of_texts_has_bounds(
+    make_client: MakeClient, path: str, body: Any, field: str
+) -> None:
+    client = make_client(max_texts=2)
+    for texts, wanted in ((["a"] * 3, 413), ([], 400)):
+        status, error = client.refuse(path, {**body, field: texts})
+        assert status == wanted
+        assert message_of(error).startswith(f"{field} ")
 
 
 def test_what_was_answered_is_held_no_more(make_client: MakeClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import Any
 from unittest.mock import Mock
 
@@ -67,6 +68,31 @@ def test_nothing_is_held_of_a_body_that_is_given_up(
         read(reader, *messages)
     assert getattr(caught.value, "status", None) == status
     assert reader.held_bytes == 0
+
+
+def test_a_body_in_small_parts_takes_no_more_memory_than_in_large_ones() -> None:
+    """A part is an object of fifty bytes, and the bounds count two."""
+    num_left = 50_000
+
+    async def receive() -> Any:
+        nonlocal num_left
+        num_left -= 1
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": bytes(2), "more_body": num_left > 0}
+
+    async def work() -> bytes:
+        with Endable() as block:
+            return await BodyReader(ServeOptions()).read(
+                Request("POST", "/", "", {}, ""), receive, block
+            )
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(work()) == bytes(100_000)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
 
 
 def test_nothing_is_left_of_a_block_that_is_over() -> None:

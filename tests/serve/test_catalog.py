@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from embedlib import Embedder
+from embedlib.serve.models.catalog import ALL_TASKS
 from embedlib.serve.models.loading import Loader
 from embedlib.testing import write_tiny_model
 from embedlib.threads.closing import WorkerThread
@@ -138,6 +139,7 @@ def test_every_kind_of_model_becomes_ready_and_is_described(
     client = serve(name)
     answer = client.send("GET", "/ready")
     assert (answer.status_code, answer.json()["models"]) == (200, {name: "ready"})
+    assert client.application.catalog.find(name, *ALL_TASKS).answered_at > 0
     info = client.send("GET", "/info").json()
     assert info["model_type"] == kind
     assert info["served_model_name"] == name

@@ -255,6 +255,22 @@ def test_what_follows_the_last_request_keeps_it_from_no_answer(converse: Convers
     converse(conversation)
 
 
+def test_a_server_that_drains_answers_once_more(converse: Converse) -> None:
+    """The next request of its client takes another connection, and is not lost with this one."""
+
+    async def conversation(connection: Connection) -> None:
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        for _ in range(2):  # the second head is understood without a parser
+            assert b"connection: close" not in await connection.send(post)
+        connection.protocol.application.drain()
+        answer = await connection.send(post)
+        assert b"200 OK" in answer
+        assert b"connection: close" in answer
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
     """A client that sends them without an end would fill the memory."""
 

@@ -51,6 +51,7 @@ def test_openai_embeddings_are_the_rows_of_encode(client: Client, path: str) -> 
     assert answer["usage"] == {"prompt_tokens": 6, "total_tokens": 6, "completion_tokens": 0}
     assert answer["model"] == "embed"
     assert answer["object"] == "list"
+    assert "truncated" not in answer
 
 
 @pytest.mark.parametrize(
@@ -195,6 +196,8 @@ def test_rerank_with_documents(client: Client, path: str) -> None:
     [best] = answer["results"]
     assert best == {"index": 1, "relevance_score": pytest.approx(sigmoid(score("q", "bcd")))}
     assert "document" not in best  # LiteLLM refuses null
+    assert ("data" in answer) is (path == "/v1/rerank")  # Voyage's
+    assert answer["meta"]["billed_units"] == {"search_units": 1}
     told = client.post(path, {**body, "return_documents": True})
     assert told["results"][0]["document"] == {"text": "bcd"}
     assert answer["usage"]["total_tokens"] == len("qa") + len("qbcd")
@@ -254,6 +257,7 @@ def test_an_embedder_ranks_where_there_is_no_reranker(make_client: Any) -> None:
 
 def test_score(client: Client) -> None:
     answer = client.post("/score", {"text_1": "q", "text_2": TEXTS})
+    assert isinstance(answer["created"], int)
     scores = [entry["score"] for entry in answer["data"]]
     assert scores == pytest.approx([score("q", text) for text in TEXTS])
     status, error = client.refuse("/score", {"text_1": ["a", "b"], "text_2": TEXTS})

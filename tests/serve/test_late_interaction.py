@@ -130,6 +130,7 @@ def test_it_says_what_it_is(client: Client) -> None:
     (model,) = client.send("GET", "/v1/models").json()["data"]
     assert (model["task"], model["tasks"]) == ("embed_multi_vector", ["embed_multi_vector"])
     assert client.send("GET", "/ready").status_code == 200
+    assert client.application.catalog.find(None, "embed_multi_vector").answered_at > 0
     info = client.send("GET", "/info").json()
     assert info["model_type"] == {"embedding": {"pooling": "multi_vector"}}
     assert client.post("/tokenize", {"inputs": TEXTS[:1]})[0]

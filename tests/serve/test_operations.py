@@ -507,6 +507,7 @@ def test_a_model_that_does_not_answer_is_not_ready(
     engine.hold()
     answer = client.send("GET", "/ready")
     assert answer.status_code == 503
+    assert answer.json()["status"] == "not ready"
     assert answer.json()["models"]["embed"] == "it has not answered within 0.01 seconds"
     monkeypatch.undo()
     engine.release()

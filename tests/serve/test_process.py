@@ -25,12 +25,12 @@ import msgspec
 import pytest
 
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.serve import create_app
+from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.http.server import Listen, serve
 from embedlib.serve.http.slow_readers import ReadLimitedProtocol
 from embedlib.serve.http.tls import Renewable, new_context
 from embedlib.serve.models.admission import Unread
-from embedlib.testing import fake_embedder, write_tiny_model
+from embedlib.testing import FakeEngine, fake_embedder, write_tiny_model
 from tests.ports import free_port
 from tests.serve.conftest import ended_in_time
 from tests.tiny_models.static import write_static_model
@@ -204,6 +204,35 @@ def test_the_end_waits_for_no_load() -> None:
         process.kill()
     assert process.returncode == 0, output
     assert "Traceback" not in output
+
+
+def test_an_end_may_wait_for_no_request() -> None:
+    engine, port = FakeEngine(), free_port()
+    engine.hold()
+    options = ServeOptions(drain_seconds=0, grace_seconds=0)
+    application = create_app({"fake": fake_embedder(engine)}, options=options)
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as http:
+            try:
+                wait_ready(http, None)
+                answers.append(http.post("/embed", json={"inputs": "a"}))
+            finally:
+                engine.release()
+
+    def end() -> None:
+        while not engine.batches:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (ask, end)]
+    for thread in threads:
+        thread.start()
+    with ended_in_time(application):
+        serve(application, Listen(port=port))
+    threads[0].join(WAIT_SECONDS)
+    assert [answer.status_code for answer in answers] == [503]
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(start: Callable[..., Server]) -> None:

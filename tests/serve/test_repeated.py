@@ -110,6 +110,8 @@ class Transport(asyncio.Transport):
 class Echo(Application):
     """Answers with what it understood of a request."""
 
+    is_draining = False
+
     def __init__(self) -> None:  # of an application only what a connection needs
         self.requests: list[Request] = []
         self.metrics = Metrics(Catalog([]), Unread())

@@ -10,7 +10,7 @@ import msgspec
 from embedlib.serve.dialects.dialect import OLLAMA, Route
 from embedlib.serve.models.compute import embed
 from embedlib.serve.requests.asgi import Response
-from embedlib.serve.requests.exchange import Common, Exchange, check_number
+from embedlib.serve.requests.exchange import Common, Exchange
 from embedlib.serve.vectors import as_decimals, encoded
 from embedlib.serve.wire import texts_of
 
@@ -34,7 +34,6 @@ async def embed_texts(exchange: Exchange) -> Response:
     started = perf_counter_ns()
     body = await exchange.read(EmbedBody)
     texts = texts_of(body.input, "input", exchange.shared.options)
-    check_number(body.dimensions, "dimensions", least=1)
     exchange.work.on_truncate = "error" if body.truncate is False else "ignore"
     model = exchange.find(body.model, "embed")
     rows = await embed(model, texts, exchange.work, normalizes=True, dimensions=body.dimensions)

@@ -71,8 +71,8 @@ def check_one_score(model: ServedModel) -> None:
     if session.num_labels != 1:
         raise HTTPError(
             400,
-            f"model {model.name!r} has {session.num_labels} scores for a pair; POST /predict "
-            "returns them all",
+            f"model {model.name!r} has {session.num_labels} scores for a pair; serve a reranker "
+            "with one, or ask POST /predict for all of them",
             "wrong_model",
             param="model",
         )

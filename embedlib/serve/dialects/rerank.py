@@ -7,6 +7,7 @@ https://docs.nvidia.com/nim/nemo-retriever/text-reranking/latest/using-reranking
 
 from __future__ import annotations
 
+from time import time
 from typing import Any, Literal
 
 import msgspec
@@ -221,6 +222,7 @@ async def score(exchange: Exchange) -> Response:
         return {
             "id": f"score-{new_id()}",
             "object": "list",
+            "created": int(time()),
             "model": model.name,
             "data": [
                 {"index": index, "object": "score", "score": value}

@@ -21,6 +21,7 @@ from embedlib.indexing.searches.searching import check_question
 from embedlib.indexing.sinks.protocol import Hit
 from embedlib.packages.foreign_options import FOREIGN_SEARCH_OPTIONS
 from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.ranking import check_one_score
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.models.catalog import ServedModel
 from embedlib.serve.models.compute import Work, embed, embed_tokens, score_by_tokens, score_pairs
@@ -167,18 +168,12 @@ def _find_reranker(exchange: Exchange, named: bool | str) -> ServedModel:
     try:
         name = None if named is True else str(named)
         found = exchange.shared.catalog.find(name, "rerank", "embed_multi_vector")
-        session = found.open()
+        found.open()
+        if found.task == "rerank":
+            check_one_score(found)
     except HTTPError as error:
         error.param = "rerank"
         raise
-    num_labels = getattr(session, "num_labels", 1)
-    if num_labels != 1:
-        raise HTTPError(
-            400,
-            f"model {found.name!r} has {num_labels} scores for a pair; serve a reranker with one",
-            "wrong_model",
-            param="rerank",
-        )
     return found
 
 

@@ -110,7 +110,6 @@ async def embed_texts(exchange: Exchange) -> Response:
     """Answer `POST /embed`."""
     body = await exchange.read(EmbedBody)
     _take_truncation(exchange, body)
-    check_number(body.dimensions, "dimensions", least=1)
     rows = await embed(
         exchange.find(body.model, "embed"),
         inputs_of(body.inputs, "inputs", exchange.shared.options),
@@ -283,8 +282,7 @@ async def info(exchange: Exchange) -> Response:
             "model_type": kind,
             "max_concurrent_requests": options.max_bulk_texts,
             "max_input_length": session.max_seq_length,
-            "max_batch_tokens": session.config.max_batch_tokens
-            or engine_of(session).limits.max_batch_tokens,
+            "max_batch_tokens": engine_of(session).limits.max_batch_tokens,
             "max_batch_requests": None,
             "max_client_batch_size": options.max_texts,
             "auto_truncate": True,

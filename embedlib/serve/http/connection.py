@@ -201,6 +201,8 @@ class Connection(ReadLimitedProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        # Or a request could be on its way when the end closes the connection.
+        cycle.keep_alive = cycle.keep_alive and not self.application.is_draining
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:

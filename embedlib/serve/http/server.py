@@ -9,6 +9,7 @@ import asyncio
 import errno
 import gc
 import logging
+import math
 import os
 import resource
 import signal
@@ -86,15 +87,14 @@ def serve(
 
     Args:
         application: answers the requests.
-        listen: where.
+        listen: where, as `Listen.check` has let pass.
         on_listening: called when connections are taken, with the port that they come by.
 
     Raises:
-        ConfigError: the address cannot be listened on, or the certificate cannot be offered.
+        ConfigError: the address cannot be listened on.
         EmbedlibError: no model could be loaded, or the application has a bug, which is logged.
         SinkError: a destination has rows of a model that is not served.
     """
-    listen.check()
     _allow_connections()
     gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     options = application.options
@@ -113,7 +113,7 @@ def serve(
         log_config=None,
         log_level="error",  # below are lines about its own steps, and what clients send wrongly
         server_header=False,
-        timeout_graceful_shutdown=round(options.drain_seconds) or None,
+        timeout_graceful_shutdown=math.ceil(options.drain_seconds),
         timeout_keep_alive=75,
         backlog=2048,
     )

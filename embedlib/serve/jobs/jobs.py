@@ -28,7 +28,6 @@ class Jobs(OwnJobs):
 
     def __init__(
         self,
-        data_dir: str,
         options: ServeOptions,
         answer: Answerer,
         *,
@@ -39,8 +38,7 @@ class Jobs(OwnJobs):
         """Take the folder, and put right what a killed server left; nothing runs before `start`.
 
         Args:
-            data_dir: the folder.
-            options: the bounds.
+            options: the bounds, and the folder.
             answer: answers a request of a job.
             clock: the time; None: the machine's.
             sender: delivers webhooks; None: over the network, as the options allow.
@@ -50,7 +48,8 @@ class Jobs(OwnJobs):
             ConfigError: another server has the folder, or it cannot be used.
         """
         policy = Policy(options.webhook_hosts)
-        folder = DataFolder(data_dir)
+        assert options.data_dir is not None, "a server without a folder keeps no jobs"
+        folder = DataFolder(options.data_dir)
         with ExitStack() as opened:
             opened.callback(folder.close)
             try:

@@ -234,8 +234,11 @@ class RequestStore(Store[RequestRow]):
         self._connection.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
 
     def count(self) -> dict[str, int]:
-        """Return how many there are, by status."""
-        found = self._connection.execute("SELECT status, count(*) FROM requests GROUP BY status")
+        """Return how many have not ended, by status."""
+        found = self._connection.execute(
+            "SELECT status, count(*) FROM requests WHERE status IN ('QUEUED', 'IN_PROGRESS') "
+            "GROUP BY status"
+        )
         return dict(found.fetchall())
 
     def count_webhooks(self) -> int:

@@ -23,8 +23,7 @@ class Upload:
         self._owner = owner
         self.id = f"file-{uuid4().hex}"
         self._path = tools.folder.file(self.id)
-        self._parts: list[bytes] = []
-        self._held_bytes = 0
+        self._held = bytearray()
         self._is_kept = False
         self.num_bytes = 0
 
@@ -58,9 +57,8 @@ class Upload:
                 "too_large",
                 param="file",
             )
-        self._parts.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes >= PART_BYTES:
+        self._held += data
+        if len(self._held) >= PART_BYTES:
             await self._flush()
 
     async def finish(self, *, filename: str, seconds: float) -> FileRow:
@@ -96,10 +94,10 @@ class Upload:
         return row
 
     async def _flush(self) -> None:
-        data, self._parts, self._held_bytes = b"".join(self._parts), [], 0
+        data, self._held = self._held, bytearray()
         await self._tools.thread.run(lambda: self._append(data))
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytearray) -> None:
         self._tools.folder.check_room(len(data))
         with self._path.open("ab") as stream:
             stream.write(data)

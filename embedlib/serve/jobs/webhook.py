@@ -160,16 +160,15 @@ def is_public(address: Address) -> bool:
 
     Source: IANA special-purpose registries, by `ipaddress`; RFC 6052 for 64:ff9b::/96.
     """
-    inner: list[Address] = []
+    inner: Address | None = None
     if isinstance(address, ipaddress.IPv6Address):
         if address in _TRANSLATED:
             return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        inner += [each for each in (address.ipv4_mapped, address.sixtofour) if each is not None]
-        inner += list(address.teredo or ())
         if address.is_site_local:
             return False
+        inner = address.ipv4_mapped or address.sixtofour
     is_plain = address.is_global and not address.is_multicast and not address.is_reserved
-    return is_plain and all(is_public(each) for each in inner)
+    return is_plain and (inner is None or is_public(inner))
 
 
 def _refused(url: str, remedy: str) -> HTTPError:

@@ -146,7 +146,8 @@ class Worker:
                     },
                 )
             )
-            self.wake()
+            if state != "stopped":  # its failure could not be written: not again at once
+                self.wake()
 
     async def _start_requests(self) -> None:
         tools = self._tools
@@ -189,11 +190,11 @@ class Worker:
     ) -> None:
         try:
             await work()
-        except Exception:
+            self.wake()
+        except Exception:  # not woken: a delivery is still due, and may fail the same way
             log.exception("request %s", row_id)
         finally:
             del running[row_id]
-            self.wake()
 
     async def _expire(self) -> None:
         tools = self._tools

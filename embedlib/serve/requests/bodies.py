@@ -68,19 +68,16 @@ class BodyReader:
         declared = request.headers.get("content-length", "0")
         if len(declared) <= MAX_DIGITS and declared.isdecimal():
             self._check_size(int(declared))
-        parts: list[bytes] = []
-        size = 0
+        body, is_whole = bytearray(), False  # parts of two bytes are objects of fifty
         try:
-            is_whole = False
             while not is_whole:
                 part, is_whole = await self._next(request, receive, block)
-                self._hold(len(part), size + len(part))
-                size += len(part)
-                parts.append(part)
+                self._hold(len(part), len(body) + len(part))
+                body += part
         except BaseException:
-            self.held_bytes -= size
+            self.held_bytes -= len(body)
             raise
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return bytes(body)
 
     def _hold(self, num_bytes: int, size: int) -> None:
         """Hold bytes of a body that has so many by now.

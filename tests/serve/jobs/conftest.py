@@ -177,9 +177,8 @@ def make_jobs(tmp_path: Path, clock: FakeClock) -> Callable[..., Jobs]:
         write_span: WriteSpan = write_nowhere,
         **options: Any,
     ) -> Jobs:
-        folder = str(tmp_path / "jobs")
-        found = ServeOptions(data_dir=folder, **options)
-        return Jobs(folder, found, answer, clock=clock, sender=sender, write_span=write_span)
+        found = ServeOptions(data_dir=str(tmp_path / "jobs"), **options)
+        return Jobs(found, answer, clock=clock, sender=sender, write_span=write_span)
 
     return make
 

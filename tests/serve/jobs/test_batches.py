@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -249,6 +250,8 @@ def test_few_large_lines_are_read_at_once(tmp_path: Path) -> None:
     lines = read_lines(path, 0, 0, 4)
     assert (len(lines), lines[-1].data, lines[-1].is_cut) == (SLICE_LINES, b"1234", False)
     assert read_lines(path, 0, 0, 3)[0].is_cut
+    path.write_bytes(b"1234")  # the last one may lack its break
+    assert not read_lines(path, 0, 0, 4)[0].is_cut
 
 
 @pytest.mark.parametrize(("limit", "most_of_it"), [("MAX_TEXTS", 10), ("MAX_BYTES", 100)])
@@ -741,6 +744,36 @@ def test_a_bug_half_way_leaves_what_was_answered(
     run(work())
     assert "batch batch_1" in caplog.text
     assert "KeyError: 'a bug'" in caplog.text
+
+
+def test_a_failure_that_cannot_be_written_waits_for_the_next_look(
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged database would keep a core busy, and fill the log."""
+    num_tried = 0
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        nonlocal num_tried
+        num_tried += 1
+        raise KeyError("a bug")
+
+    def fail(*_: Any) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    async def work() -> None:
+        monkeypatch.setattr(BatchStore, "fail", fail)
+        jobs = make_jobs(answer)
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(1))))
+        jobs.start()
+        await until(lambda: num_tried)
+        for _ in range(50):
+            await jobs.count()  # time for another look
+        assert num_tried == 1
+        clock.advance(1.0)
+        await until(lambda: num_tried == 2)
+        await jobs.close()
+
+    run(work())
 
 
 def test_a_server_with_a_lower_limit_goes_on(make_jobs: MakeJobs) -> None:

@@ -90,6 +90,11 @@ def test_what_is_no_form_is_refused(body: bytes, words: str) -> None:
         read_all([body])
 
 
+def test_a_part_needs_no_head_and_64_may_be_there() -> None:
+    body = form(*[("", None, b"")] * 63, end=b"--XX\r\n\r\nof no head\r\n--XX--")
+    assert read_all([body])[-1] == (Part("", None), b"of no head")
+
+
 def test_a_content_type_of_many_parameters_is_refused() -> None:
     MultipartReader("multipart/form-data; a=b; boundary=XX")
     with pytest.raises(HTTPError, match="must be multipart/form-data with its boundary"):

@@ -54,7 +54,7 @@ MakeJobs = Callable[..., Jobs]
 
 def open_jobs(folder: Path, answer: Any = echo, **options: Any) -> Jobs:
     found = ServeOptions(data_dir=str(folder), **options)
-    return Jobs(str(folder), found, answer, clock=FakeClock())
+    return Jobs(found, answer, clock=FakeClock())
 
 
 class Crash:

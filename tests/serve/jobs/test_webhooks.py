@@ -161,7 +161,9 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
             receiver.answers = [
                 b"HTTP/1.1 503 Busy\r\n\r\n",
                 b"nonsense\r\n",
-                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 OK\r\n\r\n",
+                b"HTTP/1.1\r\n",
+                b"",
+                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204\r\n\r\n",
                 *[b"HTTP/1.1 500 No\r\n\r\n"] * deliveries.ATTEMPTS,
             ]
             jobs = make_jobs(webhook_hosts=("127.0.0.1",))
@@ -169,7 +171,7 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
             row = request_row("r", webhook=receiver.url, webhook_status="PENDING")
             await jobs.add_request(row, b"{}")
             await delivered(jobs, clock, "r", "SUCCEEDED")
-            assert len(receiver.requests) == 3
+            assert len(receiver.requests) == 5
             other = request_row("s", webhook=receiver.url, webhook_status="PENDING")
             other.queue_until = clock.time + 600
             begun = clock.time
@@ -184,7 +186,7 @@ def test_a_receiver_that_fails_is_tried_again_for_some_time(
             assert caplog.messages == [f"request s: {row.error_message}"]
             assert jobs.metrics.deliveries == {
                 "delivered": 1,
-                "retried": 2 + deliveries.ATTEMPTS - 1,
+                "retried": 4 + deliveries.ATTEMPTS - 1,
                 "failed": 1,
             }
             await jobs.close()
@@ -421,7 +423,7 @@ def test_urls_that_are_allowed() -> None:
         *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),
         *("100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1"),
         *("fec0::1", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1"),
-        *("64:ff9b:1::1", "240.0.0.1", "198.18.0.1"),
+        *("64:ff9b:1::1", "240.0.0.1", "198.18.0.1", "2001::4136:e378:63bf:f7f7"),
     ],
 )
 def test_a_name_that_leads_to_an_address_inside_is_refused(address: str) -> None:
@@ -500,6 +502,36 @@ def test_a_refusal_before_the_whole_body_was_read_is_understood() -> None:
 def test_public_addresses_are_public() -> None:
     for address in ("8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"):
         assert is_public(ipaddress.ip_address(address))
+
+
+def test_a_delivery_with_a_bug_waits_for_the_next_look(
+    make_jobs: MakeJobs, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is due at once: it would keep a core busy, and fill the log."""
+
+    class Buggy(Sender):
+        num_sent = 0
+
+        async def send(self, url: str, headers: Any, body: bytes) -> None:
+            self.num_sent += 1
+            raise KeyError("a bug")
+
+    async def work() -> None:
+        sender = Buggy(policy())
+        jobs = make_jobs(sender=sender, webhook_hosts=("hooks.example.com",))
+        url = "https://hooks.example.com/done"
+        await jobs.add_request(request_row("r", webhook=url, webhook_status="PENDING"), b"{}")
+        jobs.start()
+        await until(lambda: sender.num_sent)
+        for _ in range(50):
+            await jobs.count()  # time for another look
+        assert sender.num_sent == 1
+        clock.advance(1.0)
+        await until(lambda: sender.num_sent == 2)
+        await jobs.close()
+
+    run(work())
+    assert set(caplog.messages) == {"request r"}
 
 
 def test_a_request_without_a_webhook_sends_none(make_jobs: MakeJobs) -> None:
