@@ -567,6 +567,24 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(
     assert list(entry_of(tmp_path / "full").iterdir()) == []
 
 
+def test_a_disk_that_takes_no_change_any_more_costs_the_cache_and_nothing_else(
+    first: NDArray[np.float32],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As one does that has shown errors."""
+    entry = CacheEntry(entry_of(tmp_path), {})
+    cut(entry.path / "entry.json")
+    refuse = Mock(side_effect=OSError(30, "Read-only file system"))
+    for name in ("unlink", "replace"):
+        monkeypatch.setattr(Path, name, refuse)
+    assert entry.kept() is None
+    assert "it is damaged" in caplog.text
+    assert not entry.write([], first)
+    assert "it cannot be written: [Errno 30] Read-only file system" in caplog.text
+
+
 def test_what_nobody_uses_is_removed(
     files: ModelFiles, first: NDArray[np.float32], tmp_path: Path
 ) -> None:
