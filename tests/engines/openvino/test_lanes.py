@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.engines.openvino import lanes as lanes_module
 from embedlib.engines.openvino import pages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -168,6 +169,22 @@ def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
     assert gone.wait(WAIT_SECONDS)
     waiting.join()
     second.__exit__(None, None, None)
+
+
+def test_bulk_goes_on_beside_a_query_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does whose thread runs a signal handler that embeds texts."""
+    monkeypatch.setattr(lanes_module, "MOST_SECONDS", 0, raising=False)
+    lanes, gone = Lanes(), threading.Event()
+
+    def wait() -> None:
+        lanes.give_way()
+        lanes.give_way()
+        gone.set()
+
+    with lanes.query():
+        threading.Thread(target=wait, daemon=True).start()
+        assert gone.wait(WAIT_SECONDS)
+        assert not lanes._queries, "nor does the next batch wait for it"
 
 
 def test_bulk_waits_for_queries_behind_one_that_was_interrupted_before_it_counted() -> None:
