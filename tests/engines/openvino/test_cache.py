@@ -313,6 +313,14 @@ def test_a_trial_is_marked_with_its_process_until_it_ends(
     assert not mark.exists()
 
 
+def test_what_somebody_removes_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    entry = CacheEntry(tmp_path, {})
+    with entry.trying():
+        (tmp_path / "trying").unlink()
+    entry.use()
+    entry.forget_deaths()
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
     num_threads: int,
@@ -510,9 +518,11 @@ def test_what_a_process_left_is_put_right_by_who_holds_the_place(
 def test_a_folder_that_is_there_and_cannot_be_written_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_cache, "TemporaryFile", Mock(side_effect=OSError(30, "read-only")))
+    tried = Mock(side_effect=OSError(30, "read-only"))
+    monkeypatch.setattr(model_cache, "TemporaryFile", tried)
     with ModelCache(tmp_path, "these weights").entry({}) as entry:
         assert entry is None
+    tried.assert_called_once_with(dir=entry_of(tmp_path))
 
 
 @pytest.mark.parametrize("where", ["a file", "below a file", "read-only"])
