@@ -102,6 +102,10 @@ class EnginePlan:
         """The engine's name."""
         return self.kind.name
 
+    def threads_each(self, config: Config) -> int:
+        """Return how many threads each device has: they share those of the options."""
+        return max(1, config.num_threads // len(self.devices))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKind:

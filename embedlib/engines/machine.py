@@ -49,7 +49,7 @@ def _read(path: str) -> str:
     if path != CPU_INFO:
         return read_system_file(path)
     try:
-        with Path(path).open(encoding="utf-8") as lines:
+        with Path(path).open(encoding="utf-8", errors="replace") as lines:
             return "".join(takewhile(str.strip, lines))
     except OSError:
         return ""

@@ -23,7 +23,7 @@ def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     plan = with_weights(plan, files, config)
     if plan.warning:
         logging.getLogger(__name__).warning("%s", plan.warning)
-    config = replace(config, threads=max(1, config.num_threads // len(plan.devices)))
+    config = replace(config, threads=plan.threads_each(config))
     engines: list[tuple[str, Engine]] = []
     try:
         for place, device in enumerate(plan.devices):

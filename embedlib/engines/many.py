@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 
 from embedlib.engines.base import (
@@ -30,24 +31,17 @@ class _BatchInFlight(InFlight):
     pending: Pending
 
     def __init__(
-        self, batch: Batch, on_done: Callable[[], None], send: Callable[[_Cancel], None]
+        self, batch: Batch, on_done: Callable[[], None], cancel: Callable[[_BatchInFlight], None]
     ) -> None:
         super().__init__(batch, on_done)
-        self._send = send
+        self._cancel = cancel
         self.is_cancelled = False
         self.failures: dict[_Device, BaseException] = {}
         """The errors of the engines that failed to compute it."""
 
     def cancel(self) -> None:
         """Stop computing as soon as possible."""
-        self._send(_Cancel(self))
-
-
-@dataclass(frozen=True)
-class _Cancel:
-    """Put into the inbox when a batch is cancelled."""
-
-    job: _BatchInFlight
+        self._cancel(self)
 
 
 @dataclass(eq=False)
@@ -66,10 +60,6 @@ class _Device:
         if lane is Lane.BULK and num_bulk >= limits.max_inflight_bulk:
             return False
         return len(self.jobs) < limits.max_inflight_batches
-
-
-class _Stop:
-    """Put into the inbox by `close`."""
 
 
 class ManyEngines:
@@ -100,9 +90,9 @@ class ManyEngines:
         """What the scheduler plans with: the sum of all engines, dead or alive."""
         self._devices = [_Device(name, engine) for name, engine in engines]
         self._waiting: list[_BatchInFlight] = []
-        self._inbox: SimpleQueue[
-            _BatchInFlight | _Cancel | tuple[_Device, _BatchInFlight] | _Stop
-        ] = SimpleQueue()
+        self._is_stopping = False
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What the thread does next."""
         self._thread = WorkerThread(self._run, "embedlib-engines")
         self._thread.start()
 
@@ -117,8 +107,10 @@ class ManyEngines:
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
         """Start a batch and return at once."""
-        job = _BatchInFlight(batch, on_done, self._inbox.put)
-        self._inbox.put(job)
+        job = _BatchInFlight(
+            batch, on_done, lambda job: self._inbox.put(partial(self._cancel, job))
+        )
+        self._inbox.put(partial(self._waiting.append, job))
         return job
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -128,7 +120,7 @@ class ManyEngines:
             CloseTimeoutError: a batch is still in flight after `timeout` seconds, or the `close` of
                 an engine raises it.
         """
-        self._inbox.put(_Stop())
+        self._inbox.put(self._stop)
         check_ended("the group of engines", [self._thread], timeout)
         late: CloseTimeoutError | None = None
         for device in self._devices:
@@ -144,19 +136,12 @@ class ManyEngines:
     # Everything below runs on the thread.
 
     def _run(self) -> None:
-        is_stopping = False
-        while not is_stopping or self._waiting or any(device.jobs for device in self._devices):
-            message = self._inbox.get()
-            if isinstance(message, _Stop):
-                is_stopping = True
-            elif isinstance(message, _BatchInFlight):
-                self._waiting.append(message)
-            elif isinstance(message, _Cancel):
-                self._cancel(message.job)
-            else:
-                self._collect(*message)
-            del message  # or the last batch would stay in memory until the next one
+        while not self._is_stopping or self._waiting or any(one.jobs for one in self._devices):
+            self._inbox.get()()  # no variable: the last batch would stay in it until the next one
             self._hand_out()
+
+    def _stop(self) -> None:
+        self._is_stopping = True
 
     def _hand_out(self) -> None:
         """Start queued batches, queries first, while an engine has room."""
@@ -187,7 +172,8 @@ class ManyEngines:
     def _start(self, device: _Device, job: _BatchInFlight) -> None:
         device.jobs.add(job)
         try:
-            job.pending = device.engine.submit(job.batch, lambda: self._inbox.put((device, job)))
+            done = partial(self._collect, device, job)
+            job.pending = device.engine.submit(job.batch, lambda: self._inbox.put(done))
         except BaseException as error:  # nothing an engine raises may end this thread
             device.jobs.remove(job)
             self._fail(device, job, error)

@@ -73,10 +73,10 @@ class Memory:
         exceeded = [room for room, num_bytes in needs if room and num_bytes > room.num_bytes]
         return min(exceeded, key=lambda room: room.num_bytes, default=None)
 
-    def shortage(self, data_bytes: int, file_bytes: int) -> tuple[str, str] | None:
-        """Return `too_small` in words: what is needed, and the limit; None: it fits.
+    def shortage(self, data_bytes: int, file_bytes: int) -> tuple[str, str, Room] | None:
+        """Return what is needed and the limit in words, and `too_small`; None: it fits.
 
-        They read "3.2 GiB of memory" and "3.1 GiB (memory limit of its cgroup)", with as many
+        The words read "3.2 GiB of memory" and "3.1 GiB (memory limit of its cgroup)", with as many
         digits as tell them apart.
         """
         limit = self.too_small(data_bytes, file_bytes)
@@ -86,7 +86,8 @@ class Memory:
         if limit is self.address_room:
             kind, needed = "address space", data_bytes + file_bytes
         digits = digits_apart(needed, limit.num_bytes)
-        return f"{gib(needed, digits)} of {kind}", f"{gib(limit.num_bytes, digits)} ({limit.limit})"
+        told = f"{gib(limit.num_bytes, digits)} ({limit.limit})"
+        return f"{gib(needed, digits)} of {kind}", told, limit
 
 
 def address_limit() -> int:

@@ -151,7 +151,7 @@ def test_a_limit_of_addresses_counts_mapped_files_too() -> None:
     assert memory.too_small(GIB, GIB) is None
     assert memory.too_small(GIB, GIB + 1) is memory.address_room
     told = ("5.0 GiB of address space", "2.0 GiB (limit set by ulimit -v)")
-    assert memory.shortage(5 * GIB, 0) == told
+    assert memory.shortage(5 * GIB, 0) == (*told, memory.address_room)
     assert memory.for_each_of(2).too_small(GIB, 1) == Room(GIB, "limit set by ulimit -v")
     assert Memory().too_small(1 << 60, 1 << 60) is None
 
@@ -172,6 +172,7 @@ def test_a_need_and_what_it_exceeds_are_told_apart(more: int, needed: str, room:
     assert found[0] == f"{needed} of memory"
     assert found[1].startswith(room)
     assert found[1].endswith(" GiB (a test)")
+    assert found[2] is memory.room
     assert memory.shortage(2 * GIB, 4 * GIB) is None
 
 

@@ -109,11 +109,10 @@ def check_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryN
     from embedlib.engines.openvino.plans.remedies import remedy
 
     needed = needs_of(plan, files, config)
-    limit = plan.memory.too_small(needed.shared, needed.files)
     shortage = plan.memory.shortage(needed.shared, needed.files)
-    if limit is None or shortage is None:
+    if shortage is None:
         return needed
-    amount, told = shortage
+    amount, told, limit = shortage
     if plan.is_by_layer:
         raise EngineUnavailableError(
             f"engine openvino: {files.folder} needs about {amount} in float32 with one layer at a "

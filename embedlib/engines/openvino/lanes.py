@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from embedlib.threads.interrupts import SafeCondition
+
+MOST_SECONDS: Final = 10
+"""That bulk work waits for queries. Where a signal handler interrupts one and waits for bulk work,
+as in a call of its own, each would wait for the other."""
 
 
 class Lanes:
@@ -61,4 +66,8 @@ class Lanes:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
         with self._changed:
             answered = self._num_answered
-            self._changed.wait_for(lambda: not self._queries or self._num_answered > answered)
+            is_free = self._changed.wait_for(
+                lambda: not self._queries or self._num_answered > answered, MOST_SECONDS
+            )
+            if not is_free:
+                self._queries.clear()

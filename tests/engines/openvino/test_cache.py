@@ -313,6 +313,14 @@ def test_a_trial_is_marked_with_its_process_until_it_ends(
     assert not mark.exists()
 
 
+def test_what_somebody_removes_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    entry = CacheEntry(tmp_path, {})
+    with entry.trying():
+        (tmp_path / "trying").unlink()
+    entry.use()
+    entry.forget_deaths()
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_a_thread_that_cannot_be_started_is_no_fault_of_the_entry(
     num_threads: int,
@@ -510,9 +518,11 @@ def test_what_a_process_left_is_put_right_by_who_holds_the_place(
 def test_a_folder_that_is_there_and_cannot_be_written_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_cache, "TemporaryFile", Mock(side_effect=OSError(30, "read-only")))
+    tried = Mock(side_effect=OSError(30, "read-only"))
+    monkeypatch.setattr(model_cache, "TemporaryFile", tried)
     with ModelCache(tmp_path, "these weights").entry({}) as entry:
         assert entry is None
+    tried.assert_called_once_with(dir=entry_of(tmp_path))
 
 
 @pytest.mark.parametrize("where", ["a file", "below a file", "read-only"])
@@ -565,6 +575,24 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(
     assert calls == ["compile", "compile"], "what was compiled is used"
     assert "No space left on device; name another folder with engine_cache_dir" in caplog.text
     assert list(entry_of(tmp_path / "full").iterdir()) == []
+
+
+def test_a_disk_that_takes_no_change_any_more_costs_the_cache_and_nothing_else(
+    first: NDArray[np.float32],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As one does that has shown errors."""
+    entry = CacheEntry(entry_of(tmp_path), {})
+    cut(entry.path / "entry.json")
+    refuse = Mock(side_effect=OSError(30, "Read-only file system"))
+    for name in ("unlink", "replace"):
+        monkeypatch.setattr(Path, name, refuse)
+    assert entry.kept() is None
+    assert "it is damaged" in caplog.text
+    assert not entry.write([], first)
+    assert "it cannot be written: [Errno 30] Read-only file system" in caplog.text
 
 
 def test_what_nobody_uses_is_removed(

@@ -523,6 +523,7 @@ def test_files_are_watched_until_a_batch_has_had_many_rows() -> None:
         found.append(list(models._files_to_pack(make_batch([[5] * length]))))
     assert found == [[], [file], [], [file], [file], []]
     models.leave()
+    assert not models._files, "a model that is closed maps no file"
 
 
 def test_weights_are_freed_with_an_engine_in_a_cycle(files: ModelFiles) -> None:

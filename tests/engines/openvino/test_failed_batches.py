@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -246,6 +247,14 @@ def test_a_batch_that_failed_is_counted_before_its_memory_is_returned(
     engine.close()
     assert len(meanwhile) == len(tiny) == 1
     assert relative_errors(meanwhile[0], right).max() < 2e-5
+
+
+def test_a_prefix_without_memory_is_told_as_a_batch_without_it(
+    engine: OpenVINOEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine._models._prefixes, "use", Mock(side_effect=MemoryError))
+    with pytest.raises(EngineOutOfMemoryError):
+        engine.compute(make_batch(SHORT, Lane.QUERY))
 
 
 def test_an_error_that_is_kept_keeps_no_compiled_model(

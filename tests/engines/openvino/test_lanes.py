@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.engines.openvino import lanes as lanes_module
 from embedlib.engines.openvino import pages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -40,6 +41,11 @@ IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
 @pytest.fixture(scope="module")
 def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
     return read_model_files(tiny_folder("bert"))
+
+
+@pytest.fixture(autouse=True)
+def _waits_longer_than_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "MOST_SECONDS", 9 * WAIT_SECONDS)
 
 
 @pytest.mark.parametrize(("max_stages", "num_stages"), [(1, 1), (2, 2), (99, 2)])
@@ -170,6 +176,22 @@ def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
     second.__exit__(None, None, None)
 
 
+def test_bulk_goes_on_beside_a_query_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does whose thread runs a signal handler that embeds texts."""
+    monkeypatch.setattr(lanes_module, "MOST_SECONDS", 0)
+    lanes, gone = Lanes(), threading.Event()
+
+    def wait() -> None:
+        lanes.give_way()
+        lanes.give_way()
+        gone.set()
+
+    with lanes.query():
+        threading.Thread(target=wait, daemon=True).start()
+        assert gone.wait(WAIT_SECONDS)
+        assert not lanes._queries, "nor does the next batch wait for it"
+
+
 def test_bulk_waits_for_queries_behind_one_that_was_interrupted_before_it_counted() -> None:
     lanes = Lanes()
     changed, lanes._changed = lanes._changed, MagicMock()
@@ -178,7 +200,7 @@ def test_bulk_waits_for_queries_behind_one_that_was_interrupted_before_it_counte
         pass
     lanes._changed = changed
     may_go_on: list[bool] = []
-    lanes._changed.wait_for = lambda found, _=None: may_go_on.append(found())  # type: ignore
+    lanes._changed.wait_for = lambda found, _=None: [may_go_on.append(found())]  # type: ignore
     with lanes.query():
         lanes.give_way()
     lanes.give_way()

@@ -115,6 +115,14 @@ def test_what_a_plan_has_asked_for_is_of_its_precision_alone(files: ModelFiles) 
     assert needs_of(other, files, CONFIG).precision == "int8 without layers.0.up"
 
 
+def test_several_devices_share_the_threads(files: ModelFiles) -> None:
+    config = replace(CONFIG, threads=4)
+    for count, each in ((1, 4), (2, 2), (3, 1), (8, 1)):
+        plan = replace(plan_of(files), devices=("cpu",) * count, needs=None)
+        assert choose_profile(plan, files, config, None).num_streams == each
+        assert needs_of(plan, files, config) == needs(files, threads=each)
+
+
 def test_what_is_told_of_a_models_memory(files: ModelFiles) -> None:
     options = {"max_batch_tokens": 1 << 18}
     small, big = needs(files, **options), needs(scaled(files))

@@ -314,6 +314,20 @@ def test_what_the_plan_counts_is_what_is_kept() -> None:
     engine.close()
 
 
+def test_an_engine_that_is_closed_keeps_nothing() -> None:
+    spec = spec_of(PLAIN_CAUSAL)
+    weights = weights_of(spec, np.random.default_rng(0))
+    engine = OpenVINOEngine(spec, weights, Layout(threads=1))
+    for tail in (1, 2, 3):
+        computed(engine, make_batch([[*PREFIX, tail]]))
+    (prefix,) = prefixes_of(engine)._prefixes
+    arrays = [weakref.ref(array) for array in prefix.arrays.values()]
+    assert arrays
+    del prefix
+    engine.close()
+    assert not any(array() is not None for array in arrays)
+
+
 def test_keys_and_values_of_a_layer_are_not_held_until_the_vectors_are_computed() -> None:
     spec = spec_of(PLAIN_CAUSAL)
     weights = weights_of(spec, np.random.default_rng(0))

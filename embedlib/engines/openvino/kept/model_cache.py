@@ -46,8 +46,9 @@ UNUSED_SECONDS: Final = 30 * 24 * 3600
 PART_ALIGNMENT: Final = 4096
 """Bytes; constants of a stage are read in place."""
 
-_BLOB, _TRIED, _ENTRY, _TRYING, _DEATHS = (
+_BLOB, _PART, _TRIED, _ENTRY, _TRYING, _DEATHS = (
     "model.blob",
+    "model.blob.part",
     "tried",
     "entry.json",
     "trying",
@@ -136,8 +137,7 @@ class CacheEntry:
             with deaths.open("ab") as stream:
                 stream.write(b"x")
             self.drop("a process died while it loaded it")
-        for part in self.path.glob("*.part"):
-            part.unlink(missing_ok=True)
+        (self.path / _PART).unlink(missing_ok=True)
         if deaths.exists() and deaths.stat().st_size >= MAX_DEATHS:
             _logger.warning(
                 "%s is not used: %s processes died while they loaded the compiled model in it; "
@@ -202,7 +202,7 @@ class CacheEntry:
             exports: each writes a stage of the compiled model into a stream.
             vectors: those that it gives.
         """
-        part = self.path / f"{_BLOB}.part"
+        part = self.path / _PART
         try:
             remove_unused(self.path.parent)  # first: the disk may be full of it
             with part.open("wb") as file:
@@ -212,7 +212,6 @@ class CacheEntry:
             content = {"parts": parts, "shape": vectors.shape, **self.facts}
             (self.path / _ENTRY).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         except OSError as error:
-            part.unlink(missing_ok=True)
             self.drop(f"it cannot be written: {error}; {OTHER_CACHE}")
             return False
         return True
@@ -220,8 +219,9 @@ class CacheEntry:
     def drop(self, reason: str) -> None:
         """Remove the compiled model; a process that has mapped it keeps it."""
         _logger.warning("the compiled model in %s is not used: %s", self.path, reason)
-        for name in (_ENTRY, _TRYING, _TRIED, _BLOB):
-            (self.path / name).unlink(missing_ok=True)
+        for name in (_ENTRY, _TRYING, _TRIED, _BLOB, _PART):
+            with suppress(OSError):  # the disk may take no change any more
+                (self.path / name).unlink()
 
 
 def _export(export: Callable[[io.BytesIO], object], file: io.BufferedWriter) -> tuple[int, int]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
-    """Return what a plan needs; nothing is widened where there is memory only without that."""
+    """Return what a device needs; nothing is widened where there is memory only without that."""
     from embedlib.engines.openvino.kept.float32_copy import pays
     from embedlib.engines.openvino.plans.memory import MemoryNeeds, layerwise_needs, memory_needs
 
@@ -29,6 +29,7 @@ def needs_of(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds
         return layerwise_needs(files, config)
     if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
         return plan.needs
+    config = replace(config, threads=plan.threads_each(config))
     needs = memory_needs(files, plan.precision, config, is_widened=pays(plan.precision))
     if needs.is_widened and plan.memory.too_small(needs.shared, needs.files) is not None:
         return memory_needs(files, plan.precision, config)
@@ -48,7 +49,7 @@ def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
     shares = shares_lanes(plan, needs)
     told = gib(needs.shared if shares else needs.separate)
     if shortage is not None:
-        told, limit = shortage
+        told, limit, _ = shortage
         verdict = f"no, this process can have {limit}"
     elif shares:
         verdict = "yes, both lanes share a compiled model"
@@ -80,11 +81,7 @@ def profile_key(
         # Without the length limit: with another one the same layers are computed, and `_fits` sees
         # to the memory of a higher one.
         shape={**shape, "stores_16_bits": is_narrow, "excluded": sorted(plan.precision.excluded)},
-        # Several devices share the threads, as `make_engine` divides them.
-        machine={
-            "cpu": list(machine.cpu_identity()),
-            "threads": max(1, config.num_threads // len(plan.devices)),
-        },
+        machine={"cpu": list(machine.cpu_identity()), "threads": plan.threads_each(config)},
         versions={"embedlib": __version__, "openvino": machine.version("openvino")},
     )
 
@@ -109,7 +106,7 @@ def choose_profile(
     shares = shares_lanes(plan, needs)
     rule = Profile(
         max_batch_tokens=best_batch_tokens(number_type(plan.precision.name), shares_lanes=shares),
-        num_streams=1 if shares else config.num_threads,
+        num_streams=1 if shares else plan.threads_each(config),
         shares_lanes=shares,
         library="auto",
     )

@@ -110,6 +110,8 @@ class CompiledModels:
         self._compiled.clear()
         while self._reads:
             del self._reads[0]
+        # A program may keep a model that it has closed.
+        self._files, self._prefixes = (), KeptPrefixes({}, {})
 
     def request(self, number: int) -> Request:
         """Return a request; only its user may hold it, for one batch, and drops it behind that."""
@@ -129,10 +131,10 @@ class CompiledModels:
             EngineOutOfMemoryError: the batch did not fit into memory.
             EngineRunError: it failed.
         """
-        use = self._prefixes.use(batch)
-        if use.num_before:
-            batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         try:
+            use = self._prefixes.use(batch)
+            if use.num_before:
+                batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
             return self._compute(number, batch, use, before)
         except (RuntimeError, MemoryError) as error:
             if is_of_handler(error):

@@ -82,9 +82,9 @@ def load_models(
     cache: ModelCache | None,
     graph_options: Mapping[str, object],
     *,
-    mark: Callable[[], None] = lambda: None,
-    is_large: bool = False,
-    copied_bytes: int = 0,
+    mark: Callable[[], None],
+    is_large: bool,
+    copied_bytes: int,
 ) -> Loaded:
     """Return compiled models of one graph, from the cache if it has them.
 
@@ -96,28 +96,29 @@ def load_models(
         build: returns the stages of the graph, only one where there is a cache, and the weights
             that they read in place.
         settings: the properties of each compiled model.
-        cache: where they are kept; None: nowhere.
+        cache: where they are kept; None: nowhere. Of a large model the graph alone is.
         graph_options: what the graph depends on, besides the spec and the weights; JSON values.
         mark: called on the threads that load a model which is not the last.
-        is_large: whether pages of the weights are let go while they are packed; without a cache.
+        is_large: whether pages of the weights are let go while they are packed.
         copied_bytes: of weights that the graph has copies of.
 
     Raises:
         RuntimeError: OpenVINO could not compile the graph.
     """
-    loader = _Loader(core, build, settings, trial_batch(spec, is_large=is_large), mark)
+    batch = trial_batch(spec, is_large=is_large)
+    loader = _Loader(core, build, settings, batch, mark, is_large, copied_bytes)
     if cache is None:
-        return loader.compile(is_large=is_large)
+        return loader.compile()
     facts = _facts(core, spec, settings) | {"graph": dict(graph_options)}
     with cache.entry(facts) as entry:
         if entry is None:
-            return loader.compile(is_large=is_large)
+            return loader.compile()
         kept = loader.kept(entry, cache.file)
         if kept is not None:
             entry.forget_deaths()
             return kept
         if cache.file is not None:
-            return loader.compile(entry, is_large=True, copied_bytes=copied_bytes)
+            return loader.compile(entry)
         return loader.keep(entry) or loader.kept(entry) or loader.compile()
 
 
@@ -150,18 +151,18 @@ class _Loader:
     settings: Sequence[Settings]
     batch: Batch
     mark: Callable[[], None]
+    is_large: bool
+    copied_bytes: int
 
-    def compile(
-        self, entry: CacheEntry | None = None, *, is_large: bool = False, copied_bytes: int = 0
-    ) -> Loaded:
+    def compile(self, entry: CacheEntry | None = None) -> Loaded:
         """Compile a graph for each of the settings; keep that of a large model in `entry`.
 
         All models of a large one are tried: what is packed at first use is packed while pages are
         let go.
         """
         graphs, weights = self.build()
-        files = mapped_files(weights) if is_large else []
-        known = refer(self.core, graphs, files[0], copied_bytes) if entry and files else None
+        files = mapped_files(weights) if self.is_large else []
+        known = refer(self.core, graphs, files[0], self.copied_bytes) if entry and files else None
         extra = {} if known is None else WITHOUT_WEIGHTS
         models: list[Stages] = []
         with letting_go(files):
