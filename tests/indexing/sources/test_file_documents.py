@@ -119,7 +119,12 @@ def test_a_page_becomes_markdown() -> None:
         ("<li><p>a</p></li>", "a"),
         ("</pre></p>a", "a"),
         ("<div>" * 20_000 + "deep", "deep"),
-        ("<a " * 20_000, "<a " * 19_999 + "<a"),  # takes minutes if every < looks for its end
+        # These take minutes if every < looks for its end.
+        ("<a " * 20_000, "<a " * 19_999 + "<a"),
+        ("<a " + '="<a " ' * 20_000, "<a " + '="<a " ' * 19_999 + '="<a "'),
+        ("<" + "a" * 100_000, "<" + "a" * 100_000),
+        ("<td> " * 50_000 + "a", "a"),
+        ("<p " + "a='<b>' " * 16 + ">c", "c"),
         ("<p title='a>b' data-x=\"<p>\" id=a\">a<b class='>'>c", "ac"),
         ("<p title='a>b</p>c", "b\n\nc"),
         ("<script>'<!--'</SCRIPT>a<style><!--</style>b<STYLE>c", "ab"),
@@ -226,6 +231,8 @@ def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
         ('<?xml?><p encoding="latin1">ä'.encode(), '<?xml?><p encoding="latin1">ä'),
         ('<meta charset="utf-16">ä'.encode(), '<meta charset="utf-16">ä'),
         ('<meta charset="utf-16le">ä'.encode(), '<meta charset="utf-16le">ä'),
+        ('<meta charset="utf-32">ä'.encode(), '<meta charset="utf-32">ä'),
+        ('<meta charset="cp037">ä'.encode(), '<meta charset="cp037">ä'),
         ('<meta charset="hex">ä'.encode(), '<meta charset="hex">ä'),
         ('<meta charset="undefined">ä'.encode(), '<meta charset="undefined">ä'),
         ('<meta charset="unknown">ä'.encode(), '<meta charset="unknown">ä'),
