@@ -157,6 +157,18 @@ def test_values_of_two_kinds_are_refused(one: Any, other: Any) -> None:
         seen.see(other)
 
 
+def test_the_kinds_that_have_no_common_order_are_named() -> None:
+    for values, told in (
+        (["2026-01-01", "2026-01-01 10:00Z"], "2026-01-31 and texts such as 2026-01-31 12:00Z,"),
+        ([datetime(2026, 1, 1), 1], "holds times without a zone and numbers, which"),
+        ([datetime(2026, 1, 1, tzinfo=UTC), 1], "holds times with a zone and numbers, which"),
+    ):
+        seen = highest()
+        seen.see(values[0])
+        with pytest.raises(SourceError, match=told):
+            seen.see(values[1])
+
+
 @pytest.mark.parametrize(
     "value",
     [
