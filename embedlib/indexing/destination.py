@@ -76,6 +76,7 @@ def open_destination(
             replacement = start_replacement(opened, embedder, target, settings, tell)
             if replacement is not None:
                 opened, settings = replacement.new, replacement.load_options
+                if_refused.callback(opened.close)
                 target = replacement.target
             else:  # `recreate` drops what is loaded beside, never what searches find
                 settings = replace(settings, recreate=False)

@@ -87,11 +87,9 @@ class Replacement:
                 f"{found.num_sampled} sampled rows, both models find {found.overlap:.0%}"
             )
         self.new.switch()
-        kept = (
-            ""
-            if self.state is None
-            else (f"; those of {self.state.model!r} are kept until embedlib drop-old")
-        )
+        kept = ""
+        if self.state is not None:
+            kept = f"; those of {self.state.model!r} are kept until embedlib drop-old"
         self.tell(f"{name}: searches that begin now find the rows of {model!r}{kept}")
 
 

@@ -22,7 +22,6 @@ class Seen:
         self._database = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._execute("PRAGMA journal_mode = OFF")
-        self._execute("PRAGMA synchronous = OFF")
         self._has_files = False
         self._execute("CREATE TABLE seen (id BLOB PRIMARY KEY, num_chunks INTEGER) WITHOUT ROWID")
 
@@ -49,9 +48,8 @@ class Seen:
         The number is None for a bad row: what is stored of it may be right.
         """
         found = self._find(_key(source_id))
-        file, mark, _ = source_id.rpartition("#")
-        if found is None and mark and self._has_files:
-            found = self._find(_file_key(file))
+        if found is None and self._has_files:
+            found = self._find(_file_key(source_id.rpartition("#")[0]))
         return (False, None) if found is None else (True, found[0])
 
     def has_rows(self) -> bool:

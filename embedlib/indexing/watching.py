@@ -74,7 +74,8 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
         roots = [os.path.realpath(folder) for folder in folders]
         try:
             changes = watchfiles.watch(
-                *(roots if is_whole else _readable(roots)),
+                # `os.walk` leaves out what may not be read.
+                *(roots if is_whole else (path for root in roots for path, *_ in os.walk(root))),
                 recursive=is_whole,
                 watch_filter=None,  # which files are read is decided by their names, not here
                 rust_timeout=_TIMEOUT_MS,
@@ -100,11 +101,6 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
         while None in map(_place, folders):
             time.sleep(_TIMEOUT_MS / 1000)
             yield frozenset()
-
-
-def _readable(folders: Sequence[str]) -> list[str]:
-    """Return the folders and those in them, without those that may not be read."""
-    return [parent for folder in folders for parent, _, _ in os.walk(folder)]
 
 
 def _place(folder: str) -> tuple[int, int, str] | None:

@@ -352,6 +352,23 @@ def test_what_cannot_be_replaced_is_refused_at_the_start() -> None:
             IndexOptions(replace=True, **options)  # type: ignore[arg-type]
 
 
+class SparseModel(Model):
+    def encode_query(self, text: str, /, *, output_value: str = "sparse") -> Any:
+        return {}
+
+
+def test_what_is_refused_beside_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, closed = [], []
+    beside, close = FileSink.beside, FileSink.close
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSink, "beside", lambda sink: opened.append(beside(sink)) or opened[-1])
+        patched.setattr(FileSink, "close", lambda sink: (closed.append(sink), close(sink)))
+        with pytest.raises(SinkError, match="cannot hold sparse vectors"):
+            load(url, Model("new"), replace=True, sparse=SparseModel("sparse"))
+    assert opened
+    assert {*map(id, opened)} <= {*map(id, closed)}
+
+
 def test_a_dry_run_switches_nothing(url: str) -> None:
     report = index(
         documents(NUM), url, embedder=Model("new"), chunk=False, replace=True, dry_run=True

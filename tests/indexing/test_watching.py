@@ -390,6 +390,10 @@ def test_the_system_reports_changes(docs: Path) -> None:
     assert next(changes) == frozenset()  # it watches from now on
     (docs / "sub" / "new.txt").write_text("new")
     assert str(docs.resolve() / "sub" / "new.txt") in next(filter(None, changes))
+    (docs / "new").mkdir()
+    assert str(docs.resolve() / "new") in next(filter(None, changes))
+    (docs / "a.txt").write_text("later")
+    assert "/" not in next(filter(None, changes))  # a new folder is watched with the others
     changes.close()  # type: ignore[attr-defined]
 
 
@@ -486,7 +490,9 @@ def test_folders_that_may_not_be_read_are_left_out(
         path.write_text("new")
         while not {str(path), "/"} & next(changes):
             pass
-    path.write_text("in a folder that was not there at first")
-    while str(path) not in next(changes):
-        pass
+    for text in ("in a folder that was not there at first", "only this has changed"):
+        path.write_text(text)
+        while not {str(path), "/"} & (found := next(changes)):
+            pass
+    assert "/" not in found
     changes.close()  # type: ignore[attr-defined]

@@ -55,9 +55,10 @@ def view_chunks(
     counts = count_tokens(tokenizer, [chunk.text for chunk in chunks])
     behind = [chunk.text if chunk.span else chunk.embedded or chunk.text for chunk in chunks]
     embedded = count_tokens(tokenizer, behind)
-    window = -1
+    window, begin, first_line = -1, 0, 1
     for number, chunk in enumerate(chunks):
-        first_line = text.count("\n", 0, chunk.start) + 1
+        first_line += text.count("\n", begin, chunk.start)
+        begin = chunk.start
         window += number == 0 or chunk.embedded != chunks[number - 1].embedded
         yield ChunkView(
             chunk=number,

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import BinaryIO, Final, cast
 
 from embedlib.indexing.sources.storage import is_storage, open_object
@@ -80,6 +81,8 @@ def _open(path: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer  # must stay open
     elif path.lower().endswith(".gz"):
         with _open_packed(path) as packed, gzip.GzipFile(fileobj=packed) as stream:
+            if not packed.peek(1):  # a copy that has just begun, which to gzip is one of no bytes
+                raise BrokenFileError("is empty; copy it again")
             yield cast(BinaryIO, stream)
     else:
         with _open_packed(path) as file:
@@ -87,7 +90,7 @@ def _open(path: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _open_packed(path: str) -> Iterator[BinaryIO]:
+def _open_packed(path: str) -> Iterator[BufferedReader]:
     if is_storage(path):
         with open_object(path) as stream:
             yield stream
@@ -105,7 +108,7 @@ def _open_packed(path: str) -> Iterator[BinaryIO]:
             raise BrokenFileError("was cut while it was read; load it again when it is complete")
 
 
-def _is_device(file: BinaryIO) -> bool:
+def _is_device(file: BufferedReader) -> bool:
     """Whether a file is a device other than a terminal and /dev/null."""
     found = os.fstat(file.fileno())
     if not stat.S_ISCHR(found.st_mode):

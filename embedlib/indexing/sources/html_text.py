@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from contextlib import suppress
 from html import unescape
 
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
@@ -31,16 +32,19 @@ _BACKTICKS = re.compile("`+")
 _RAW = {tag: re.compile(f"</{tag}", re.IGNORECASE) for tag in ("script", "style")}
 """Elements in which only their own end is markup."""
 
+_IN_TAG = r"""[^<>=]|=(?!\s{0,9}["'])|=\s{0,9}"[^"<]*"|=\s{0,9}'[^'<]*'"""
 _TOKEN = re.compile(
-    r"""<!--(?:-?>|.*?(?:--!?>|\Z))
-    | <(?P<end>/?)(?P<tag>[a-zA-Z][\w:-]*)
-      (?:(?:[^<>=]|=(?!\s{0,9}["'])|=\s{0,9}"[^"]*"|=\s{0,9}'[^']*')*|[^<>]*)>
+    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))
+    | <(?P<end>/?)(?P<tag>[a-zA-Z][\w:-]*)(?![\w:-])
+      (?:(?:(?:{_IN_TAG})*=\s{{0,9}}(?:"[^"<]*<[^"]*"|'[^'<]*<[^']*')){{0,16}}(?:{_IN_TAG})*
+      |[^<>]*)>
     | <[!?/][^<>]*>
     | (?P<data>[^<]+|<)""",
     re.DOTALL | re.VERBOSE,
 )
 """A piece of a page. Not `html.parser`, which in Python 3.11.7 takes minutes for 60 KB of tags that
-do not end: here, the search for the end of a tag stops at the next one."""
+do not end: here, the search for the end of a tag stops at the next one, or the next after 16 values
+with a < in them, and a name is never taken for a shorter one and more."""
 
 _ENDLESS_NUMBER = re.compile(r"&#[0-9]{600,};?")
 """A reference to no character: to browsers it is U+FFFD. Python reads numbers of up to 4,300
@@ -89,17 +93,13 @@ def decode_html(data: bytes) -> str:
         found = _CHARSET.search(head) or _XML_ENCODING.match(head)
     name = "utf-8-sig"
     if found is not None:
-        try:
-            known = codecs.lookup(found[1].decode("ascii")).name
-            # What was read as ASCII so far is not UTF-16, whatever it says.
-            if not known.startswith("utf-16") and known not in _OF_PYTHON_ALONE:
+        given = found[1].decode("ascii")
+        with suppress(LookupError):  # unknown, or a codec for something else than texts: "hex"
+            known = codecs.lookup(given).name
+            # What was read as ASCII is in no encoding that writes it otherwise: UTF-16, EBCDIC.
+            if known not in _OF_PYTHON_ALONE and found[1].decode(known, "replace") == given:
                 name = _READ_AS.get(known, known)
-        except LookupError:
-            pass
-    try:
-        return data.decode(name)
-    except LookupError:  # a codec of Python for something else than texts, such as "hex"
-        return data.decode("utf-8-sig")
+    return data.decode(name)
 
 
 def html_text(page: str) -> tuple[str, str]:
@@ -167,6 +167,8 @@ class _Reader:
             self._is_in_cell = True
             if any(map(str.strip, self._line)):
                 self._line.append(" | ")
+            elif not self._preformatted:  # blanks, which each of many cells would look at again
+                self._line.clear()
         elif self._is_in_cell and (tag in _IN_CELLS or tag == "br"):
             self._line.append(" ")
         elif tag in _BLOCKS:

@@ -59,7 +59,7 @@ class MemorySource:
             if not isinstance(item, Mapping) and is_table(item):
                 for fields in table_rows(item):
                     number += 1
-                    yield "row", RawRow(number=number, place=_place(number), fields=fields)
+                    yield "row", _row(number, fields=fields)
                 continue
             number += 1
             yield self._convert(item, number)
@@ -70,9 +70,7 @@ class MemorySource:
             problem = _bad_key(item)
             # Copies: a generator may fill the same dicts and lists again while these wait.
             fields = {} if problem else {name: _copied(value) for name, value in item.items()}
-            return "row", RawRow(
-                number=number, place=_place(number), fields=fields, problem=problem
-            )
+            return "row", _row(number, fields=fields, problem=problem)
         if hasattr(item, "page_content"):  # LangChain
             return "page_content", self._foreign(item, "page_content", number)
         if hasattr(item, "node_id") or hasattr(item, "id_"):  # LlamaIndex
@@ -84,7 +82,7 @@ class MemorySource:
         metadata = {} if metadata is None else metadata
         if not isinstance(metadata, Mapping):
             problem = f"has the metadata {shown(metadata)}, which must be a mapping"
-            return RawRow(number=number, place=_place(number), problem=problem)
+            return _row(number, problem=problem)
         copies = {key: _copied(value) for key, value in metadata.items()}
         own_id = _own_id(item)
         if own_id is None and self._options.id_field == _OWN_ID:
@@ -92,9 +90,8 @@ class MemorySource:
         # As everywhere, id and text are not metadata unless they are asked for.
         is_asked = self._options.metadata_fields is not None
         used = () if is_asked else (self._options.id_field, *(self._options.text_fields or ()))
-        return RawRow(
-            number=number,
-            place=_place(number),
+        return _row(
+            number,
             fields={**copies, _OWN_ID: own_id, text: getattr(item, text, None)},
             metadata={key: value for key, value in copies.items() if key not in used},
             problem=_bad_key(metadata),
@@ -162,5 +159,5 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _place(number: int) -> str:
-    return f"row {number} of {_NAME}"
+def _row(number: int, **read: Any) -> RawRow:
+    return RawRow(number=number, place=f"row {number} of {_NAME}", **read)

@@ -156,9 +156,10 @@ def changed_since(query: str, field: str, mark: str, begin: Value) -> str:
     if mark == "%s":
         query, column = query.replace("%", "%%"), column.replace("%", "%%")
     more = ""
-    if mark == "?" and isinstance(begin, str):  # SQLite has numbers before all texts
-        more = f" OR typeof({column}) <> 'text'"
-    elif mark == "%s" and isinstance(begin, date):  # PostgreSQL's, which some write for never
+    if mark == "?":  # SQLite has numbers before all texts, and reads this one as -infinity
+        is_text = isinstance(begin, str)
+        more = f" OR typeof({column}) <> 'text'" if is_text else f" OR {column} = -9e999"
+    elif isinstance(begin, date | float):  # PostgreSQL's, which some write for never
         more = f" OR {column} = '-infinity'"
     return (
         f"SELECT * FROM (\n{query}\n) AS embedlib_rows"

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 from embedlib.errors import SourceError, first_line
 from embedlib.indexing.sinks.urls import without_password
@@ -124,7 +124,7 @@ def _find(files: Any, root: str) -> Iterator[str]:
 
 
 @contextmanager
-def open_object(url: str) -> Iterator[BinaryIO]:
+def open_object(url: str) -> Iterator[io.BufferedReader]:
     """Open a file for reading; it is fetched piece by piece.
 
     Raises:
@@ -136,7 +136,7 @@ def open_object(url: str) -> Iterator[BinaryIO]:
         file = files.open(path, "rb", block_size=_BLOCK_BYTES)
     with closing(file):
         # fsspec's own lines have no limit of their length.
-        yield cast(BinaryIO, io.BufferedReader(_Raw(file, url), _BUFFER_BYTES))
+        yield io.BufferedReader(_Raw(file, url), _BUFFER_BYTES)
 
 
 class _Raw(io.RawIOBase):

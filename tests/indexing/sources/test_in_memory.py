@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -284,8 +285,17 @@ def test_columns_that_are_no_fields_are_refused() -> None:
 
     class Column:
         dtype, name = "int", "a column"
+        __arrow_c_stream__ = None  # as a column of polars has
 
     assert "has no rows to read" in refusal(Column())
+
+
+def test_a_list_with_a_name_and_an_array_of_dicts_are_no_columns() -> None:
+    class Named(list[Any]):
+        name = "rows"
+
+    rows = [{"id": "a", "text": "x"}]
+    assert summary(Named(rows)) == summary(np.array(rows, object)) == [("a", "x")]
 
 
 def test_nanoseconds_of_dictionaries_and_extensions_are_cut_to_microseconds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -156,6 +157,18 @@ def test_values_of_two_kinds_are_refused(one: Any, other: Any) -> None:
         seen.see(other)
 
 
+def test_the_kinds_that_have_no_common_order_are_named() -> None:
+    for values, told in (
+        (["2026-01-01", "2026-01-01 10:00Z"], "2026-01-31 and texts such as 2026-01-31 12:00Z,"),
+        ([datetime(2026, 1, 1), 1], "holds times without a zone and numbers, which"),
+        ([datetime(2026, 1, 1, tzinfo=UTC), 1], "holds times with a zone and numbers, which"),
+    ):
+        seen = highest()
+        seen.see(values[0])
+        with pytest.raises(SourceError, match=told):
+            seen.see(values[1])
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -212,6 +225,19 @@ def test_a_query_gets_a_condition(query: str) -> None:
     assert changed.replace("%%", "%").count("%s") == query.count("%s") + 1
     assert '"n%%" >= %s' in changed
     database.close()
+
+
+@pytest.mark.parametrize("begin", [2, 2.5])
+def test_a_number_of_minus_infinity_is_read_in_every_run(begin: float) -> None:
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE docs (changed REAL)")
+    database.executemany("INSERT INTO docs VALUES (?)", [(1.0,), (3.0,), (-math.inf,)])
+    rows = database.execute(changed_since("SELECT * FROM docs", "changed", "?", begin), [begin])
+    assert {*rows.fetchall()} == {(3.0,), (-math.inf,)}
+    database.close()
+    # Of Postgres, where a column of integers cannot be compared with it.
+    has_infinity = "-infinity" in changed_since("SELECT * FROM docs", "changed", "%s", begin)
+    assert has_infinity == isinstance(begin, float)
 
 
 def test_a_column_that_does_not_exist_is_no_text() -> None:

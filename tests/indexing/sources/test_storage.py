@@ -62,6 +62,7 @@ def texts(rows: list[Document | BadRow]) -> dict[str | None, str]:
 def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
     told: list[str] = []
     bucket.pipe("/b/docs/on.embedlib.txt", b"about embedlib")
+    bucket.pipe("/b/docs/sub/Makefile", b"all:")
     assert texts(read(url, told)) == {
         "memory://b/docs/a.txt": "text of a",
         "memory://b/docs/on.embedlib.txt": "about embedlib",
@@ -69,7 +70,8 @@ def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
         "memory://b/docs/sub/e.txt.gz": "text of e",
     }
     assert told == [
-        "memory://b/docs/: 1 file of another kind was skipped: .png; name them with glob (--glob)",
+        "memory://b/docs/: 2 files of other kinds were skipped: .png, Makefile; name them with "
+        "glob (--glob)",
         "empty files were skipped: 'memory://b/docs/empty.txt'",
     ]
 

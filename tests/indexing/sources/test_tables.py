@@ -463,6 +463,16 @@ def test_a_gzip_file_that_breaks_early() -> None:
     assert [row.id for row in read("a.jsonl.gz")] == ["1"] * 5 + [None]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.gz"])
+def test_a_gzip_file_of_no_bytes_is_a_copy_that_has_just_begun(name: str) -> None:
+    Path("docs").mkdir()
+    Path("docs", name).write_bytes(b"")
+    [bad] = read("docs", glob=("*.gz",))
+    assert isinstance(bad, BadRow)
+    assert bad.reason == "is empty; copy it again"
+    assert refusal(f"docs/{name}") == f"cannot read 'docs/{name}': is empty; copy it again"
+
+
 def test_a_gzip_file_with_a_broken_block() -> None:
     good = gzip.compress(b'{"id": 1, "text": "a"}\n')
     Path("a.jsonl.gz").write_bytes(good + good[:10] + b"\xff" * 20)  # a kind that does not exist
