@@ -15,8 +15,8 @@ from embedlib.errors import PassingBuildError
 _T = TypeVar("_T")
 
 NO_THREADS: Final = (
-    "no more threads can be started (ulimit -u, or the pids limit of the container); raise the "
-    "limit, or run fewer processes"
+    "no more threads can be started (ulimit -u, the pids limit of the container, or ulimit -v or "
+    "-d, which count the stack of each); raise the limit, or run fewer processes"
 )
 
 _NOT_STARTED: Final = "start new thread"
