@@ -445,6 +445,25 @@ def test_a_server_that_never_answered_is_given_up_sooner(
     assert waits == [0.5, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        ("stub", "UNAUTHENTICATED stub; the API key is read"),
+        (
+            "Received http2 header with status: 401",
+            "the port answers HTTP, not gRPC; .*; if it is the right port, the API key is read",
+        ),
+    ],
+)
+def test_a_refused_key_may_be_a_wrong_port(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any], details: str, told: str
+) -> None:
+    sink = make_sink()
+    stub.fail("CollectionExists", aborting("UNAUTHENTICATED", details))
+    with pytest.raises(SinkError, match=f"^{sink.name}: {told}"):
+        sink.inspect()
+
+
 @pytest.mark.parametrize("is_lost", [False, True], ids=["request torn", "answer torn"])
 def test_a_torn_connection_is_made_again(
     make_sink: Callable[..., Any], stub: Any, proxy: Any, waits: list[float], is_lost: bool
