@@ -618,6 +618,9 @@ def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
     assert set(stub.local.get_collection("docs").config.metadata) == {"embedlib"}
     sink.finish()
     assert stub.count("Update") == 2
+    sink.close()
+    begin(make_sink)  # what it loads gets into the graph as it comes
+    assert stub.thresholds == {"docs": 10_000}
 
 
 def test_a_graph_that_somebody_has_changed_since_is_kept(
