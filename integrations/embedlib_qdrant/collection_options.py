@@ -42,18 +42,6 @@ class CollectionOptions:
     write_consistency: int = 1
     vector: str = ""
 
-    def check(self, name: str) -> None:
-        """Refuse values that do not fit together, before a collection is created.
-
-        Raises:
-            SinkError: a write would wait for more replicas than there are.
-        """
-        if self.write_consistency > self.replicas:
-            raise SinkError(
-                f"{name}: write_consistency={self.write_consistency} is more than replicas="
-                f"{self.replicas}; give both, such as replicas=2&write_consistency=2"
-            )
-
 
 OPTION_NAMES = tuple(field.name for field in fields(CollectionOptions))
 

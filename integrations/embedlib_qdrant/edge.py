@@ -159,8 +159,6 @@ class EdgeSink(EdgeSearch):
 
     def _write(self, rows: Sequence[Row], num_bytes: int, vectors: Iterator[Any]) -> None:
         shard, edge = self._begun, self.edge
-        if not rows:
-            return
         self._check_room(4 * num_bytes)
         bad_rows = list[BadRow]()
         with self.one_line("cannot be written"):
@@ -220,10 +218,10 @@ class EdgeSink(EdgeSearch):
     def finish(self) -> None:
         """Build the index for the rows written since the last call."""
         shard = self._begun
-        if self._has_changed and has_graph(self.stored_mark, self._count(shard)):
-            self._tell(f"{self.name}: building the index; Ctrl-C takes effect after that")
         language = self.stored_mark.full_text
         with self.one_line("cannot be optimized"):
+            if self._has_changed and has_graph(self.stored_mark, self._count(shard)):
+                self._tell(f"{self.name}: building the index; Ctrl-C takes effect after that")
             shard.optimize()
             if language is not None and not self._has_text_index(shard):
                 params = edge_text_index(self.edge, language)

@@ -80,13 +80,12 @@ class GenerationSink(ServerSink):
         self, query: Any, k: int, where: Filter | None, using: str | None = None
     ) -> list[Hit]:
         """Return the nearest points; when their collection is gone, find it again."""
-        if self._held is None or self._has_begun:
-            return super().query(query, k, where, using)
         try:
             return super().query(query, k, where, using)
         except SinkError as error:
             cause = error.__cause__
-            if not isinstance(cause, Exception) or classify(cause).is_temporary:
+            is_held = self._held is not None and not self._has_begun
+            if not is_held or not isinstance(cause, Exception) or classify(cause).is_temporary:
                 raise
             before, self._mark = self.collection, None
             self.require_stored()
@@ -137,8 +136,7 @@ class GenerationSink(ServerSink):
         name = self._kept()
         if name is None:
             return None
-        given = self.given
-        kept = GenerationSink(self.name, self._connection, name, given, self._requests)
+        kept = GenerationSink(self.name, self._connection, name, self.given, self._requests)
         return kept.inspect()
 
     def switch(self) -> None:

@@ -15,6 +15,8 @@ KINDS = ("keyword", "integer", "float", "bool", "geo", "datetime", "text", "uuid
 _NAME = r'(?:[\w-]+|"[^"]+")(?:\[\])*'
 _FIELD = re.compile(rf"{_NAME}(?:\.{_NAME})*")
 """A path as Qdrant reads it; the server would refuse another one when all rows are loaded."""
+_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')
+"""Between two indexes; one inside of quotes is a part of a name."""
 NAMES = ("payload_index", "snapshot")
 
 
@@ -45,7 +47,7 @@ def parse_requests(options: Mapping[str, str]) -> LoadRequests:
 
 def _parse_indexes(value: str | None) -> dict[str, str]:
     indexes: dict[str, str] = {}
-    for part in [] if value is None else value.split(","):
+    for part in [] if value is None else _COMMA.split(value):
         field, colon, kind = part.rpartition(":")
         if not colon or not _FIELD.fullmatch(field) or kind not in KINDS:
             raise SinkError(

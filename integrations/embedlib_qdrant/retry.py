@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from embedlib.errors import SinkError
-from embedlib.indexing import import_extra
+from embedlib.indexing import UnreachableSinkError, import_extra
 
 T = TypeVar("T")
 
@@ -15,26 +15,28 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 
 _NUM_RETRIES = 8
-"""About two minutes."""
-_NUM_FIRST_RETRIES = 3
-"""Before the first answer of the server: the address is then more likely to be wrong."""
+"""Of a load: about two minutes."""
+_NUM_FEW_RETRIES = 3
+"""Of a search, for which somebody waits. Before the first answer of the server the address is more
+likely to be wrong."""
 _CHECK_ADDRESS = (
     "check that the server runs, its host, that the port is the one of gRPC (6334), and that the "
     "URL begins with qdrant+https:// if the server uses TLS"
 )
 _RUN_AGAIN = "written rows are kept, run the same command again to continue"
+_LATER = "try again later"
 
 _TEMPORARY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 """Source: gRPC's status codes, and its mapping from HTTP: 429, 502, 503 and 504 are UNAVAILABLE."""
 _PASSING = (
-    "RST_STREAM",
+    *("RST_STREAM", "Stream removed"),
     "enough active replicas",
     "status: Unavailable",
     "0 of 0 read operations failed",
 )
-"""In the details of code INTERNAL: a proxy has closed the stream; nodes of a cluster have died, or
-have come back and are not ready, or do not reach each other; another process is creating the
-collection."""
+"""In the details of code INTERNAL or UNKNOWN: a proxy or gRPC itself has closed the stream
+(https://github.com/grpc/grpc/issues/34076); nodes of a cluster have died, or have come back and are
+not ready, or do not reach each other; another process is creating the collection."""
 _NEVER_PASSES = "larger than rate limiter capacity"
 """Of a rate limit in strict mode that is smaller than one request."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -77,6 +79,7 @@ def retry(
     *,
     name: str,
     has_answered: bool,
+    is_load: bool,
     tell: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> T:
@@ -86,14 +89,16 @@ def retry(
         action: a request that may be repeated safely.
         name: the destination, for messages.
         has_answered: whether the server has answered a request before.
+        is_load: whether rows are written, and nobody waits for an answer.
         tell: called with a line before every wait.
         sleep: waits for a number of seconds.
 
     Raises:
-        SinkError: a permanent failure, or the last temporary one, or that of `action`.
+        UnreachableSinkError: the last temporary failure.
+        SinkError: a permanent failure, or that of `action`.
     """
-    num_retries = _NUM_RETRIES if has_answered else _NUM_FIRST_RETRIES
-    remedy = _RUN_AGAIN if has_answered else _CHECK_ADDRESS
+    num_retries = _NUM_RETRIES if is_load else _NUM_FEW_RETRIES
+    remedy = _RUN_AGAIN if is_load else _LATER if has_answered else _CHECK_ADDRESS
     number = 0
     while True:
         try:
@@ -107,7 +112,7 @@ def retry(
             if not failure.is_temporary:
                 raise SinkError(f"{name}: {failure.reason}") from error
             if number == num_retries:
-                raise SinkError(
+                raise UnreachableSinkError(
                     f"{name}: failed {number + 1} times: {failure.reason}; {remedy}"
                 ) from error
             wait_s = min(FIRST_WAIT_S * 2**number, LONGEST_WAIT_S)
@@ -132,7 +137,7 @@ def classify(error: Exception) -> Failure:
     if code in _REFUSED:
         wrong = wrong and f"{wrong}; if it is the right port, {_KEY_HINT}"
         return Failure(f"{reason}; {_KEY_HINT}", False, wrong_address=wrong)
-    passes = code == "INTERNAL" and any(part in details for part in _PASSING)
+    passes = code in ("INTERNAL", "UNKNOWN") and any(part in details for part in _PASSING)
     passes |= code in _TEMPORARY and _NEVER_PASSES not in details
     return Failure(reason, passes, _read_wait(error), wrong)
 

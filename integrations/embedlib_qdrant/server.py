@@ -39,7 +39,6 @@ from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.names import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
 from embedlib_qdrant.retry import T, retry
-from embedlib_qdrant.server_version import METADATA, RANKING, check_version
 from embedlib_qdrant.upserts import PointEncoder
 
 POSITION_KEY = "embedlib_position"
@@ -49,6 +48,17 @@ _IN_FLIGHT = 4
 _CHECKPOINT_ROWS = 16_384
 """Rows that the server may have in its write-ahead log and not have applied."""
 _POLL_S = 1.0
+_METADATA = (
+    (1, 16),
+    "embedlib stores the model's name in the metadata of a collection, which needs 1.16 or newer",
+)
+"""The first version that has it, and why it is needed."""
+_RANKING = (
+    (1, 20),
+    "its text indexes do not rank, which needs 1.20 or newer; leave full_text (--full-text) out, "
+    "or load sparse vectors (--sparse)",
+)
+"""Source: https://github.com/qdrant/qdrant-client/releases/tag/v1.20.0"""
 
 
 class ServerSink(CollectionSink):
@@ -89,6 +99,7 @@ class ServerSink(CollectionSink):
             action,
             name=self.name,
             has_answered=self._has_answered,
+            is_load=self._lock is not None,
             tell=self.tell,
             sleep=self.sleep,
         )
@@ -122,7 +133,7 @@ class ServerSink(CollectionSink):
         # An alias may be moved to another collection while this one is written.
         self.collection = self.call(lambda: find_collection(self.connect(), self._alias))
         super().begin(target, tell)
-        info = self.read_info()
+        info = self._loaded_info()
         strict = info.config.strict_mode_config
         if strict is not None and strict.enabled:
             self._create_payload_index(SOURCE_ID_KEY, "keyword")
@@ -146,7 +157,7 @@ class ServerSink(CollectionSink):
         """Refuse a language that the server does not know, and all if it does not rank."""
         super().check_full_text(language)
         if language is not None:
-            self._check_version(RANKING)
+            self._check_version(*_RANKING)
 
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
@@ -155,13 +166,18 @@ class ServerSink(CollectionSink):
 
     def check_new(self, mark: Mark) -> None:
         """Refuse options that do not fit together, and a server that is too old."""
-        mark.options.check(self.name)
-        if mark.sparse is not None and mark.options.vector == SPARSE_NAME:
+        options = mark.options
+        if options.write_consistency > options.replicas:  # a write would wait for the others
+            raise SinkError(
+                f"{self.name}: write_consistency={options.write_consistency} is more than replicas="
+                f"{options.replicas}; give both, such as replicas=2&write_consistency=2"
+            )
+        if mark.sparse is not None and options.vector == SPARSE_NAME:
             raise SinkError(
                 f"{self.name}: vector={SPARSE_NAME} is the name of the sparse vectors; give the "
                 "others another one"
             )
-        self._check_version(METADATA)
+        self._check_version(*_METADATA)
 
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
@@ -234,7 +250,7 @@ class ServerSink(CollectionSink):
         mark = self.require_begin()
         self.check_lease()
         self.settle()
-        info = self.read_info()
+        info = self._loaded_info()
         for field, kind in {SOURCE_ID_KEY: "keyword", **self._requests.payload_indexes}.items():
             built = info.payload_schema.get(field)
             if built is None or built.data_type.value != kind:
@@ -248,7 +264,7 @@ class ServerSink(CollectionSink):
         # After changes, one green status may be from before the optimizer has started.
         needed_greens, greens = (2 if self._has_changed else 1), 0
         while True:
-            info = self.read_info()
+            info = self._loaded_info()
             if info.status == self.models.CollectionStatus.RED:
                 why = getattr(info.optimizer_status, "error", info.status)
                 raise SinkError(f"{self.name}: the server's optimizer failed: {why}")
@@ -257,6 +273,9 @@ class ServerSink(CollectionSink):
                 asked = self.models.OptimizersConfigDiff()
                 self.request("update_collection", self.collection, optimizers_config=asked)
             is_green = info.status == self.models.CollectionStatus.GREEN
+            if not is_green and info.config.optimizer_config.max_optimization_threads == 0:
+                self.tell(f"{self.name}: no index is built while max_optimization_threads is 0")
+                break
             greens = greens + 1 if is_green else 0
             if greens == needed_greens:
                 break
@@ -310,8 +329,15 @@ class ServerSink(CollectionSink):
         self.check_lease()
         return self._connection.start_upsert(request, waits=waits)
 
-    def _check_version(self, needed: tuple[tuple[int, int], str]) -> None:
-        check_version(str(self.request("info").version), needed, self.name)
+    def _loaded_info(self) -> Any:
+        """Return the `CollectionInfo`; an error if somebody has removed the collection."""
+        return self.request("get_collection", self.collection)
+
+    def _check_version(self, least: tuple[int, int], why: str) -> None:
+        version = str(self.request("info").version)
+        numbers = version.split("-")[0].split(".")
+        if tuple(int(number) for number in numbers[:2] if number.isdecimal()) < least:
+            raise SinkError(f"{self.name}: the server is Qdrant {version}; {why}")
 
     def _create_payload_index(self, field: str, kind: str) -> None:
         self.request(

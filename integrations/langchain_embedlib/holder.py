@@ -50,7 +50,8 @@ class ModelHolder(BaseModel):
     """Fields of langchain-community's classes, and what to write instead."""
 
     _held: Any = PrivateAttr()
-    _owns_held: bool = PrivateAttr()
+    _owner: int = PrivateAttr()
+    """The id of the object that loaded the model and closes it; no copy has it. 0: it was given."""
 
     @classmethod
     def _check_fields(
@@ -115,7 +116,7 @@ class ModelHolder(BaseModel):
 
     def _hold(self, given: Any) -> None:
         """Load the model, or use the given one."""
-        self._owns_held = given is None
+        self._owner = id(self) if given is None else 0
         self._held = self._load() if given is None else given
 
     def _load(self) -> Any:
@@ -129,8 +130,8 @@ class ModelHolder(BaseModel):
         return self._held_kind(self.model_name, **options)
 
     def close(self) -> None:
-        """Close the model, unless it was given."""
-        if self._owns_held:
+        """Close the model, unless it was given or this is a copy."""
+        if self._owner == id(self):
             self._held.close()
 
     def __enter__(self) -> Self:
@@ -141,19 +142,11 @@ class ModelHolder(BaseModel):
         """Close the model, unless it was given."""
         self.close()
 
-    def __copy__(self) -> Self:
-        """Return a copy that uses the same model and does not close it."""
-        copied = super().__copy__()
-        copied._owns_held = False
-        return copied
-
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return a copy that uses the same model and does not close it."""
+        """Return a copy that uses the same model."""
         memo = {} if memo is None else memo
         memo[id(self._held)] = self._held  # threads and engines are not copied
-        copied = super().__deepcopy__(memo)
-        copied._owns_held = False
-        return copied
+        return super().__deepcopy__(memo)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields: unpickling loads the model again."""

@@ -16,6 +16,7 @@ from typing_extensions import Self
 from embedlib import Search
 from embedlib.errors import ConfigError, nearest
 from embedlib.indexing import SearchResults
+from embedlib.packages.foreign_options import FOREIGN_SEARCH_OPTIONS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
@@ -57,9 +58,9 @@ class EmbedlibRetriever(BaseRetriever):
         for name in given:
             if name not in known:
                 # The base class would ignore it: a misspelled `where` would filter nothing.
-                raise ConfigError(
-                    f"{type(self).__name__} has no field {name!r}; {nearest(name, known)}"
-                )
+                here = FOREIGN_SEARCH_OPTIONS.get(name)
+                hint = f"pass {here}=" if here in known else nearest(name, known)
+                raise ConfigError(f"{type(self).__name__} has no field {name!r}; {hint}")
         if not isinstance(search, Search):
             raise ConfigError(
                 f"search is a {type(search).__name__}; it must be an embedlib.Search: "

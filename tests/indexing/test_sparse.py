@@ -98,6 +98,11 @@ def test_a_hybrid_search_is_two_searches_fused(
             expected = fused([ranked(near)[:ARM_ROWS], ranked(common)[:ARM_ROWS]], 10)
             found = search.search(question, 10, where=where)
             assert [(hit.id, hit.score) for hit in found] == expected
+        num_batches = sparse.stats().num_batches
+        several = search.search([question, TEXTS[3]], 10, where="page < 20")
+        assert sparse.stats().num_batches == num_batches + 1
+        assert [hit.score for hit in several[0]] == [score for _, score in expected]
+        assert search.search([]) == []
     with Search(url, embedder) as search:  # the vectors alone
         best = search.search(TEXTS[7], 1)
         assert best[0].source_id == "7"

@@ -23,7 +23,7 @@ class SearchHit(Hit):
     """One row of an answer; `score` is the reranker's where there is one.
 
     Attributes:
-        vector_score: the similarity of the vectors.
+        vector_score: the similarity of the vectors; of a hybrid search, the score of its fusion.
     """
 
     vector_score: float

@@ -99,6 +99,8 @@ def open_second(
         return None
     if hybrid == "sparse" or sparse is not None or (state.sparse is not None and hybrid != "text"):
         model = _find_sparse(sparse, sink, state, embedder, config, owned)
+        if isinstance(model, Embedder):
+            return lambda questions: model.encode_query(questions, output_value="sparse")
         return lambda questions: [
             model.encode_query(question, output_value="sparse") for question in questions
         ]

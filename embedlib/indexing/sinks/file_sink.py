@@ -323,10 +323,10 @@ class FileSink:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            raise SinkError(f"cannot use {self.name}: {error} ({self._folder})") from error
-        except OSError as error:
-            raise SinkError(f"cannot write {self.name}: {error.strerror or error}") from error
+        except (sqlite3.Error, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
+            place = getattr(error, "filename", None) or self._folder
+            raise SinkError(f"cannot use {self.name}: {reason} ({place})") from error
 
     def _target(self) -> Target | None:
         """Return the target that `begin` stored; None: nothing was loaded."""

@@ -379,8 +379,23 @@ def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)  # root may write anywhere, so it is pretended
-    with pytest.raises(SinkError, match=r"cannot write jsonl:.*Permission denied"):
+    with pytest.raises(SinkError, match=r"cannot use jsonl:.*Permission denied"):
         make(tmp_path / "a.jsonl").begin(TARGET, print)
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    load(make(path), [ROW])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read anywhere
+    told = re.escape(f"cannot use jsonl:{path}: Permission denied ({path})")
+    with pytest.raises(SinkError, match=f"^{told}$"):
+        make_and_inspect(path)
 
 
 def test_what_may_not_be_read_is_not_taken_for_nothing(

@@ -501,8 +501,10 @@ def test_a_model_is_closed_when_an_argument_does_not_fit_it(
         copy.deepcopy,
         lambda embeddings: embeddings.model_copy(),
         lambda embeddings: embeddings.model_copy(deep=True),
+        lambda embeddings: embeddings.copy(),  # of pydantic 1
     ],
 )
+@pytest.mark.filterwarnings("ignore:The `copy` method is deprecated")
 def test_a_copy_shares_the_model(
     load: Callable[..., EmbedlibEmbeddings],
     duplicate: Callable[[EmbedlibEmbeddings], EmbedlibEmbeddings],

@@ -72,10 +72,15 @@ def test_callbacks_see_the_documents(search: Search) -> None:
 def test_a_wrong_field_is_refused(search: Search) -> None:
     with pytest.raises(ValidationError, match="top_k"):
         EmbedlibRetriever(search=search, top_k=0)
-    given: Any = {"wher": "n = 3"}
-    message = "EmbedlibRetriever has no field 'wher'; did you mean 'where'?"
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        EmbedlibRetriever(search=search, **given)
+    for name, hint in (
+        ("wher", "did you mean 'where'?"),
+        ("filter", "pass where="),
+        ("fetch_k", "known: "),
+    ):
+        given: Any = {name: "n = 3"}
+        message = f"EmbedlibRetriever has no field {name!r}; {hint}"
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            EmbedlibRetriever(search=search, **given)
 
 
 def test_what_is_no_search_is_refused() -> None:

@@ -50,6 +50,7 @@ class StubServer:
         self.keeps_metadata = True
         self.m: dict[str, int] = {}
         self.thresholds: dict[str, int] = {}
+        self.num_optimizers = 1
         self.indexed_fields: list[str] = []
         self.statuses: deque[str] = deque()
         """Answers of the next looks at a collection; then always green."""
@@ -168,6 +169,7 @@ class StubServer:
         name = next((each.collection_name for each in aliases if each.alias_name == name), name)
         info.config.hnsw_config.m = self.m[name]
         info.config.optimizer_config.indexing_threshold = self.thresholds[name]
+        info.config.optimizer_config.deprecated_max_optimization_threads = self.num_optimizers
         status = self.statuses.popleft() if self.statuses else "Green"
         info.status = messages.CollectionStatus.Value(status)
         return messages.GetCollectionInfoResponse(result=info)

@@ -404,6 +404,18 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
     begin(make).close()
 
 
+def test_rows_that_cannot_be_counted_at_the_end_are_one_line(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, rows = begin(make), make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    said = "Input/output error (os error 5)"
+    monkeypatch.setattr(sink, "_count", Mock(side_effect=Exception(said)))
+    with pytest.raises(SinkError, match=r"be optimized: Input/output .*; its disk or netw"):
+        sink.finish()
+    sink.close()
+
+
 def test_a_shard_that_cannot_be_closed_is_one_line_and_keeps_no_lock(
     make: Callable[..., Any],
 ) -> None:

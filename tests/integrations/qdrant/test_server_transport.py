@@ -21,7 +21,7 @@ import pytest
 import embedlib
 from embedlib import Document
 from embedlib.errors import SinkError
-from embedlib.indexing import SparseModel, UnstorableRowsError
+from embedlib.indexing import SparseModel, UnreachableSinkError, UnstorableRowsError
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.sinks.opening import open_sink
 from embedlib.testing import check_sink, fake_embedder
@@ -350,7 +350,7 @@ def test_the_server_says_how_long_to_wait(
     "code",
     [
         *("INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"),
-        *("INTERNAL", "UNIMPLEMENTED"),
+        *("INTERNAL", "UNIMPLEMENTED", "UNKNOWN"),
     ],
 )
 def test_a_failure_that_does_not_pass_is_not_repeated(
@@ -372,12 +372,13 @@ def test_a_failure_that_does_not_pass_is_not_repeated(
 
 
 @pytest.mark.parametrize(
-    "details",
+    "said",
     [
-        "Received RST_STREAM with error code 2",
-        "Service internal error: 0 of 0 read operations failed",
-        "Service internal error: The replica set for shard 0 does not have enough active replicas",
-        "Service internal error: Tonic status error: status: Unavailable, message: refused",
+        "INTERNAL Received RST_STREAM with error code 2",
+        "UNKNOWN Stream removed",
+        "INTERNAL Service: 0 of 0 read operations failed",
+        "INTERNAL Service: The replica set for shard 0 does not have enough active replicas",
+        "INTERNAL Service: Tonic status error: status: Unavailable, message: refused",
     ],
 )
 def test_a_stream_cut_by_a_proxy_or_a_node_that_died_is_repeated(
@@ -385,10 +386,10 @@ def test_a_stream_cut_by_a_proxy_or_a_node_that_died_is_repeated(
     stub: Any,
     waits: list[float],
     aborting: Callable[..., Any],
-    details: str,
+    said: str,
 ) -> None:
     sink = begin(make_sink)
-    stub.fail("Upsert", aborting("INTERNAL", details))
+    stub.fail("Upsert", aborting(*said.split(" ", 1)))
     rows = make_rows(2)
     sink.write(rows, make_vectors(rows))
     assert waits == [0.5]
@@ -412,9 +413,26 @@ def test_retries_end(
     sink = begin(make_sink)
     stub.fail("Upsert", *[aborting("UNAVAILABLE")] * 9)
     rows = make_rows(2)
-    with pytest.raises(SinkError, match="failed 9 times: UNAVAILABLE stub; written rows are kept"):
+    told = "failed 9 times: UNAVAILABLE stub; written rows are kept"
+    with pytest.raises(UnreachableSinkError, match=told):
         sink.write(rows, make_vectors(rows))
     assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_search_gives_up_soon_and_the_next_one_asks_again(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+) -> None:
+    sink, rows = begin(make_sink), make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    sink.close()
+    question = make_vectors(rows)[1]
+    assert sink.search(question, 1)[0].id == rows[1].id
+    stub.fail("Query", *[aborting("UNAVAILABLE")] * 4)
+    told = "failed 4 times: UNAVAILABLE stub; try again later$"
+    with pytest.raises(UnreachableSinkError, match=told):
+        sink.search(question, 1)
+    assert waits == [0.5, 1, 2]
+    assert sink.search(question, 1)[0].id == rows[1].id
 
 
 def test_a_server_that_never_answered_is_given_up_sooner(
@@ -422,9 +440,28 @@ def test_a_server_that_never_answered_is_given_up_sooner(
 ) -> None:
     stub.fail("CollectionExists", *[aborting("UNAVAILABLE")] * 4)
     told = r"failed 4 times: UNAVAILABLE stub; check .* is the one of gRPC \(6334\).*TLS$"
-    with pytest.raises(SinkError, match=told):
+    with pytest.raises(UnreachableSinkError, match=told):
         make_sink().inspect()
     assert waits == [0.5, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        ("stub", "UNAUTHENTICATED stub; the API key is read"),
+        (
+            "Received http2 header with status: 401",
+            "the port answers HTTP, not gRPC; .*; if it is the right port, the API key is read",
+        ),
+    ],
+)
+def test_a_refused_key_may_be_a_wrong_port(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any], details: str, told: str
+) -> None:
+    sink = make_sink()
+    stub.fail("CollectionExists", aborting("UNAUTHENTICATED", details))
+    with pytest.raises(SinkError, match=f"^{sink.name}: {told}"):
+        sink.inspect()
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["request torn", "answer torn"])
@@ -581,6 +618,9 @@ def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
     assert set(stub.local.get_collection("docs").config.metadata) == {"embedlib"}
     sink.finish()
     assert stub.count("Update") == 2
+    sink.close()
+    begin(make_sink)  # what it loads gets into the graph as it comes
+    assert stub.thresholds == {"docs": 10_000}
 
 
 def test_a_graph_that_somebody_has_changed_since_is_kept(
@@ -613,11 +653,45 @@ def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(
     assert waits == []
 
 
+def test_a_server_that_may_not_optimize_is_not_waited_for(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float]
+) -> None:
+    told: list[str] = []
+    sink = make_sink()
+    sink.begin(TARGET, told.append)
+    stub.num_optimizers = 0
+    stub.statuses += ["Green", "Yellow"]
+    sink.finish()
+    assert told == [f"{sink.name}: no index is built while max_optimization_threads is 0"]
+    stub.num_optimizers = 1
+    stub.statuses += ["Green", "Yellow"]
+    sink.finish()
+    assert waits == [1.0]
+
+
 def test_a_failed_optimizer_is_an_error(make_sink: Callable[..., Any], stub: Any) -> None:
     sink = begin(make_sink)
     stub.statuses += ["Green", "Red"]
     with pytest.raises(SinkError, match="the server's optimizer failed"):
         sink.finish()
+
+
+def test_a_collection_that_is_removed_during_its_load_is_one_line(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    sink = begin(make_sink)
+    stub.local.delete_collection("docs")
+    with pytest.raises(SinkError, match="Collection docs not found") as caught:
+        sink.finish()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_name_of_a_field_with_an_index_may_have_a_comma(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    begin(make_sink, '?payload_index="City, State".a:keyword,year:float').finish()
+    fields = ["_embedlib.source_id", 'metadata."City, State".a', "metadata.year"]
+    assert stub.indexed_fields == fields
 
 
 @pytest.mark.parametrize("recreate", [False, True])
@@ -888,6 +962,7 @@ def test_what_cannot_be_created_drops_nothing(
         ("payload_index=lang", "payload_index=lang: it must be FIELD:KIND"),
         ("payload_index=lang:word", "payload_index=lang:word: it must be FIELD:KIND"),
         ("payload_index=", "payload_index=: it must be FIELD:KIND"),
+        ('payload_index="a,b:keyword', 'payload_index="a,b:keyword: it must be FIELD:KIND'),
         ("payload_index=my%20field:keyword", "my field:keyword: .* in double quotes if its name"),
         ("snapshot=maybe", "snapshot=maybe: it must be true or false"),
     ],
