@@ -344,6 +344,8 @@ def test_a_table_cuts_where_its_tokenizer_says(tmp_path: Path) -> None:
     assert read_folder(folder).spec.max_seq_tokens == 16
     _change(folder / "tokenizer_config.json", model_max_length=None)
     assert read_folder(folder).spec.max_seq_tokens == NO_LIMIT
+    _change(folder / "tokenizer_config.json", max_len=12)  # as older releases call it
+    assert read_folder(folder).spec.max_seq_tokens == 12
 
 
 @pytest.mark.parametrize(
@@ -353,6 +355,8 @@ def test_a_table_cuts_where_its_tokenizer_says(tmp_path: Path) -> None:
         ({"tokenizer_class": "DistilBertTokenizerFast"}, None),
         ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "normalizer.lowercase = tr"),
         ({"tokenizer_class": "OwnTokenizer"}, 'tokenizer_class = "OwnTokenizer" is not supported'),
+        ({"truncation_side": "left"}, 'truncation_side = "left" is not supported'),
+        ({"split_special_tokens": True}, "split_special_tokens = true is not supported"),
     ],
 )
 def test_the_class_of_a_table_s_tokenizer_gives_the_ids_of_its_file(

@@ -231,6 +231,43 @@ def test_what_is_not_understood_is_refused(
         _load(folder)
 
 
+def test_the_side_of_tokenizer_json_counts_where_no_other_file_names_one(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(8, direction="left")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: truncation.direction = 'l"):
+        _load(folder)
+    _change(folder / "tokenizer_config.json", truncation_side="right")
+    assert _load(folder).truncation is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "is_refused"),
+    [
+        ("bert", {}, True),
+        ("bert", {"model_input_names": ["input_ids", "token_type_ids"]}, True),
+        ("bert", {"model_input_names": ["input_ids", "attention_mask"]}, False),
+        ("modernbert", {}, False),  # has no types
+    ],
+)
+def test_types_that_tokenizer_json_gives_to_a_text_are_refused(
+    tmp_path: Path, variant: str, changes: dict[str, Any], is_refused: bool
+) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"]["single"][1]["Sequence"]["type_id"] = 1
+    path.write_text(json.dumps(content))
+    plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    _change(folder / "tokenizer_config.json", **plain, **changes)
+    if not is_refused:
+        assert _load(folder).encode("fox").type_ids == [0, 1, 0]
+        return
+    with pytest.raises(ModelUnsupportedError, match=r"gives the tokens of a text .* \[0, 1, 0\]"):
+        _load(folder)
+
+
 HALF = '"\\\\ud800"'
 """As JSON and messages write half of a character."""
 
