@@ -452,6 +452,11 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("electra", {"embedding_size": MISSING}, "embedding_size is missing"),
         ("ernie", {"use_task_id": True}, "use_task_id = true"),
         ("ministral3", {"rope_parameters": MISSING}, "rope_parameters: type is missing"),
+        (  # transformers takes it for false, and one that is missing for true
+            "llama",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "truncate": None}},
+            "rope_parameters: truncate = null",
+        ),
         ("llama_bidirec", {"pooling": "last"}, 'pooling = "last"'),
         ("llama_bidirec", {"is_causal": True}, "is_causal = true"),
         ("eurobert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*modeling_eurobert"),
