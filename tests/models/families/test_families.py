@@ -406,6 +406,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("bert", {"vocab_size": MISSING}, "vocab_size is missing"),
         ("bert", {"layer_norm_eps": -1}, "layer_norm_eps = -1"),
         ("bert", {"rope_theta": 1.0}, "rope_theta = 1.0 is not a known key"),
+        ("bert", {"hidden_act": ["gelu"]}, r'hidden_act = \["gelu"\]'),
         ("bert", {"quantization_config": {"bits": 4}}, "quantization_config = .*bits"),
         ("bert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*own.Model"),
         ("bert", {"auto_map": "own.Model"}, "auto_map = .*own.Model.*an object"),

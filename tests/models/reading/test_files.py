@@ -525,3 +525,7 @@ def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ModelUnsupportedError, match=r"^modules.json: has 0 modules"):
         read_model_files(folder)
+    for content in ("{}", "[1]"):
+        path.write_text(content)
+        with pytest.raises(ModelUnsupportedError, match=r"^modules.json: .* a list of objects"):
+            read_model_files(folder)
