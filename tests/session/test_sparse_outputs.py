@@ -34,6 +34,7 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.static_model import NO_LIMIT
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
+from embedlib.testing.models.table import VARIANTS
 from tests.tiny_models.sparse import (
     SPARSE_VARIANTS,
     TABLE,
@@ -313,6 +314,16 @@ def test_an_entry_of_a_table_is_checked_as_others(
     with pytest.raises(ModelUnsupportedError) as error:
         read_folder(tmp_path)
     assert str(error.value).startswith(f"modules.json: [0]: {message}")
+
+
+def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
+    folder = write_sparse_model(tmp_path)
+    _change(folder / "config.json", **(VARIANTS["deberta-v2"].config | {"vocab_size": 200}))
+    config = json.loads((folder / "config.json").read_text())
+    del config["position_embedding_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelUnsupportedError, match=r'model_type = "deberta-v2" .* model bert, rob'):
+        read_folder(folder)
 
 
 def test_a_head_without_a_bias_reads_none(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def read_ropes(
     full, window = (parameters.child(kind) for kind in LAYER_TYPES)
     if "rope_scaling" in config:
         full = config.child("rope_scaling")
+        if "rope_type" not in full:  # transformers 5 takes the default then, 4 that of the old key
+            full.check_fixed("type", ("default", None))
     return (
         _read_rope(full, full, kinds, theta, num_positions, head_dim),
         _read_rope(window, window, kinds, window_theta, num_positions, head_dim),

@@ -516,6 +516,16 @@ def test_short_names_of_activations_of_a_dense(name: str, activation: str, tmp_p
     assert dense.activation == activation
 
 
+@pytest.mark.parametrize("path", ["", None])
+def test_a_transformer_without_a_path_lies_in_the_model_folder(
+    path: str | None, tmp_path: Path
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    first, *others = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([first | {"path": path}, *others]))
+    assert read_model_files(folder).transformer_dir == folder
+
+
 def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     path = folder / "modules.json"
