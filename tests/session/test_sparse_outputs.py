@@ -322,7 +322,7 @@ def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     del config["position_embedding_type"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelUnsupportedError, match=r'model_type = "deberta-v2" .* model bert, rob'):
+    with pytest.raises(ModelUnsupportedError, match=r'"deberta-v2" .* model bert, rob'):
         read_folder(folder)
 
 
