@@ -397,3 +397,12 @@ def test_vectors_of_pylate_have_unit_length_once(is_listed: bool, tmp_path: Path
     (folder / "9" / "config.json").write_text('{"module_input_name": "token_embeddings"}')
     modules = read_model_files(folder).spec.modules
     assert [module for module in modules if isinstance(module, Normalize)] == [modules[-1]]
+
+
+def test_no_sequence_is_longer_than_a_query_or_a_document(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "late-bert")
+    place = folder / SETTINGS
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"document_length": 17}))
+    spec = read_model_files(folder).spec
+    assert spec.late_interaction is not None
+    assert spec.max_seq_tokens == max(17, spec.late_interaction.query_tokens)

@@ -526,6 +526,13 @@ def test_a_transformer_without_a_path_lies_in_the_model_folder(
     assert read_model_files(folder).transformer_dir == folder
 
 
+def test_a_prompt_that_is_null_is_empty(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    _change(folder / "config_sentence_transformers.json", prompts={"query": None, "document": "d"})
+    _change(folder / "config_sentence_transformers.json", default_prompt_name=None)
+    assert read_model_files(folder).spec.prompts == {"query": "", "document": "d"}
+
+
 def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     path = folder / "modules.json"
