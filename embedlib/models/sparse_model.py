@@ -27,6 +27,7 @@ from embedlib.models.reading.module_list import (
     module_kind,
     read_entries,
 )
+from embedlib.models.reading.parts import length_key
 from embedlib.models.spec import ModelSpec
 from embedlib.models.static_model import NO_LIMIT, table_encoder
 from embedlib.models.weights.table import find_token_weights
@@ -123,7 +124,7 @@ def _route(config: JsonObject, name: str, folder: Path) -> list[tuple[str, Path]
 
 def _limit(tokenizer_config: JsonObject) -> tuple[int, str]:
     """Return the length limit, which counts no special tokens, and what sets it."""
-    key = "model_max_length"
+    key = length_key(tokenizer_config)
     if key not in tokenizer_config:
         return NO_LIMIT, f"modules.json: {TOKEN_WEIGHTS}"
     # transformers writes 10**30 for "no limit".

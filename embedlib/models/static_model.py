@@ -12,7 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
@@ -81,15 +80,10 @@ def _truncation(table_dir: Path, folder: Path) -> tuple[int, str]:
     that tokenizer.json was saved with.
     """
     read = TokenizerJson.load(table_dir / "tokenizer.json", folder)
-    saved = read.tokenizer.truncation
-    if saved is None:
+    length = read.saved_length()
+    if length is None:
         return NO_LIMIT, "modules.json: StaticEmbedding"
-    if saved["direction"] != "right":
-        raise ModelUnsupportedError(
-            f"{read.name}: truncation.direction = {saved['direction']!r} is not supported; "
-            "accepted: right"
-        )
-    return saved["max_length"], f"{read.name}: truncation"
+    return length, f"{read.name}: truncation"
 
 
 def read_model2vec(folder: Path) -> ModelFiles:

@@ -42,8 +42,7 @@ def apply_modules(
             vectors = ACTIVATIONS[module.activation](vectors)
         elif isinstance(module, LayerNorm):
             vectors = layer_norm(vectors, module.eps) * tensors[f"modules.{index}.weight"]
-            if module.has_bias:
-                vectors = vectors + tensors[f"modules.{index}.bias"]
+            vectors = vectors + tensors[f"modules.{index}.bias"]
         elif isinstance(module, RoundTanh):
             vectors = np.rint(np.float32(127) * np.tanh(vectors))
         else:
@@ -72,11 +71,6 @@ def _gelu(vectors: Vectors) -> Vectors:
     return cast(Vectors, 0.5 * vectors * (1 + errors))
 
 
-def _gelu_tanh(vectors: Vectors) -> Vectors:
-    inner = math.sqrt(2 / math.pi) * (vectors + 0.044715 * vectors**3)
-    return cast(Vectors, 0.5 * vectors * (1 + np.tanh(inner)))
-
-
 ACTIVATIONS: Final[Mapping[Activation, Callable[[Vectors], Vectors]]] = {
     "identity": lambda vectors: vectors,
     "relu": lambda vectors: np.maximum(vectors, 0),
@@ -84,6 +78,5 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[Vectors], Vectors]]] = {
     "sigmoid": _sigmoid,
     "silu": lambda vectors: vectors * _sigmoid(vectors),
     "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
 }
-"""Source: torch.nn.functional."""
+"""Those that a Dense may have. Source: torch.nn.functional."""

@@ -138,6 +138,8 @@ def _checked(ranges: NDArray[Any], dim: int) -> NDArray[np.float32]:
             f"quantization_ranges is {ranges.dtype}{list(ranges.shape)}; it must be "
             f"float32[2, {dim}], the minimum and the maximum of every dimension"
         )
+    with np.errstate(over="ignore", under="ignore"):
+        ranges = ranges.astype(np.float32)  # before two numbers of float64 are told apart
     bad = np.flatnonzero(~(ranges[0] < ranges[1]) | ~np.isfinite(ranges).all(axis=0))
     if len(bad):
         least, greatest = ranges[:, bad[0]].tolist()
@@ -145,4 +147,4 @@ def _checked(ranges: NDArray[Any], dim: int) -> NDArray[np.float32]:
             f"quantization_ranges: dimension {bad[0]} goes from {least} to {greatest}; calibrate "
             "with more texts"
         )
-    return ranges.astype(np.float32)
+    return ranges

@@ -90,11 +90,13 @@ def _comparable(
     kind: Similarity, first: Comparable, second: Comparable
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return both as matrices of equal width; for cosine, with rows of unit length."""
-    if _are_both_sparse(first, second):
+    # A list without any vector may be of either kind.
+    kinds = [are_sparse(side) for side in (first, second) if not isinstance(side, list) or side]
+    if any(kinds):
+        if not all(kinds):
+            raise InputError("one side is sparse and the other is not; encode both in the same way")
         # For cosine of unit length already.
         return as_rows(kind, cast(Any, first), cast(Any, second))
-    if are_sparse(first) != are_sparse(second):
-        raise InputError("one side is sparse and the other is not; encode both in the same way")
     a, b = _rows(first), _rows(second)
     if a.shape[1] != b.shape[1]:
         raise InputError(
@@ -102,16 +104,6 @@ def _comparable(
             "be of the same model and truncate_dim"
         )
     return (normalize(a), normalize(b)) if kind == "cosine" else (a, b)
-
-
-def _are_both_sparse(first: Any, second: Any) -> bool:
-    """Whether both are sparse vectors; a list without any may be."""
-    one, other = are_sparse(first), are_sparse(second)
-    return (one and (other or _is_empty(second))) or (other and _is_empty(first))
-
-
-def _is_empty(vectors: Any) -> bool:
-    return isinstance(vectors, list) and not vectors
 
 
 def as_torch(numbers: NDArray[np.float32]) -> ArrayOrTensor:
@@ -129,7 +121,8 @@ def off_device(vectors: Any) -> Any:
     torch = imported_torch()
     if torch is not None and isinstance(vectors, torch.Tensor):
         return vectors.float().numpy(force=True)
-    return [off_device(item) for item in vectors] if isinstance(vectors, list) else vectors
+    several = isinstance(vectors, (list, tuple))
+    return [off_device(item) for item in vectors] if several else vectors
 
 
 def _rows(vectors: Comparable) -> NDArray[np.float32]:

@@ -34,8 +34,8 @@ def strongest(weights: SparseVector, num_kept: int | None) -> SparseVector:
 
 def are_sparse(vectors: Any) -> TypeGuard[SparseVector | Sequence[SparseVector]]:
     """Whether these are sparse vectors, or one."""
-    first = vectors[0] if isinstance(vectors, (list, tuple)) and vectors else vectors
-    return isinstance(first, dict)
+    items = vectors if isinstance(vectors, (list, tuple)) else [vectors]
+    return bool(items) and all(isinstance(item, dict) for item in items)
 
 
 def as_rows(

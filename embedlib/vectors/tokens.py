@@ -51,7 +51,7 @@ def pool_spans(
         if not shares.any():
             raise InputError(
                 f"{name}[{index}] = {(start, end)} has no token: {text[start:end]!r:.40} is blank, "
-                f"or after character {int(ends.max())}, where the text was truncated"
+                f"or after character {int(ends.max(initial=0))}, where the text was truncated"
             )
         pooled[index] = vectors[shares].mean(axis=0)
     return pooled

@@ -21,8 +21,8 @@ from huggingface_hub import errors
 from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 from embedlib.models import hub
-from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub
-from embedlib.models.hub_cache import may_have
+from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, weights_of
+from embedlib.models.hub_cache import is_snapshot, may_have
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
@@ -397,6 +397,17 @@ def test_a_cache_that_knows_of_no_pooling_is_complete(
     (root / file).write_text(content)
     assert may_have(root / "snapshots" / COMMIT, "modules.json") is False
     assert read_model_files(root / "snapshots" / COMMIT, with_head=False).spec.modules
+
+
+def test_weights_of_other_runtimes_are_not_downloaded() -> None:
+    names = ["a/model.safetensors", "onnx/model.safetensors", "checkpoint-5/model.safetensors"]
+    assert weights_of([*names, "pytorch_model.bin"]) == names[:1]
+
+
+def test_a_snapshot_lies_in_two_folders_of_the_cache() -> None:
+    assert is_snapshot(Path("models--a--b/snapshots/c"))
+    assert not is_snapshot(Path("models--a--b/copies/c"))
+    assert not is_snapshot(Path("a/snapshots/c"))
 
 
 @pytest.mark.parametrize(

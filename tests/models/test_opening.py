@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,15 @@ def test_a_length_limit_of_the_options(tiny_folder: Folder) -> None:
     too_long = OpenedModel.find(folder, Config(max_seq_tokens=100_000))
     with pytest.raises(ConfigError, match=r"^max_seq_tokens = 100000; this model allows 3 to \d+$"):
         too_long.read_source()
+
+
+def test_a_length_limit_of_the_options_is_that_of_documents(tiny_folder: Folder) -> None:
+    opened = OpenedModel.find(tiny_folder("late-bert"), Config(max_seq_tokens=9))
+    files = opened.read_files(with_head=False)
+    before, spec = files.spec, opened.limit_length(files, load_tokenizer(files)).spec
+    assert before.late_interaction is not None
+    assert spec.late_interaction == replace(before.late_interaction, document_tokens=9)
+    assert spec.max_seq_tokens == max(9, before.late_interaction.query_tokens)
 
 
 def test_a_length_limit_of_the_files_leaves_room_for_text(tmp_path: Path) -> None:

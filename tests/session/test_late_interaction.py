@@ -22,7 +22,7 @@ from embedlib.models.encoder_parts import Convolutions
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.late_fields import checked
-from embedlib.models.spec import LateInteraction, QueryExpansion
+from embedlib.models.spec import LateInteraction, Normalize, QueryExpansion
 from embedlib.testing import fake_spec
 from embedlib.testing.models.late import LATE
 from embedlib.testing.models.write import write_tiny_model
@@ -384,3 +384,25 @@ def test_the_fingerprint_holds_what_no_json_file_does(
     change(copy, "artifact.metadata", mask_punctuation=None)
     with Embedder(copy, threads=1) as other:
         assert other.fingerprint == fingerprint
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_vectors_of_pylate_have_unit_length_once(is_listed: bool, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "late-pylate")
+    place = folder / "modules.json"
+    entries = [each for each in json.loads(place.read_text()) if "Normalize" not in each["type"]]
+    entry = {"name": "9", "path": "9", "type": "sentence_transformers.models.Normalize"}
+    place.write_text(json.dumps([*entries, *([entry] if is_listed else [])]))
+    (folder / "9").mkdir()
+    (folder / "9" / "config.json").write_text('{"module_input_name": "token_embeddings"}')
+    modules = read_model_files(folder).spec.modules
+    assert [module for module in modules if isinstance(module, Normalize)] == [modules[-1]]
+
+
+def test_no_sequence_is_longer_than_a_query_or_a_document(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "late-bert")
+    place = folder / SETTINGS
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"document_length": 17}))
+    spec = read_model_files(folder).spec
+    assert spec.late_interaction is not None
+    assert spec.max_seq_tokens == max(17, spec.late_interaction.query_tokens)

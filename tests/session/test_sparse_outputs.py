@@ -34,6 +34,7 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.static_model import NO_LIMIT
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
+from embedlib.testing.models.table import VARIANTS
 from tests.tiny_models.sparse import (
     SPARSE_VARIANTS,
     TABLE,
@@ -315,6 +316,16 @@ def test_an_entry_of_a_table_is_checked_as_others(
     assert str(error.value).startswith(f"modules.json: [0]: {message}")
 
 
+def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
+    folder = write_sparse_model(tmp_path)
+    _change(folder / "config.json", **(VARIANTS["deberta-v2"].config | {"vocab_size": 200}))
+    config = json.loads((folder / "config.json").read_text())
+    del config["position_embedding_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelUnsupportedError, match=r'"deberta-v2" .* model bert, rob'):
+        read_folder(folder)
+
+
 def test_a_head_without_a_bias_reads_none(tmp_path: Path) -> None:
     folder = write_sparse_model(tmp_path, "modernbert-splade")
     assert [role for role in load_weights(read_folder(folder)) if "modules.2" in role] == [
@@ -344,6 +355,8 @@ def test_a_table_cuts_where_its_tokenizer_says(tmp_path: Path) -> None:
     assert read_folder(folder).spec.max_seq_tokens == 16
     _change(folder / "tokenizer_config.json", model_max_length=None)
     assert read_folder(folder).spec.max_seq_tokens == NO_LIMIT
+    _change(folder / "tokenizer_config.json", max_len=12)  # as older releases call it
+    assert read_folder(folder).spec.max_seq_tokens == 12
 
 
 @pytest.mark.parametrize(
@@ -353,6 +366,8 @@ def test_a_table_cuts_where_its_tokenizer_says(tmp_path: Path) -> None:
         ({"tokenizer_class": "DistilBertTokenizerFast"}, None),
         ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "normalizer.lowercase = tr"),
         ({"tokenizer_class": "OwnTokenizer"}, 'tokenizer_class = "OwnTokenizer" is not supported'),
+        ({"truncation_side": "left"}, 'truncation_side = "left" is not supported'),
+        ({"split_special_tokens": True}, "split_special_tokens = true is not supported"),
     ],
 )
 def test_the_class_of_a_table_s_tokenizer_gives_the_ids_of_its_file(

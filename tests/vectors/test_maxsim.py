@@ -92,6 +92,14 @@ def test_rows_of_zeros_in_one_array_are_padding() -> None:
     )
 
 
+def test_a_tuple_of_tensors_is_a_list_of_them() -> None:
+    torch = pytest.importorskip("torch")
+    given = [torch.from_numpy(text) for text in texts(1, [4, 2])]
+    tensors = [text.to(torch.bfloat16).requires_grad_() for text in given]
+    expected = maxsim(tensors, tensors)
+    np.testing.assert_array_equal(maxsim(tuple(tensors), tuple(tensors)), expected)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [

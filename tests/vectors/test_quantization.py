@@ -99,6 +99,8 @@ def test_ranges_from_a_file(tmp_path: Path) -> None:
         load_ranges([[0.0, np.nan], [1.0, 1.0]], 2)
     with pytest.raises(ConfigError, match=r"dimension 1 goes from 0\.0 to inf"):
         load_ranges([[0.0, 0.0], [1.0, np.inf]], 2)
+    with pytest.raises(ConfigError, match=r"dimension 0 goes from 0\.5 to 0\.5"):  # in float32
+        load_ranges([[0.5], [0.5 + 1e-12]], 1)
 
 
 def test_a_pickle_as_ranges_is_refused_and_not_run(tmp_path: Path) -> None:

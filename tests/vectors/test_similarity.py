@@ -104,6 +104,9 @@ def test_normalize() -> None:
         (A, None, r"a NoneType of shape \(\); vectors must be \[N, D\] or \[D\]"),
         (5, 5, r"an? int of shape \(\)"),
         ({"a": A}, B, "one side is sparse and the other is not"),
+        ([{3: 1.0}, A[0]], [{3: 1.0}], "one side is sparse and the other is not"),
+        ([{3: 1.0}, A[0]], B, "encode texts first"),
+        ((), B, "vectors of 0 and 2 dimensions"),
     ],
 )
 @pytest.mark.parametrize("kind", get_args(Similarity))

@@ -30,6 +30,8 @@ def test_a_span_without_tokens_is_refused() -> None:
         pool_spans(VECTORS, OFFSETS, [(3, 4)], TEXT)
     with pytest.raises(InputError, match=r"'three' is blank, or after character 7"):
         pool_spans(VECTORS[:3], OFFSETS[:3], [(8, 13)], TEXT)
+    with pytest.raises(InputError, match=r"'one' is blank, or after character 0"):
+        pool_spans(VECTORS[:0], [], [(0, 3)], TEXT)
 
 
 def test_a_repeated_token_keeps_its_greatest_weight() -> None:

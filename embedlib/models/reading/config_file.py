@@ -95,10 +95,8 @@ def flattened(config: JsonObject) -> JsonObject:
 
 def _check_explained(config: JsonObject) -> None:
     """Reject a model of which it is known what it is, and what comes nearest."""
-    first = config.values.get("architectures") or [None]
-    architecture = first[0] if isinstance(first, list) else None
     for key, value, reasons in (
-        ("architectures", architecture, ARCHITECTURES),
+        ("architectures", architecture_of(config), ARCHITECTURES),
         ("model_type", config.values.get("model_type"), MODEL_TYPES),
     ):
         if isinstance(value, str) and value in reasons:

@@ -147,13 +147,11 @@ def _labels(config: JsonObject) -> tuple[str, ...]:
     if "id2label" not in config:
         return tuple(f"LABEL_{index}" for index in range(config.integer("num_labels", 2)))
     ids = [str(index) for index in range(len(table.values))]
-    if not ids or set(table.values) != set(ids):
+    if not ids or set(table.values) != set(ids) or None in table.values.values():
         raise config.refuse("id2label", "a name for every id from 0 on")
     if config.values.get("num_labels") not in (None, len(ids)):
         raise config.refuse("num_labels", f"{len(ids)}, the number of names in id2label")
-    names = [name for index in ids if (name := table.text(index)) is not None]
-    if len(names) < len(ids):
-        raise config.refuse("id2label", "a name for every id from 0 on")
+    names = [str(table.text(index)) for index in ids]
     known = config.child("label2id").values
     for index, name in enumerate(names):
         # The zero-shot pipeline of transformers finds this one by label2id, all else by id2label.

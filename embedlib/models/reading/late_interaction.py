@@ -149,9 +149,7 @@ def _expansion(parts: Parts) -> QueryExpansion | None:
     if not values.values:
         return None
     values.check_keys({"strategy", "attend", "token", "length"})
-    values.check_fixed("strategy", ("fixed", "min"))
-    if "strategy" not in values:
-        raise values.refuse("strategy", "fixed, min")
+    values.choice("strategy", dict.fromkeys(("fixed", "min")))
     return QueryExpansion(
         min_tokens=values.integer("length"),
         token=expansion_token(parts, values, values.text("token")),

@@ -14,7 +14,6 @@ import json
 import os
 import stat
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -294,14 +293,11 @@ def _unreadable(path: Path, folder: Path, error: OSError) -> ModelUnsupportedErr
 def _depth(values: object) -> int:
     """Return how many objects and lists are in one another, without recursion."""
     depth, level = 0, [values]
-    while level := [inner for value in level for inner in _inner(value)]:
+    while level := [
+        inner
+        for value in level
+        if isinstance(value, (dict, list))
+        for inner in (value.values() if isinstance(value, dict) else value)
+    ]:
         depth += 1
     return depth
-
-
-def _inner(value: object) -> Iterator[object]:
-    """Yield the values of an object or list that is not empty; of others, nothing."""
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value

@@ -164,6 +164,11 @@ def no_embedder(file: JsonObject, key: str) -> ModelUnsupportedError:
     )
 
 
+def length_key(tokenizer_config: JsonObject) -> str:
+    """Return the key of the length limit, which older releases of transformers called max_len."""
+    return "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
+
+
 def max_seq_tokens(parts: Parts) -> tuple[int, str]:
     """Return the maximum length of a sequence, and the file and key that set it.
 
@@ -176,8 +181,7 @@ def max_seq_tokens(parts: Parts) -> tuple[int, str]:
     config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
     source = f"{config.name}: {positions_source(config)}"
     limits: list[tuple[float, str]] = [(parts.encoder.max_tokens, source)]
-    # Older releases of transformers called it max_len.
-    key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
+    key = length_key(tokenizer_config)
     if "max_seq_length" in settings:
         source = f"{settings.name}: max_seq_length"
         limits.insert(0, (settings.integer("max_seq_length"), source))

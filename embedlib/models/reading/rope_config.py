@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from embedlib.models.encoder_parts import Rope
-from embedlib.models.families.row import Family, RopeScaling
+from embedlib.models.families.row import Family, Key, RopeScaling
 from embedlib.models.reading.config_keys import LAYER_TYPES
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.traits import read_number
+from embedlib.models.reading.traits import read_boolean, read_number
 
 ROPE_KIND_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
@@ -54,7 +54,8 @@ def read_ropes(
         # A top-level key wins over the nested one, as in transformers.
         outer = config if "original_max_position_embeddings" in config else scaling
         if family.ends_at_original_length:
-            scaling = _without_late_keys(scaling)
+            kept = {key: value for key, value in scaling.values.items() if key not in LATE_KEYS}
+            scaling = JsonObject(scaling.name, kept)
         rope = _read_rope(scaling, outer, kinds, theta, num_positions, head_dim)
         # The nested theta wins over the top-level one, but must agree with a key of another schema.
         key = family.rope_theta.name
@@ -72,15 +73,12 @@ def read_ropes(
     full, window = (parameters.child(kind) for kind in LAYER_TYPES)
     if "rope_scaling" in config:
         full = config.child("rope_scaling")
+        if "rope_type" not in full:  # transformers 5 takes the default then, 4 that of the old key
+            full.check_fixed("type", ("default", None))
     return (
         _read_rope(full, full, kinds, theta, num_positions, head_dim),
         _read_rope(window, window, kinds, window_theta, num_positions, head_dim),
     )
-
-
-def _without_late_keys(scaling: JsonObject) -> JsonObject:
-    kept = {key: value for key, value in scaling.values.items() if key not in LATE_KEYS}
-    return JsonObject(scaling.name, kept)
 
 
 def _read_rope(
@@ -130,7 +128,7 @@ def _read_rope(
         attention_factor=scaling.optional_number("attention_factor"),
         mscale=scaling.optional_number("mscale"),
         mscale_all_dim=scaling.optional_number("mscale_all_dim"),
-        truncate=scaling.boolean("truncate", True),
+        truncate=read_boolean(scaling, Key("truncate", True)),
     )
 
 

@@ -168,8 +168,7 @@ class ClassTokenizer:
         ids: dict[str, int] = {}
         for key in (ends.first, ends.last):
             token = self.tokens.content(key)
-            number = None if token is None else built.token_to_id(token)
-            if token is None or number is None:
+            if token is None or (number := built.token_to_id(token)) is None:
                 raise self.config.refuse(key, "a token of tokenizer.json")
             ids[token] = number
         first, last = (str(self.tokens.content(key)) for key in (ends.first, ends.last))

@@ -11,6 +11,7 @@ from typing import Final
 
 from tokenizers import Tokenizer, normalizers, processors
 
+from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.files import ModelFiles
@@ -47,7 +48,6 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         return _of_static_model(files)
     config = JsonObject.load(directory / "tokenizer_config.json", files.folder)
     model_config = JsonObject.load(directory / "config.json", files.folder)
-    config.check_fixed("truncation_side", ("right", None))
     config.check_fixed("fix_mistral_regex", (False, None))
     name = class_name(config, model_config)
     row = CLASSES.get(name)
@@ -57,6 +57,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         exact_scores=row is not None and row.model == "Unigram",
     )
     num_tokens = read.tokenizer.get_vocab_size()
+    _check_side(read, config)
     with refusing(read.name):
         if row is None:
             _check_later_class(read, files, config, model_config)
@@ -67,6 +68,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             tokenizer.no_truncation()
             tokenizer.no_padding()
             tokens.add_to(tokenizer)
+            _check_types(read, files, config)
         else:
             of_class = _of_class(read, files, config, name)
             tokenizer = of_class.build(lowercase=files.spec.lowercase)
@@ -80,6 +82,32 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         read.check_ids(tokenizer, files.spec.encoder.vocab_size)
         tokenizer.encode(PROBE, PROBE)
     return tokenizer
+
+
+def _check_side(read: TokenizerJson, config: JsonObject) -> None:
+    """Check that a text that is too long loses its end.
+
+    Source: `TokenizersBackend.__init__` of transformers 5.5, which takes the side of tokenizer.json
+    where tokenizer_config.json names none.
+    """
+    config.check_fixed("truncation_side", ("right", None))
+    if "truncation_side" not in config:
+        read.saved_length()
+
+
+def _check_types(read: TokenizerJson, files: ModelFiles, config: JsonObject) -> None:
+    """Check that all tokens of a text have the type 0, as they have it here.
+
+    transformers passes others to the model where `model_input_names` lists them, 4 by default.
+    """
+    names = config.values.get("model_input_names")
+    is_passed = not isinstance(names, list) or "token_type_ids" in names
+    types = read.tokenizer.encode(PROBE).type_ids
+    if is_passed and files.spec.encoder.num_token_types > 1 and any(types):
+        raise ModelUnsupportedError(
+            f"{read.name}: post_processor gives the tokens of a text the types {types}; accepted: "
+            "type_id 0 in single"
+        )
 
 
 def _of_static_model(files: ModelFiles) -> Tokenizer:
@@ -110,6 +138,8 @@ def _check_table_class(read: TokenizerJson, files: ModelFiles) -> None:
         ModelUnsupportedError: it gives others, or is not known.
     """
     config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
+    _check_side(read, config)
+    config.check_fixed("split_special_tokens", (False, None))
     name = (config.text("tokenizer_class") or "").removesuffix("Fast")
     name = SUBCLASSES.get(name, name)
     if name in PLAIN_NAMES:

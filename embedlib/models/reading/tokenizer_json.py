@@ -107,6 +107,20 @@ class TokenizerJson:
                 found._check_template(processor)
         return found
 
+    def saved_length(self) -> int | None:
+        """Return the length that texts were cut to when the file was saved; None: they were not.
+
+        Raises:
+            ModelUnsupportedError: they lost their beginnings.
+        """
+        saved = self.tokenizer.truncation
+        if saved is not None and saved["direction"] != "right":
+            raise ModelUnsupportedError(
+                f"{self.name}: truncation.direction = {saved['direction']!r} is not supported; "
+                "accepted: right"
+            )
+        return None if saved is None else int(saved["max_length"])
+
     def option(self, key: str) -> object:
         """Return an option of the model."""
         return self.unigram[key] if key in self.unigram else getattr(self.tokenizer.model, key)

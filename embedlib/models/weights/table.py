@@ -91,9 +91,8 @@ def find_table(path: Path, folder: Path) -> TokenTable:
     mapping = weights = None
     if name == TABLE_NAMES[1]:
         mapping, weights = stored.get("mapping"), stored.get("weights")
-    used = [tensor for tensor in (stored[name], mapping, weights) if tensor is not None]
     for other, tensor in stored.items():
-        if tensor not in used:
+        if tensor not in (stored[name], mapping, weights):
             raise ModelWeightsError(
                 f"{where}: tensor {show(other)} {list(tensor.shape)} is left over"
             )

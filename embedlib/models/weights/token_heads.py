@@ -78,7 +78,7 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
     stored = list_tensors(path, files.folder)
     hidden = files.spec.encoder.hidden_size
     shape = stored["weight"].shape if "weight" in stored else ()
-    num_rows = shape[0] if name == "multi_vector" and shape else 1
+    num_rows = max(shape[0], 1) if name == "multi_vector" and shape else 1
     expected = {"weight": (num_rows, hidden), "bias": (num_rows,)}
     found = {key: tensor.shape for key, tensor in stored.items()}
     if found != expected:

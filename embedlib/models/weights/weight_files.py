@@ -24,7 +24,7 @@ PICKLE_NAME: Final = "pytorch_model.bin"
 PICKLE_INDEX: Final = "pytorch_model.bin.index.json"
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 FOREIGN_SUFFIXES: Final = (".onnx", ".gguf", ".h5", ".msgpack", ".tflite", ".mlpackage")
-"""Of ONNX, llama.cpp, TensorFlow, Flax, TensorFlow Lite and Core ML."""
+"""Of ONNX, llama.cpp, TensorFlow, Flax, TensorFlow Lite and Core ML; exports lie beside a model."""
 _SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-.+\.bin")
 
@@ -114,7 +114,9 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
                 "has a name that transformers does not look for either; if it holds all weights "
                 f"of the model, call it {WEIGHTS_NAME}"
             )
-    elif foreign := _foreign_weights(directory):
+    elif foreign := min(
+        (path for path in directory.rglob("*") if path.suffix in FOREIGN_SUFFIXES), default=None
+    ):
         told = (
             f"; {name_in(foreign, folder)} has weights for another runtime; load the model that it "
             "was made from"
@@ -139,12 +141,6 @@ def shard_names(index: JsonObject) -> list[str]:
     if not names or not all(map(is_file_name, names)):
         raise index.refuse("weight_map", "names of files in the same folder")
     return names
-
-
-def _foreign_weights(directory: Path) -> Path | None:
-    """Return a file with weights in the form of another runtime, as exports lie beside a model."""
-    found = [path for path in directory.rglob("*") if path.suffix in FOREIGN_SUFFIXES]
-    return min(found, default=None)
 
 
 def _other_names(directory: Path) -> list[str]:

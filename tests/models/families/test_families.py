@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.encoder_parts import Convolutions, Rope
+from embedlib.models.encoder_parts import Convolutions, Rope, WideHeads
 from embedlib.models.families.table import FAMILIES, ROWS
 from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
@@ -371,6 +371,16 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
     assert _read("llama", **changes).rope == rope
 
 
+def test_scores_of_three_products_are_divided_by_the_root_of_three_heads() -> None:
+    encoder = _read("deberta-v2", position_buckets=4)  # no fewer
+    assert encoder.attention_scale == pytest.approx((3 * encoder.head_dim) ** -0.5)
+
+
+def test_layers_without_a_window_may_have_other_heads() -> None:
+    heads = _read("embedding_gemma2_text").wide_heads
+    assert heads == WideHeads(head_dim=12, num_kv_heads=1)
+
+
 @pytest.mark.parametrize(
     ("variant", "changes", "message"),
     [
@@ -406,6 +416,11 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("bert", {"vocab_size": MISSING}, "vocab_size is missing"),
         ("bert", {"layer_norm_eps": -1}, "layer_norm_eps = -1"),
         ("bert", {"rope_theta": 1.0}, "rope_theta = 1.0 is not a known key"),
+        (  # transformers 5 leaves it out, 4 reads it
+            "gemma3_text",
+            {"rope_scaling": {"type": "linear", "factor": 8.0}},
+            'rope_scaling: type = "linear"',
+        ),
         ("bert", {"quantization_config": {"bits": 4}}, "quantization_config = .*bits"),
         ("bert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*own.Model"),
         ("bert", {"auto_map": "own.Model"}, "auto_map = .*own.Model.*an object"),
@@ -452,6 +467,11 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("electra", {"embedding_size": MISSING}, "embedding_size is missing"),
         ("ernie", {"use_task_id": True}, "use_task_id = true"),
         ("ministral3", {"rope_parameters": MISSING}, "rope_parameters: type is missing"),
+        (  # transformers takes it for false, and one that is missing for true
+            "llama",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "truncate": None}},
+            "rope_parameters: truncate = null",
+        ),
         ("llama_bidirec", {"pooling": "last"}, 'pooling = "last"'),
         ("llama_bidirec", {"is_causal": True}, "is_causal = true"),
         ("eurobert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*modeling_eurobert"),

@@ -516,6 +516,23 @@ def test_short_names_of_activations_of_a_dense(name: str, activation: str, tmp_p
     assert dense.activation == activation
 
 
+@pytest.mark.parametrize("path", ["", None])
+def test_a_transformer_without_a_path_lies_in_the_model_folder(
+    path: str | None, tmp_path: Path
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    first, *others = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([first | {"path": path}, *others]))
+    assert read_model_files(folder).transformer_dir == folder
+
+
+def test_a_prompt_that_is_null_is_empty(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    _change(folder / "config_sentence_transformers.json", prompts={"query": None, "document": "d"})
+    _change(folder / "config_sentence_transformers.json", default_prompt_name=None)
+    assert read_model_files(folder).spec.prompts == {"query": "", "document": "d"}
+
+
 def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     path = folder / "modules.json"
@@ -525,3 +542,7 @@ def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ModelUnsupportedError, match=r"^modules.json: has 0 modules"):
         read_model_files(folder)
+    for content in ("{}", "[1]"):
+        path.write_text(content)
+        with pytest.raises(ModelUnsupportedError, match=r"^modules.json: .* a list of objects"):
+            read_model_files(folder)

@@ -404,6 +404,10 @@ def test_some_tokenizers_tell_no_types(tmp_path: Path) -> None:
     for kind, has_types in (("RobertaTokenizer", False), ("BertTokenizer", True)):
         _change(folder, "tokenizer_config.json", tokenizer_class=kind)
         assert _head(_read(folder, "roberta-emotions")).has_token_types is has_types
+        names = ["input_ids", *(() if has_types else ("token_type_ids",))]  # they decide
+        _change(folder, "tokenizer_config.json", model_input_names=names)
+        assert _head(_read(folder, "roberta-emotions")).has_token_types is not has_types
+        _change(folder, "tokenizer_config.json", model_input_names=MISSING)
 
 
 # The kind of model in a folder.

@@ -214,7 +214,10 @@ def test_special_tokens_can_be_text(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"truncation_side": "left"}, 'truncation_side = "left"'),
-        ({"eos_token": "<nowhere>"}, 'eos_token = "<nowhere>"'),
+        (
+            {"eos_token": "<nowhere>"},
+            'eos_token = "<nowhere>" .*; accepted: a token of tokenizer.j',
+        ),
         ({"do_lower_case": "yes", "tokenizer_class": "BertTokenizer"}, None),
     ],
 )
@@ -228,6 +231,43 @@ def test_what_is_not_understood_is_refused(
         assert _load(folder).normalizer is None
         return
     with pytest.raises(ModelUnsupportedError, match=f"^tokenizer_config.json: {message}"):
+        _load(folder)
+
+
+def test_the_side_of_tokenizer_json_counts_where_no_other_file_names_one(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(8, direction="left")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: truncation.direction = 'l"):
+        _load(folder)
+    _change(folder / "tokenizer_config.json", truncation_side="right")
+    assert _load(folder).truncation is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "is_refused"),
+    [
+        ("bert", {}, True),
+        ("bert", {"model_input_names": ["input_ids", "token_type_ids"]}, True),
+        ("bert", {"model_input_names": ["input_ids", "attention_mask"]}, False),
+        ("modernbert", {}, False),  # has no types
+    ],
+)
+def test_types_that_tokenizer_json_gives_to_a_text_are_refused(
+    tmp_path: Path, variant: str, changes: dict[str, Any], is_refused: bool
+) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"]["single"][1]["Sequence"]["type_id"] = 1
+    path.write_text(json.dumps(content))
+    plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    _change(folder / "tokenizer_config.json", **plain, **changes)
+    if not is_refused:
+        assert _load(folder).encode("fox").type_ids == [0, 1, 0]
+        return
+    with pytest.raises(ModelUnsupportedError, match=r"gives the tokens of a text .* \[0, 1, 0\]"):
         _load(folder)
 
 
@@ -255,6 +295,61 @@ def test_a_text_that_no_tokenizer_takes_is_named(
     _change(folder / name, **changes)
     with pytest.raises(ModelUnsupportedError, match=f"^{name}: {message}"):
         _load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pad_token": {}}, r"pad_token = {} is not supported"),
+        ({"pad_token": {"content": 5}}, "pad_token = "),
+        ({"pad_token": {"content": "[PAD]", "lstrip": 1}}, "pad_token = "),
+        ({"pad_token": 5}, "pad_token = 5"),
+        ({"extra_special_tokens": [None]}, "extra_special_tokens: 0 = null"),
+        ({"extra_special_tokens": {"a": None}}, "extra_special_tokens: a = null"),
+        ({"extra_special_tokens": "a"}, 'extra_special_tokens = "a"'),
+        ({"added_tokens_decoder": {"-1": {"content": "a"}}}, "added_tokens_decoder: -1 = "),
+        ({"added_tokens_decoder": {"1": "a"}}, 'added_tokens_decoder: 1 = "a"'),
+    ],
+)
+def test_what_is_no_token_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change(folder / "tokenizer_config.json", **changes)
+    with pytest.raises(ModelUnsupportedError, match=f"^tokenizer_config.json: {message}"):
+        _load(folder)
+
+
+def test_a_token_that_the_class_has_is_one_where_no_file_names_it(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    kept = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
+    _change(folder / "tokenizer.json", added_tokens=kept)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["mask_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert _load(folder).encode("[MASK]", add_special_tokens=False).tokens == ["[MASK]"]
+
+
+def test_the_token_that_tokenizer_json_pads_with_is_a_token(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "modernbert")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding(pad_token="<p>")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("pad_token", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert _load(folder).encode("<p>", add_special_tokens=False).tokens == ["<p>"]
+
+
+def test_tokens_of_older_folders_keep_their_flags(tmp_path: Path) -> None:
+    """Tokens with flags come before those without; an id may be 0."""
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "added_tokens.json").write_text(json.dumps({"[PAD]": 0}))
+    last = {"__type": "AddedToken", "content": "<last>", "lstrip": True}
+    _change(folder / "tokenizer_config.json", a_token="<a>", z_token=last)
+    tokenizer = _load(folder)
+    assert tokenizer.token_to_id("<last>") + 1 == tokenizer.token_to_id("<a>")
+    tokens = tokenizer.encode("fox <last>", add_special_tokens=False)
+    assert tokens.offsets[1] == (3, 10)
 
 
 def test_a_missing_tokenizer_comes_with_the_remedy(tmp_path: Path) -> None:
@@ -290,6 +385,26 @@ def test_more_tokens_than_rows_are_refused(tmp_path: Path) -> None:
         match=r'^tokenizer.json: the token "##al" has the id 186; .* 100 of config.json$',
     ):
         _load(folder)
+
+
+def test_added_tokens_without_rows_are_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    more = [f"<{number}>" for number in range(3)]  # as many as there are rows to spare
+    _change(folder / "tokenizer_config.json", extra_special_tokens=more)
+    assert _load(folder).token_to_id("<2>") == size - 1
+    _change(folder / "tokenizer_config.json", extra_special_tokens=[*more, "<3>"])
+    with pytest.raises(ModelUnsupportedError, match=f'the token "<3>" has the id {size}; acc'):
+        _load(folder)
+
+
+def test_a_lowercase_that_sentence_transformers_saved_is_read(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "roberta")
+    _change(folder / "tokenizer.json", normalizer={"type": "Lowercase"})
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: normalizer = "):
+        _load(folder)
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert _load(folder).encode("FOX").ids == _load(folder).encode("fox").ids
 
 
 @pytest.mark.parametrize(("add_eos", "end"), [(True, ["</s>"]), (False, [])])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from embedlib.system.cgroups import read_system_file
 from embedlib.system.memory import Memory, Room
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import uniform, write_tiny_model
+from tests.tiny_models.sparse import write_sparse_model
 
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 
@@ -506,3 +508,30 @@ def test_a_template_may_score_with_a_single_token(tmp_path: Path) -> None:
     assert files.module_tensors == {1: AnswerRows(None, yes, None, 5.0)}
     with pytest.raises(ModelUnsupportedError, match="scores with the logits of two tokens"):
         read_model_files(folder, with_head=True, template="nemotron-rerank")
+
+
+def test_a_gemma_s_norms_are_stored_less_one(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "gemma")
+    stored = load_file(folder / "model.safetensors")["layers.0.input_layernorm.weight"]
+    np.testing.assert_array_equal(_load(folder)["layers.0.attention_norm.weight"], stored + 1)
+
+
+@pytest.mark.parametrize("name", ["cls.predictions.bias", "cls.predictions.decoder.bias"])
+def test_the_bias_of_a_sparse_head_has_one_of_two_names(name: str, tmp_path: Path) -> None:
+    folder = write_sparse_model(tmp_path)
+    first = load_file(folder / "model.safetensors")
+    [own] = first.keys() & {"cls.predictions.bias", "cls.predictions.decoder.bias"}
+    _rewrite(folder, lambda arrays: arrays.update({name: arrays.pop(own)}))
+    np.testing.assert_array_equal(_load(folder)["modules.2.bias"], first[own])
+
+
+def test_an_error_of_a_mapping_is_no_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    (tmp_path / "a").write_bytes(b"a")
+    with pytest.raises(OSError, match="Invalid argument"):
+        map_file(tmp_path / "a")
