@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -50,8 +51,8 @@ class ModelHolder(BaseModel):
     """Fields of langchain-community's classes, and what to write instead."""
 
     _held: Any = PrivateAttr()
-    _owner: int = PrivateAttr()
-    """The id of the object that loaded the model and closes it; no copy has it. 0: it was given."""
+    _owner: weakref.ref[ModelHolder] | None = PrivateAttr()
+    """The object that loaded the model and closes it, also in its copies; None: it was given."""
 
     @classmethod
     def _check_fields(
@@ -116,7 +117,7 @@ class ModelHolder(BaseModel):
 
     def _hold(self, given: Any) -> None:
         """Load the model, or use the given one."""
-        self._owner = id(self) if given is None else 0
+        self._owner = weakref.ref(self) if given is None else None
         self._held = self._load() if given is None else given
 
     def _load(self) -> Any:
@@ -131,7 +132,7 @@ class ModelHolder(BaseModel):
 
     def close(self) -> None:
         """Close the model, unless it was given or this is a copy."""
-        if self._owner == id(self):
+        if self._owner is not None and self._owner() is self:
             self._held.close()
 
     def __enter__(self) -> Self:

@@ -13,7 +13,11 @@ PUBLIC_ADDRESSES = (
     *("embedlib", "embedlib.config", "embedlib.errors", "embedlib.indexing"),
     *("embedlib.indexing.workers", "embedlib.serve", "embedlib.serve.fleet"),  # for clusters
     *("embedlib.checks", "embedlib.types"),
-    *("embedlib.packages.installing", "embedlib.system.memory"),
+    *(
+        "embedlib.packages.foreign_options",
+        "embedlib.packages.installing",
+        "embedlib.system.memory",
+    ),
 )
 FILES = sorted(INTEGRATIONS.rglob("*.py"))
 
