@@ -116,8 +116,8 @@ class Encoder:
 
     @property
     def has_rope(self) -> bool:
-        """Whether the layers rotate queries and keys."""
-        return self.rope is not None
+        """Whether the layers rotate queries and keys, or those with a window do."""
+        return self.rope is not None or self.window_rope is not None
 
     @property
     def has_position_table(self) -> bool:

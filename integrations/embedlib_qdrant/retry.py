@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from embedlib.errors import SinkError
+from embedlib.errors import SinkError, count_of
 from embedlib.indexing import UnreachableSinkError, import_extra
 
 T = TypeVar("T")
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
+_LONGEST_FOR_SEARCH_S = 5.0
+"""A search is not tried again where that takes longer."""
 
 _NUM_RETRIES = 8
 """Of a load: about two minutes."""
@@ -66,12 +68,14 @@ class Failure:
         is_temporary: whether the same request may succeed later.
         wait_s: how long the server asks to wait; None: it does not say.
         wrong_address: what is wrong with host, port or scheme; None: nothing is known to be.
+        has_timed_out: whether the server let the time of a request pass without an answer.
     """
 
     reason: str
     is_temporary: bool
     wait_s: float | None = None
     wrong_address: str | None = None
+    has_timed_out: bool = False
 
 
 def retry(
@@ -111,12 +115,14 @@ def retry(
                 raise SinkError(f"{name}: {failure.wrong_address}") from error
             if not failure.is_temporary:
                 raise SinkError(f"{name}: {failure.reason}") from error
-            if number == num_retries:
-                raise UnreachableSinkError(
-                    f"{name}: failed {number + 1} times: {failure.reason}; {remedy}"
-                ) from error
             wait_s = min(FIRST_WAIT_S * 2**number, LONGEST_WAIT_S)
             wait_s = max(wait_s, failure.wait_s or 0.0)
+            is_slow = failure.has_timed_out or wait_s > _LONGEST_FOR_SEARCH_S
+            if number == num_retries or (is_slow and not is_load):
+                times = count_of(number + 1, "time")
+                raise UnreachableSinkError(
+                    f"{name}: failed {times}: {failure.reason}; {remedy}"
+                ) from error
             number += 1
             tell(f"{name}: {failure.reason}; trying again in {wait_s:g} s ({number}/{num_retries})")
             sleep(wait_s)
@@ -139,7 +145,7 @@ def classify(error: Exception) -> Failure:
         return Failure(f"{reason}; {_KEY_HINT}", False, wrong_address=wrong)
     passes = code in ("INTERNAL", "UNKNOWN") and any(part in details for part in _PASSING)
     passes |= code in _TEMPORARY and _NEVER_PASSES not in details
-    return Failure(reason, passes, _read_wait(error), wrong)
+    return Failure(reason, passes, _read_wait(error), wrong, code == "DEADLINE_EXCEEDED")
 
 
 def is_refused(error: Exception) -> bool:

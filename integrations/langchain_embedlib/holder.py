@@ -117,8 +117,9 @@ class ModelHolder(BaseModel):
 
     def _hold(self, given: Any) -> None:
         """Load the model, or use the given one."""
-        self._owner = weakref.ref(self) if given is None else None
+        # First, since `==` compares in this order, and two owners by what they hold.
         self._held = self._load() if given is None else given
+        self._owner = weakref.ref(self) if given is None else None
 
     def _load(self) -> Any:
         assert self.model_name is not None

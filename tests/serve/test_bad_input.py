@@ -43,8 +43,8 @@ def message_of(error: Any) -> str:
         (b'{"input": []}', 400, "input is empty"),
         (b'{"input": "a", "dimensions": false}', 400, "dimensions: expected"),
         (b'{"input": "a", "dimensions": "3"}', 400, "dimensions: expected"),
-        (b'{"input": "a", "dimensions": -1}', 400, "dimensions = -1; embed has 6, ask for 1 to 6"),
-        (b'{"input": "a", "output_dimension": 0}', 400, "output_dimension = 0; embed has 6, ask"),
+        (b'{"input": "a", "dimensions": -1}', 400, "dimensions = -1; it must be 0 (all) or more"),
+        (b'{"input": "a", "output_dimension": 0}', 400, "output_dimension = 0; it must be 1 or"),
         (
             b'{"input": "a", "dimensions": 3, "output_dimension": 4}',
             400,
@@ -78,7 +78,7 @@ def test_a_wrong_field_is_named(client: Client, body: bytes, status: int, words:
     error = answer.json()["error"]
     assert words in error["message"]
     assert "\n" not in error["message"]
-    assert answer.status_code in (status, 400)
+    assert answer.status_code == status
     assert set(error) == {"message", "type", "param", "code"}
     assert error["param"] != ""
 

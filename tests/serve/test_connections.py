@@ -271,6 +271,17 @@ def test_a_server_that_drains_answers_once_more(converse: Converse) -> None:
     converse(conversation)
 
 
+def test_a_server_that_drains_answers_all_that_came_at_once(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        connection.protocol.application.drain()
+        answers = await connection.send(REQUEST * 3)
+        assert answers.count(b"200 OK") == 3
+        assert answers.count(b"connection: close") == 1
+        assert connection.transport.close.called
+
+    converse(conversation)
+
+
 def test_no_more_is_read_while_requests_wait(converse: Converse) -> None:
     """A client that sends them without an end would fill the memory."""
 

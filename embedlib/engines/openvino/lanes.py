@@ -65,9 +65,9 @@ class Lanes:
     def give_way(self) -> None:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
         with self._changed:
-            answered = self._num_answered
+            before, answered = set(self._queries), self._num_answered
             is_free = self._changed.wait_for(
                 lambda: not self._queries or self._num_answered > answered, MOST_SECONDS
             )
             if not is_free:
-                self._queries.clear()
+                self._queries -= before

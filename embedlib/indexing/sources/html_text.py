@@ -36,14 +36,14 @@ _IN_TAG = r"""[^<>=]|=(?!\s{0,9}["'])|=\s{0,9}"[^"<]*"|=\s{0,9}'[^'<]*'"""
 _TOKEN = re.compile(
     rf"""<!--(?:-?>|.*?(?:--!?>|\Z))
     | <(?P<end>/?)(?P<tag>[a-zA-Z][\w:-]*)(?![\w:-])
-      (?:(?:(?:{_IN_TAG})*=\s{{0,9}}(?:"[^"<]*<[^"]*"|'[^'<]*<[^']*')){{0,16}}(?:{_IN_TAG})*
+      (?:(?:(?:{_IN_TAG})*=\s{{0,9}}(?:"[^"<]*<[^"]*"|'[^'<]*<[^']*')){{0,64}}(?:{_IN_TAG})*
       |[^<>]*)>
     | <[!?/][^<>]*>
     | (?P<data>[^<]+|<)""",
     re.DOTALL | re.VERBOSE,
 )
 """A piece of a page. Not `html.parser`, which in Python 3.11.7 takes minutes for 60 KB of tags that
-do not end: here, the search for the end of a tag stops at the next one, or the next after 16 values
+do not end: here, the search for the end of a tag stops at the next one, or the next after 64 values
 with a < in them, and a name is never taken for a shorter one and more."""
 
 _ENDLESS_NUMBER = re.compile(r"&#[0-9]{600,};?")
@@ -137,6 +137,7 @@ class _Reader:
         self.title: list[str] = []
         self._parts: list[str] = []
         self._line: list[str] = []
+        self._has_words = False
         self._hidden = 0
         self._hidden_tag = ""
         self._is_title = False
@@ -165,10 +166,8 @@ class _Reader:
             self._end_line()
         elif tag in _CELLS:
             self._is_in_cell = True
-            if any(map(str.strip, self._line)):
-                self._line.append(" | ")
-            elif not self._preformatted:  # blanks, which each of many cells would look at again
-                self._line.clear()
+            if self._has_words:
+                self._append(" | ")
         elif self._is_in_cell and (tag in _IN_CELLS or tag == "br"):
             self._line.append(" ")
         elif tag in _BLOCKS:
@@ -176,9 +175,9 @@ class _Reader:
             self._end_block(tag)
             if tag in _HEADINGS:
                 self._is_heading = True
-                self._line.append(f"{_HEADINGS[tag]} ")
+                self._append(f"{_HEADINGS[tag]} ")
             elif tag == "li":
-                self._line.append("- ")
+                self._append("- ")
             if tag == "pre":
                 if not self._preformatted:
                     self._fence_at = len(self._parts)
@@ -211,18 +210,22 @@ class _Reader:
             return
         elif self._preformatted:
             first, *others = data.split("\n")
-            self._line.append(first)
+            self._append(first)
             for line in others:
                 self._end_line()
-                self._line.append(line)
+                self._append(line)
         else:
-            self._line.append(re.sub(r"[ \t\r\n\f]+", " ", data))
+            self._append(re.sub(r"[ \t\r\n\f]+", " ", data))
+
+    def _append(self, text: str) -> None:
+        self._line.append(text)
+        self._has_words = self._has_words or bool(text.strip())
 
     def _end_line(self) -> None:
         line = "".join(self._line)
         if not self._line:
             return
-        self._line = []
+        self._line, self._has_words = [], False
         line = line.rstrip() if self._preformatted else re.sub(" {2,}", " ", line).strip()
         if not (self._is_heading or self._preformatted) and (markup := _MARKUP.match(line)):
             line = f"{markup[0]}\\{line[markup.end() :]}"

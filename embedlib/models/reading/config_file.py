@@ -95,8 +95,10 @@ def flattened(config: JsonObject) -> JsonObject:
 
 def _check_explained(config: JsonObject) -> None:
     """Reject a model of which it is known what it is, and what comes nearest."""
+    first = config.values.get("architectures") or [None]  # read by others where it counts
+    architecture = first[0] if isinstance(first, list) else None
     for key, value, reasons in (
-        ("architectures", architecture_of(config), ARCHITECTURES),
+        ("architectures", architecture, ARCHITECTURES),
         ("model_type", config.values.get("model_type"), MODEL_TYPES),
     ):
         if isinstance(value, str) and value in reasons:

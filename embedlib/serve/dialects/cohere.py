@@ -62,6 +62,7 @@ async def embed_texts(exchange: Exchange, *, version: Literal["1", "2"]) -> Resp
     body = await exchange.read(EmbedBody)
     given = _texts_of(body)
     check_count(given, "texts", exchange.shared.options.max_texts)
+    check_number(body.output_dimension, "output_dimension", least=1)
     check_number(body.max_tokens, "max_tokens", least=1)
     exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
     exchange.work.side = "left" if body.truncate == "START" else "right"

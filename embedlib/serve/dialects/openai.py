@@ -28,7 +28,7 @@ from embedlib.serve.dialects.vllm import (
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.models.compute import embed
 from embedlib.serve.requests.asgi import Response, new_id
-from embedlib.serve.requests.exchange import Exchange, usage_of
+from embedlib.serve.requests.exchange import Exchange, check_number, usage_of
 from embedlib.serve.vectors import (
     STORED_TYPES,
     as_base64,
@@ -79,6 +79,8 @@ async def embeddings(exchange: Exchange) -> Response:
     body = await exchange.read(EmbeddingsBody)
     texts = inputs_of(body.input, "input", exchange.shared.options)
     dimensions = body.dimensions or body.output_dimension
+    check_number(body.dimensions, "dimensions", least=0)
+    check_number(body.output_dimension, "output_dimension", least=1)
     take_pooling_fields(exchange, body)
     _check_fields(body)
     model = exchange.find(body.model, "embed")

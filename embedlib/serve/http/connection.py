@@ -201,9 +201,16 @@ class Connection(ReadLimitedProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        # Or a request could be on its way when the end closes the connection.
-        cycle.keep_alive = cycle.keep_alive and not self.application.is_draining
+        if self.application.is_draining:
+            self.loop.call_soon(self._end_behind, cycle)  # when all that came with it is parsed
         super()._start_asgi_task(cycle, app)
+
+    def _end_behind(self, cycle: RequestResponseCycle) -> None:
+        """Close the connection with an answer, unless requests wait behind it.
+
+        Another one could be on its way when the end of the server closes it.
+        """
+        cycle.keep_alive = cycle.keep_alive and bool(self.pipeline)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who answers that the client has left."""

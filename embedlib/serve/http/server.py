@@ -113,7 +113,8 @@ def serve(
         log_config=None,
         log_level="error",  # below are lines about its own steps, and what clients send wrongly
         server_header=False,
-        timeout_graceful_shutdown=math.ceil(options.drain_seconds),
+        # Whole seconds; after none it would tell of an error even where nothing runs.
+        timeout_graceful_shutdown=max(1, math.ceil(options.drain_seconds)),
         timeout_keep_alive=75,
         backlog=2048,
     )

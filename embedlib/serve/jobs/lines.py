@@ -22,6 +22,7 @@ SLICE_BYTES = 8 << 20
 MAX_ID_CHARS = 512
 MAX_ERRORS = 100
 """Wrong lines of an input that are told."""
+_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,10 @@ def read_lines(path: Path, offset: int, number: int, max_line_bytes: int) -> lis
             number += 1
             offset += len(data)
             num_bytes += len(data)
+            text = data.removeprefix(_MARK) if number == 1 else data
             # An empty line counts, so that numbers are those of an editor; it is no request.
             is_cut = len(data) > max_line_bytes and not data.endswith(b"\n")
-            lines.append(Line(number, offset, data.strip(), is_cut))
+            lines.append(Line(number, offset, text.strip(), is_cut))
     return lines
 
 

@@ -68,16 +68,19 @@ class BodyReader:
         declared = request.headers.get("content-length", "0")
         if len(declared) <= MAX_DIGITS and declared.isdecimal():
             self._check_size(int(declared))
-        body, is_whole = bytearray(), False  # parts of two bytes are objects of fifty
+        body = bytearray()  # parts of two bytes are objects of fifty
         try:
-            while not is_whole:
+            while True:
                 part, is_whole = await self._next(request, receive, block)
                 self._hold(len(part), len(body) + len(part))
+                if is_whole and not body:  # most are; a copy would take time
+                    return part
                 body += part
+                if is_whole:
+                    return bytes(body)
         except BaseException:
             self.held_bytes -= len(body)
             raise
-        return bytes(body)
 
     def _hold(self, num_bytes: int, size: int) -> None:
         """Hold bytes of a body that has so many by now.

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,22 @@ def test_bulk_goes_on_beside_a_query_that_waits_for_it(monkeypatch: pytest.Monke
         threading.Thread(target=wait, daemon=True).start()
         assert gone.wait(WAIT_SECONDS)
         assert not lanes._queries, "nor does the next batch wait for it"
+
+
+def test_bulk_waits_for_queries_that_came_while_it_waited_in_vain() -> None:
+    lanes = Lanes()
+    began: list[AbstractContextManager[None]] = []
+
+    def in_vain(*_: object) -> bool:
+        began.append(lanes.query())
+        began[0].__enter__()
+        return False
+
+    lanes._changed.wait_for = in_vain  # type: ignore[method-assign,assignment]
+    with lanes.query():
+        lanes.give_way()
+        assert len(lanes._queries) == 1
+    began[0].__exit__(None, None, None)
 
 
 def test_bulk_waits_for_queries_behind_one_that_was_interrupted_before_it_counted() -> None:

@@ -519,6 +519,14 @@ def test_a_copy_shares_the_model(
         copied.embed_query("a river")
 
 
+def test_what_loads_the_same_model_twice_is_not_equal(
+    load: Callable[..., EmbedlibEmbeddings],
+) -> None:
+    first, second = load(), load()
+    assert first != second
+    assert first == first.model_copy()
+
+
 def test_a_deep_copy_has_its_own_fields(embedder: Embedder) -> None:
     embeddings = EmbedlibEmbeddings(embedder=embedder, encode_kwargs={"prompt": ""})
     copied = copy.deepcopy(embeddings)

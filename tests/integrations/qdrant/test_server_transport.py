@@ -432,6 +432,10 @@ def test_a_search_gives_up_soon_and_the_next_one_asks_again(
     with pytest.raises(UnreachableSinkError, match=told):
         sink.search(question, 1)
     assert waits == [0.5, 1, 2]
+    stub.fail("Query", aborting("DEADLINE_EXCEEDED"))
+    with pytest.raises(UnreachableSinkError, match="failed 1 time: DEADLINE_EXCEEDED stub; try"):
+        sink.search(question, 1)
+    assert waits == [0.5, 1, 2]
     assert sink.search(question, 1)[0].id == rows[1].id
 
 
