@@ -398,7 +398,9 @@ def test_a_report_is_of_whole_vectors(tiny_folder: Callable[[str], Path], config
     first = ["Embedding in float32", "Compiling to int8", "Embedding in int8"]
     assert told == [*first, "Embedding in float32", "Embedding in int8"]
     assert [read() for read in readings] == [Reading(done=128, total=128)] * 4
-    assert whole == asked
+    for name, value in vars(whole).items():  # how texts share batches changes the last bits
+        is_number = isinstance(value, float)
+        assert getattr(asked, name) == (pytest.approx(value, abs=1e-9) if is_number else value)
     assert whole.mean < 1
 
 
