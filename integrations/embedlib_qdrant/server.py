@@ -39,6 +39,7 @@ from embedlib_qdrant.metadata_limits import SERVER_LIMITS
 from embedlib_qdrant.names import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.points import SOURCE_ID_KEY, SPARSE_NAME, Mark
 from embedlib_qdrant.retry import T, retry
+from embedlib_qdrant.server_version import METADATA, RANKING, check_version
 from embedlib_qdrant.upserts import PointEncoder
 
 POSITION_KEY = "embedlib_position"
@@ -48,17 +49,6 @@ _IN_FLIGHT = 4
 _CHECKPOINT_ROWS = 16_384
 """Rows that the server may have in its write-ahead log and not have applied."""
 _POLL_S = 1.0
-_METADATA = (
-    (1, 16),
-    "embedlib stores the model's name in the metadata of a collection, which needs 1.16 or newer",
-)
-"""The first version that has it, and why it is needed."""
-_RANKING = (
-    (1, 20),
-    "its text indexes do not rank, which needs 1.20 or newer; leave full_text (--full-text) out, "
-    "or load sparse vectors (--sparse)",
-)
-"""Source: https://github.com/qdrant/qdrant-client/releases/tag/v1.20.0"""
 
 
 class ServerSink(CollectionSink):
@@ -157,7 +147,7 @@ class ServerSink(CollectionSink):
         """Refuse a language that the server does not know, and all if it does not rank."""
         super().check_full_text(language)
         if language is not None:
-            self._check_version(*_RANKING)
+            self._check_version(RANKING)
 
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
@@ -177,7 +167,7 @@ class ServerSink(CollectionSink):
                 f"{self.name}: vector={SPARSE_NAME} is the name of the sparse vectors; give the "
                 "others another one"
             )
-        self._check_version(*_METADATA)
+        self._check_version(METADATA)
 
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
@@ -333,11 +323,8 @@ class ServerSink(CollectionSink):
         """Return the `CollectionInfo`; an error if somebody has removed the collection."""
         return self.request("get_collection", self.collection)
 
-    def _check_version(self, least: tuple[int, int], why: str) -> None:
-        version = str(self.request("info").version)
-        numbers = version.split("-")[0].split(".")
-        if tuple(int(number) for number in numbers[:2] if number.isdecimal()) < least:
-            raise SinkError(f"{self.name}: the server is Qdrant {version}; {why}")
+    def _check_version(self, needed: tuple[tuple[int, int], str]) -> None:
+        check_version(str(self.request("info").version), needed, self.name)
 
     def _create_payload_index(self, field: str, kind: str) -> None:
         self.request(

@@ -117,7 +117,7 @@ class ModelHolder(BaseModel):
 
     def _hold(self, given: Any) -> None:
         """Load the model, or use the given one."""
-        # First, since `==` compares in this order, and two owners by what they hold.
+        # First: `==` compares in this order, and references by `==` of their objects, without end.
         self._held = self._load() if given is None else given
         self._owner = weakref.ref(self) if given is None else None
 

@@ -95,7 +95,7 @@ def flattened(config: JsonObject) -> JsonObject:
 
 def _check_explained(config: JsonObject) -> None:
     """Reject a model of which it is known what it is, and what comes nearest."""
-    first = config.values.get("architectures") or [None]  # read by others where it counts
+    first = config.values.get("architectures") or [None]
     architecture = first[0] if isinstance(first, list) else None
     for key, value, reasons in (
         ("architectures", architecture, ARCHITECTURES),

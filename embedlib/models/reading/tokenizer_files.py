@@ -92,7 +92,7 @@ def _check_side(read: TokenizerJson, config: JsonObject) -> None:
     """
     config.check_fixed("truncation_side", ("right", None))
     if "truncation_side" not in config:
-        read.saved_length()
+        read.saved_length()  # refuses the other side
 
 
 def _check_types(read: TokenizerJson, files: ModelFiles, config: JsonObject) -> None:
