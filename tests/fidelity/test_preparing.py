@@ -564,6 +564,9 @@ def test_a_search_computes_nothing_again(task: Task, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(RememberedVectors, "get", count)
     monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
     monkeypatch.setattr("embedlib.fidelity.search.passes", lambda *_: False)
+    short = quick_texts(16, are_pairs=False)  # these and few layers are quicker
+    monkeypatch.setattr(preparing, "texts_beside_work", lambda measured: short)
+    monkeypatch.setattr("embedlib.fidelity.choices.most_units", lambda encoder: 6)
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "_search", end)
         with pytest.raises(KeyboardInterrupt):
