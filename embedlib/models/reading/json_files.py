@@ -99,12 +99,16 @@ class JsonObject:
 
     def check_keys(self, known: Collection[str]) -> None:
         """Reject every unknown key, since it could change the vectors."""
-        for key, value in self.values.items():
-            if key not in known:
-                raise ModelUnsupportedError(
-                    f"{self.name}: {show(key)} = {quote(value)} is not a known key; "
-                    "it may change the vectors, so embedlib rejects the model"
-                )
+        unknown = [key for key in self.values if key not in known]
+        if not unknown:
+            return
+        first, *others = unknown
+        also = f" (nor are {', '.join(map(show, others[:9]))})" if others else ""
+        raise ModelUnsupportedError(
+            f"{self.name}: {show(first)} = {quote(self.values[first])} is not a known key{also}; "
+            "it may change the vectors: if you know that it does not, load a copy of the folder "
+            "without it"
+        )
 
     def check_fixed(self, key: str, accepted: Collection[object]) -> None:
         """Reject a key that is present with a value other than the accepted ones."""
