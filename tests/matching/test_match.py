@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib import Embedder
+from embedlib import Config, Embedder
 from embedlib.errors import ConfigError, EngineUnsupportedError, SourceError
 from embedlib.matching import server as server_module
 from embedlib.matching import setting
@@ -33,7 +33,9 @@ from embedlib.matching.server import Server
 from embedlib.matching.setting import Prompt
 from embedlib.matching.theirs import MAX_TEXTS, Theirs, read_theirs, sample
 from embedlib.models.compiled.fidelity_report import Gate
+from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import Module, Normalize, Pooling, RoundTanh
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 from embedlib.vectors.similarity import normalize
 
 TEXTS = tuple(
@@ -100,6 +102,17 @@ def test_another_prompt_or_dimension(
     result = compared(embedder, embedder.encode(TEXTS, **arguments))
     assert not result.is_same
     assert result.differences == differences
+
+
+def test_a_model_whose_shorter_vectors_are_made_otherwise() -> None:
+    known = KnownModel(truncation="layer_norm")  # nomic-embed-text-v1.5
+    options = Config(on_truncate="ignore")
+    with Embedder.from_engine(
+        FakeEngine(), fake_spec(), byte_tokenizer(), options, known=known
+    ) as fake:
+        assert compared(fake, fake.encode(TEXTS)).is_same
+        shorter = compared(fake, fake.encode(TEXTS, truncate_dim=4))
+        assert (shorter.is_same, shorter.differences) == (False, ("truncate_dim=4",))
 
 
 def test_a_single_text(embedder: Embedder) -> None:

@@ -95,11 +95,13 @@ def test_prompts_and_what_else_is_general(tiny_folder: Callable[[str], Path]) ->
     assert read_model_files(tiny_folder("bert-concat")).spec.lowercase
 
 
-def test_a_truncate_dim_above_the_dimension_cuts_nothing(tmp_path: Path) -> None:
+def test_a_truncate_dim_that_keeps_all_dimensions_cuts_nothing(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-prompt")
     file = folder / "config_sentence_transformers.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": 10_000}))
-    assert read_model_files(folder).spec.truncate_dim is None
+    dim = read_model_files(folder).spec.embedding_dim
+    for given, expected in ((dim - 1, dim - 1), (dim, None), (10_000, None)):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": given}))
+        assert read_model_files(folder).spec.truncate_dim == expected
 
 
 @pytest.mark.parametrize(
