@@ -603,6 +603,20 @@ def test_what_is_no_file_of_a_model_is_not_packed(tmp_path: Path, config: Config
     assert open_pack(packed(folder, tmp_path / "b.embedlib", config)).entries == expected
 
 
+def test_odd_names_of_files_stay_as_they_are(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    for name in ("a\nb.json", "\u200b.json", "a\\b.txt"):
+        (folder / name).write_text("{}")
+    pack = packed(folder, tmp_path / "a.embedlib", config)
+    assert {"a\nb.json", "\u200b.json", "a\\b.txt"} < open_pack(pack).entries.keys()
+    assert fingerprint(read_model_files(pack), None, {}) == fingerprint(
+        read_model_files(folder), None, {}
+    )
+    (folder / "\udcff.json").write_text("{}")
+    with pytest.raises(EngineBuildError, match=r"the name '\\udcff\.json' is no Unicode.*rename"):
+        packed(folder, tmp_path / "b.embedlib", config)
+
+
 def test_what_does_not_load_is_not_packed(tmp_path: Path, config: Config) -> None:
     folder = write_tiny_model(tmp_path / "model", "bert")
     save_file(
