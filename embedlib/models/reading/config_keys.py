@@ -26,6 +26,7 @@ HARMLESS_KEYS: Final = frozenset(
         "use_cache", "tie_word_embeddings", "tie_encoder_decoder", "pretraining_tp", "torchscript",
         "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
         "use_return_dict", "use_bfloat16", "cross_attention_hidden_size", "is_composition",
+        "tf_legacy_loss", "xla_device",
         # special tokens: tokenizer.json tokenizes texts, and lengths mark the padding
         "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
         "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
