@@ -44,7 +44,12 @@ PLAIN_BERT: Final = Family(
         "cls.predictions.decoder", "cls.predictions.bias", Key("hidden_act", "gelu"),
     ),
 )  # fmt: skip
-BERT: Final = replace(PLAIN_BERT, own_rows=(JINA_BERT, JINA_CODE))
+BERT: Final = replace(
+    PLAIN_BERT,
+    # Of TinyBERT, whose folders, and those made of them, as rubert-tiny2, are loaded by this class.
+    harmless=frozenset({"cell", "emb_size", "pre_trained", "structure", "training"}),
+    own_rows=(JINA_BERT, JINA_CODE),
+)
 
 ROBERTA: Final = replace(
     PLAIN_BERT,

@@ -96,6 +96,14 @@ def _keys(variant: str) -> list[str]:
     ] + ["model_type"]
 
 
+def test_keys_that_transformers_and_tinybert_wrote_count_for_nothing() -> None:
+    config = VARIANTS["bert"].config
+    whole = {"tf_legacy_loss": False, "xla_device": None}  # of 4.x, with use_diff=False
+    tiny = {"cell": {}, "emb_size": 312, "pre_trained": "", "structure": [], "training": ""}
+    assert _read({**config, **whole, **tiny}) == _read(config)
+    assert _read(VARIANTS["roberta"].config | tiny) is None
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_another_value_is_refused_or_makes_another_model(variant: str) -> None:
     config = VARIANTS[variant].config
