@@ -387,6 +387,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_theirs(tmp_path / "b.npy", tmp_path / "b.txt", "text").texts == ("one", "", "three")
     write_jsonl(tmp_path / "b.npy.rows.jsonl", [{"text": row["t"]} for row in rows])
     assert read_theirs(tmp_path / "b.npy", None, "text").texts == found.texts
+    assert read_theirs(tmp_path / "b.npy", tmp_path / "a.jsonl", "t").texts == found.texts
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -403,6 +404,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"x": "a"}], "line 1 of .*has no text in 'text'; its fields are: 'x'"),
         ("a.jsonl", [{"text": "a"}], "'embedding' is None; a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": ["1"]}], "a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": [1, "1"]}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": []}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": [True]}], "a list of numbers"),
         ("a.jsonl", [{"text": 5}], "line 1 of .*has no text in 'text'"),
@@ -412,8 +414,8 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"text": "a", "embedding": [1e300]}], "with NaN or infinity"),
         (
             "a.jsonl",
-            [{"text": "a", "embedding": [1.0]}, {"text": "a", "embedding": [1.0, 2]}],
-            "has 2 numbers, the first one 1",
+            [{"text": "a", "embedding": numbers} for numbers in ([1.0], [2.0], [1.0, 2])],
+            "line 3 of .* has 2 numbers, the first one 1",
         ),
         ("a.jsonl", [], "has no vector"),
         ("a.csv", [], "are read from .jsonl, .parquet and .npy"),
@@ -442,6 +444,10 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     with pytest.raises(SourceError, match=r"2 vectors, and .* 1 texts"):
         read_theirs(tmp_path / "a.npy", tmp_path / "a.txt", "text")
+    with pytest.raises(SourceError, match=r"x\.npy: cannot be read as \.npy: .*No such file"):
+        read_theirs(tmp_path / "x.npy", tmp_path / "a.txt", "text")
+    with pytest.raises(SourceError, match=rf"^{tmp_path / 'x.jsonl'} No such file"):
+        read_theirs(tmp_path / "x.jsonl", None, "text")
     with pytest.raises(SourceError, match=r"no such file; name the texts .* --texts"):
         read_theirs(tmp_path / "a.npy", None, "text")
     with pytest.raises(SourceError, match=rf"^{tmp_path} Is a directory$"):
@@ -619,6 +625,8 @@ def test_a_key_that_no_header_can_carry(key: str) -> None:
     [
         ("http://", "is no address"),
         ("http://host:port/", "is no address"),
+        ("ftp://host/", "is no address"),
+        ("https://:pass@host", "https://host: leave out user and password"),
         ("https://me@host/v1", "https://host/v1: leave out user and password"),
         ("https://me:pass@host/v1?key=pass", "https://host/v1: leave out user and password"),
         ("https://me:pass@host?key=pass", "https://host: leave out user and password"),
