@@ -1,6 +1,6 @@
 """Keys of config.json that mean the same in every family.
 
-Source: the classes of transformers 5.5, and the keys that 4.x wrote.
+Source: the classes of transformers 5.5, and the keys that 2.x to 4.x wrote.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HARMLESS_KEYS: Final = frozenset(
         "use_return_dict", "use_bfloat16", "cross_attention_hidden_size", "is_composition",
         "tf_legacy_loss", "xla_device",
         # special tokens: tokenizer.json tokenizes texts, and lengths mark the padding
-        "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
-        "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
+        "bos_token_id", "eos_token_id", "eos_token_ids", "pad_token_id", "sep_token_id",
+        "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
         # heads
-        "add_pooling_layer", "id2label", "label2id", "num_labels", "problem_type",
+        "add_pooling_layer", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
         "finetuning_task", "task_specific_params", "classifier_dropout", "classifier_bias",
         "classifier_pooling", "summary_activation", "sbert_ce_default_activation_function",
         # generation
