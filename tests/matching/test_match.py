@@ -29,7 +29,7 @@ from embedlib.matching import server as server_module
 from embedlib.matching import setting
 from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.match import Match, match
-from embedlib.matching.server import Server
+from embedlib.matching.server import SECONDS, Server
 from embedlib.matching.setting import Prompt
 from embedlib.matching.theirs import MAX_TEXTS, Theirs, read_theirs, sample
 from embedlib.models.compiled.fidelity_report import Gate
@@ -488,6 +488,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server: Any = self.server
+        assert self.headers["Content-Type"] == "application/json"
         server.asked.append((self.path, asked, self.headers.get("Authorization")))
         status, content = server.answer(self.path, asked)
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -606,7 +607,8 @@ def test_a_refusal_whose_text_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tear(*_: object, **__: object) -> None:
+    def tear(*_: object, timeout: float) -> None:  # without one it may wait for ever
+        assert timeout == SECONDS
         raise IncompleteRead(b"")
 
     monkeypatch.setattr(OpenerDirector, "open", tear)
