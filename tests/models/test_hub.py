@@ -106,7 +106,9 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert resolve("~/model").path == tmp_path / "model"
 
 
-@pytest.mark.parametrize("name", ["./typo", "/no/such/model", "~/no-such-model", "a/b/c", ""])
+@pytest.mark.parametrize(
+    "name", ["./typo", "/no/such/model", "~/no-such-model", "~a\0", "a/b/c", ""]
+)
 def test_a_wrong_path_never_asks_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +242,8 @@ def test_several_models_in_a_package_are_named(packages: Path) -> None:
         ("package:empty.model", "no package named 'empty.model'"),
         ("package:abc", "no package named 'abc'"),  # a module
         ("package:__main__", "no package named '__main__'"),
+        ("package:empty\n", r"no model package:empty\n: no package named 'empty\n'"),
+        ("package:empty/\n", r"no model package:empty/\n: '\n' inside the package is not"),
     ],
 )
 def test_no_model_in_a_package(packages: Path, name: str, said: str) -> None:
