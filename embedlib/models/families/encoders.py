@@ -204,6 +204,7 @@ DEBERTA_V2: Final = replace(
     positions="relative",
     relative_buckets=Key("position_buckets"),
     projections=3,
+    head_dim=Key("attention_head_size"),
     num_token_types=Key("type_vocab_size", 0),
     names={"hidden_size": ("pooler_hidden_size",)},
     # The defaults are those of the first DeBERTa-v2, which works otherwise.

@@ -30,6 +30,7 @@ HARMLESS_KEYS: Final = frozenset(
         # special tokens: tokenizer.json tokenizes texts, and lengths mark the padding
         "bos_token_id", "eos_token_id", "eos_token_ids", "pad_token_id", "sep_token_id",
         "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
+        "bos_token", "eos_token", "pad_token", "sep_token", "cls_token", "mask_token", "unk_token",
         # heads
         "add_pooling_layer", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
         "finetuning_task", "task_specific_params", "classifier_dropout", "classifier_bias",
@@ -72,6 +73,8 @@ FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = {
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
     "partial_rotary_factor": (1.0, None),
+    # In the files of Qwen2.5; the classes for texts do not read it.
+    "use_mrope": (False, None),
     # Despite its name, few classes in transformers 5 read it; the rows of those have it as a
     # trait. The other classes read `is_causal: false`.
     "use_bidirectional_attention": (False, None),
