@@ -66,11 +66,15 @@ WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Keys by value of `Family.windows`, in addition to those that the row names."""
 
+_NO_ADAPTERS: Final = {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}
+
 FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = {
     "is_encoder_decoder": (False, None),
     "add_cross_attention": (False, None),
     "is_decoder": (False, None),
     "pruned_heads": ({}, None),
+    # Those of the package adapters, which writes this into models without one, too.
+    "adapters": (_NO_ADAPTERS, {}, None),
     "quantization_config": (None,),
     "partial_rotary_factor": (1.0, None),
     # In the files of Qwen2.5; the classes for texts do not read it.

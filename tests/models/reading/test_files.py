@@ -230,6 +230,18 @@ def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
     assert (spec.max_seq_tokens, spec.prompts) == (40, {})
 
 
+@pytest.mark.parametrize("key", ["model_args", "model_kwargs"])
+@pytest.mark.parametrize("own_code", [{}, {"trust_remote_code": True}])
+def test_a_pooler_may_be_left_out(key: str, own_code: dict[str, bool], tmp_path: Path) -> None:
+    # As snowflake-arctic-embed-* have it.
+    folder = write_tiny_model(tmp_path, "bert")
+    before = read_model_files(folder).spec
+    settings = folder / "sentence_bert_config.json"
+    content = json.loads(settings.read_text()) if settings.exists() else {}
+    settings.write_text(json.dumps(content | {key: {"add_pooling_layer": False, **own_code}}))
+    assert read_model_files(folder).spec == before
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -399,6 +411,7 @@ def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -
         ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kwargs = "),
         ("sentence_bert_config.json", {"model_args": {"a": 1}}, "model_args = "),
+        ("sentence_bert_config.json", {"model_args": {"add_pooling_layer": True}}, "model_args = "),
         ("sentence_bert_config.json", {"new_key": 1}, "new_key = 1 is not a known key"),
         ("config_sentence_transformers.json", {"new_key": 1}, "new_key = 1 is not a known key"),
         (

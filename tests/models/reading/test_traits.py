@@ -107,7 +107,10 @@ def test_keys_that_transformers_and_tinybert_wrote_count_for_nothing() -> None:
 
 def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None:
     names = ("bos_token", "eos_token", "pad_token", "mask_token", "cls_token", "sep_token")
+    adapters = {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}
     cases: dict[str, dict[str, Any]] = {
+        # ToolBench_IR_bert_based_uncased.
+        "bert": {"adapters": adapters},
         # EuroBERT.
         "eurobert": dict.fromkeys(names, "<|x|>"),
         # Qwen2.5.
@@ -136,6 +139,7 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
         ("modernbert", "sliding_window", 128),
         ("deberta-v2", "attention_head_size", 16),
         ("bert", "attn_qkv_bias", False),
+        ("bert", "adapters", adapters | {"adapters": {"en": "16eaa0b5fae9ed68"}}),
     ):
         assert _read(VARIANTS[variant].config | {key: value}) is None, key
 
