@@ -66,7 +66,12 @@ WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Keys by value of `Family.windows`, in addition to those that the row names."""
 
-_NO_ADAPTERS: Final = {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}
+_NO_ADAPTERS: Final[Mapping[str, object]] = {
+    "adapters": {},
+    "config_map": {},
+    "fusion_config_map": {},
+    "fusions": {},
+}
 
 FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = {
     "is_encoder_decoder": (False, None),
