@@ -22,7 +22,7 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 from embedlib.models import hub
 from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, weights_of
-from embedlib.models.hub_cache import is_snapshot, may_have
+from embedlib.models.hub_cache import is_snapshot, may_have, snapshots
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
@@ -684,3 +684,13 @@ def test_of_a_commit_that_is_in_the_cache_the_hub_is_not_asked(
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+def test_the_newest_snapshot_comes_first_and_files_are_none(tmp_path: Path) -> None:
+    place = tmp_path / "models--a--b" / "snapshots"
+    for name, seconds in (("old", 10), ("new", 30), ("between", 20)):
+        (place / name).mkdir(parents=True)
+        os.utime(place / name, (seconds, seconds))
+    (place / "a file").touch()
+    assert [path.name for path in snapshots(place.parent)] == ["new", "between", "old"]
+    assert snapshots(tmp_path) == []
