@@ -45,6 +45,7 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
+from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.packages.foreign_options import FOREIGN_CLASSES
 from embedlib.session.call import EmbeddingCall
@@ -57,6 +58,7 @@ from embedlib.testing import (
     FakeEngine,
     FakeSink,
     FakeStore,
+    byte_tokenizer,
     fake_embedder,
     fake_spec,
     fake_vector,
@@ -625,13 +627,27 @@ def test_truncate_dim_of_model_constructor_and_call() -> None:
         np.testing.assert_array_equal(embedder.encode("a", truncate_dim=5), vector("a")[:5])
 
 
-def test_a_truncate_dim_above_the_models_does_nothing() -> None:
+@pytest.mark.parametrize("dim", [FAKE_DIM, 7])
+@pytest.mark.parametrize("truncation", ["slice", "layer_norm"])
+def test_a_truncate_dim_that_keeps_all_dimensions_does_nothing(
+    dim: int, truncation: Truncation
+) -> None:
     # sentence-transformers takes a slice, which may be too long.
-    spec = fake_spec(modules=NORMALIZED)
-    with fake_embedder(spec=spec) as plain, fake_embedder(spec=spec, truncate_dim=7) as other:
+    plain, other = (
+        Embedder.from_engine(
+            FakeEngine(),
+            fake_spec(modules=NORMALIZED),
+            byte_tokenizer(),
+            config,
+            known=KnownModel(truncation=truncation),
+        )
+        for config in (Config(), Config(truncate_dim=dim))
+    )
+    with plain, other:
         expected = plain.encode(["a"])
-        for result in (plain.encode(["a"], truncate_dim=7), other.encode(["a"])):
+        for result in (plain.encode(["a"], truncate_dim=dim), other.encode(["a"])):
             np.testing.assert_array_equal(result, expected)
+        assert other._calls.settings() == plain._calls.settings()  # and so the fingerprint
         assert (other.truncate_dim, other.get_embedding_dimension()) == (None, FAKE_DIM)
         assert other.encode(["a"], truncate_dim=2).shape == (1, 2)
 

@@ -12,6 +12,7 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, prints_to_terminal, tell_if_typed
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
+from embedlib.errors import visible_line
 from embedlib.progress.screens import Reading
 
 _CHUNK_TEXTS = 4096
@@ -96,4 +97,4 @@ def classify(
                     print_json({**record.fields, "labels": labels})
                 else:
                     shown = ", ".join(f"{each['label']} {each['score']:.4f}" for each in labels)
-                    click.echo(f"{shown}  {one_line(record.text)}")
+                    click.echo(f"{visible_line(shown)}  {one_line(record.text)}")

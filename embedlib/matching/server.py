@@ -70,7 +70,7 @@ class Server:
             is_address = False
         if not is_address:
             raise ConfigError(f"--against {self.place}: is no address of a server")
-        if parts.username is not None or parts.password is not None:
+        if parts.username is not None:  # which is empty in front of a password alone
             raise ConfigError(
                 f"--against {self.place}: leave out user and password; the key is read from "
                 f"{KEY_VARIABLE}"

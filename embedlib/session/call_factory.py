@@ -162,11 +162,11 @@ class CallFactory:
         return found
 
     def _kept_dim(self, truncate_dim: int | None) -> int | None:
-        """Return how many dimensions are kept; None where there are no more than these.
+        """Return how many dimensions are kept; None where all are, and nothing is to be done.
 
         Source: sentence-transformers 6.2, `truncate_embeddings`, a slice, which may be too long.
         """
-        if truncate_dim is not None and truncate_dim > self._spec.embedding_dim:
+        if truncate_dim is not None and truncate_dim >= self._spec.embedding_dim:
             return None
         return truncate_dim
 

@@ -98,6 +98,17 @@ def test_every_kind_of_scoring_model(variant: str, run: Run, tmp_path: Path) -> 
     assert content["head"]["labels"] == list(head.labels)
 
 
+def test_what_a_terminal_would_obey_is_printed_as_an_escape(run: Run, tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, "bert-classifier") / "config.json"
+    config = json.loads(file.read_text())
+    config["id2label"]["0"] = "\x1b]0;title\x07\r"
+    file.write_text(json.dumps(config))
+    told = r"\x1b]0;title\x07\x0d"
+    assert table(run("inspect", tmp_path).stdout)["labels"].startswith(f"{told}, ")
+    given = ("--top-k", 9, "--engine-cache-dir", tmp_path / "cache")
+    assert f"{told} 0." in run("classify", tmp_path, *given, stdin="a river\n").stdout
+
+
 def test_a_scoring_model_has_no_fingerprint(run: Run, tmp_path: Path) -> None:
     write_tiny_model(tmp_path, "bert-reranker")
     done = run("inspect", tmp_path, "--fingerprint")

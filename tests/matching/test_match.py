@@ -23,17 +23,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib import Embedder
+from embedlib import Config, Embedder
 from embedlib.errors import ConfigError, EngineUnsupportedError, SourceError
 from embedlib.matching import server as server_module
 from embedlib.matching import setting
 from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
 from embedlib.matching.match import Match, match
-from embedlib.matching.server import Server
+from embedlib.matching.server import SECONDS, Server
 from embedlib.matching.setting import Prompt
 from embedlib.matching.theirs import MAX_TEXTS, Theirs, read_theirs, sample
 from embedlib.models.compiled.fidelity_report import Gate
+from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import Module, Normalize, Pooling, RoundTanh
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 from embedlib.vectors.similarity import normalize
 
 TEXTS = tuple(
@@ -100,6 +102,17 @@ def test_another_prompt_or_dimension(
     result = compared(embedder, embedder.encode(TEXTS, **arguments))
     assert not result.is_same
     assert result.differences == differences
+
+
+def test_a_model_whose_shorter_vectors_are_made_otherwise() -> None:
+    known = KnownModel(truncation="layer_norm")  # nomic-embed-text-v1.5
+    options = Config(on_truncate="ignore")
+    with Embedder.from_engine(
+        FakeEngine(), fake_spec(), byte_tokenizer(), options, known=known
+    ) as fake:
+        assert compared(fake, fake.encode(TEXTS)).is_same
+        shorter = compared(fake, fake.encode(TEXTS, truncate_dim=4))
+        assert (shorter.is_same, shorter.differences) == (False, ("truncate_dim=4",))
 
 
 def test_a_single_text(embedder: Embedder) -> None:
@@ -237,8 +250,9 @@ def test_something_else(embedder: Embedder) -> None:
     assert "near, as of another precision" in compared(embedder, right + noise).hint
     assert "codes of a lower precision" in compared(embedder, np.rint(5 * right)).hint
     assert "they are zeros alone" in compared(embedder, np.zeros_like(right)).hint
-    wide = np.zeros((len(TEXTS), 33), np.float32)
-    assert "33 numbers, and the model makes 32" in compared(embedder, wide).hint
+    result = compared(embedder, np.zeros((len(TEXTS), 33), np.float32))
+    assert (result.is_same, result.cosines.any()) == (False, False)
+    assert "33 numbers, and the model makes 32" in result.hint
 
 
 def test_texts_that_were_not_made_alike(embedder: Embedder) -> None:
@@ -374,6 +388,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_theirs(tmp_path / "b.npy", tmp_path / "b.txt", "text").texts == ("one", "", "three")
     write_jsonl(tmp_path / "b.npy.rows.jsonl", [{"text": row["t"]} for row in rows])
     assert read_theirs(tmp_path / "b.npy", None, "text").texts == found.texts
+    assert read_theirs(tmp_path / "b.npy", tmp_path / "a.jsonl", "t").texts == found.texts
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -390,6 +405,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"x": "a"}], "line 1 of .*has no text in 'text'; its fields are: 'x'"),
         ("a.jsonl", [{"text": "a"}], "'embedding' is None; a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": ["1"]}], "a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": [1, "1"]}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": []}], "a list of numbers"),
         ("a.jsonl", [{"text": "a", "embedding": [True]}], "a list of numbers"),
         ("a.jsonl", [{"text": 5}], "line 1 of .*has no text in 'text'"),
@@ -399,8 +415,8 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.jsonl", [{"text": "a", "embedding": [1e300]}], "with NaN or infinity"),
         (
             "a.jsonl",
-            [{"text": "a", "embedding": [1.0]}, {"text": "a", "embedding": [1.0, 2]}],
-            "has 2 numbers, the first one 1",
+            [{"text": "a", "embedding": numbers} for numbers in ([1.0], [2.0], [1.0, 2])],
+            "line 3 of .* has 2 numbers, the first one 1",
         ),
         ("a.jsonl", [], "has no vector"),
         ("a.csv", [], "are read from .jsonl, .parquet and .npy"),
@@ -429,6 +445,10 @@ def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     with pytest.raises(SourceError, match=r"2 vectors, and .* 1 texts"):
         read_theirs(tmp_path / "a.npy", tmp_path / "a.txt", "text")
+    with pytest.raises(SourceError, match=r"x\.npy: cannot be read as \.npy: .*No such file"):
+        read_theirs(tmp_path / "x.npy", tmp_path / "a.txt", "text")
+    with pytest.raises(SourceError, match=rf"^{tmp_path / 'x.jsonl'} No such file"):
+        read_theirs(tmp_path / "x.jsonl", None, "text")
     with pytest.raises(SourceError, match=r"no such file; name the texts .* --texts"):
         read_theirs(tmp_path / "a.npy", None, "text")
     with pytest.raises(SourceError, match=rf"^{tmp_path} Is a directory$"):
@@ -469,6 +489,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server: Any = self.server
+        assert self.headers["Content-Type"] == "application/json"
         server.asked.append((self.path, asked, self.headers.get("Authorization")))
         status, content = server.answer(self.path, asked)
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -587,7 +608,8 @@ def test_a_refusal_whose_text_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tear(*_: object, **__: object) -> None:
+    def tear(*_: object, timeout: float) -> None:  # without one it may wait for ever
+        assert timeout == SECONDS
         raise IncompleteRead(b"")
 
     monkeypatch.setattr(OpenerDirector, "open", tear)
@@ -606,6 +628,8 @@ def test_a_key_that_no_header_can_carry(key: str) -> None:
     [
         ("http://", "is no address"),
         ("http://host:port/", "is no address"),
+        ("ftp://host/", "is no address"),
+        ("https://:pass@host", "https://host: leave out user and password"),
         ("https://me@host/v1", "https://host/v1: leave out user and password"),
         ("https://me:pass@host/v1?key=pass", "https://host/v1: leave out user and password"),
         ("https://me:pass@host?key=pass", "https://host: leave out user and password"),

@@ -22,7 +22,7 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 from embedlib.models import hub
 from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, weights_of
-from embedlib.models.hub_cache import is_snapshot, may_have
+from embedlib.models.hub_cache import is_snapshot, may_have, snapshots
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import load_model
 from embedlib.testing import write_tiny_model
@@ -106,7 +106,9 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert resolve("~/model").path == tmp_path / "model"
 
 
-@pytest.mark.parametrize("name", ["./typo", "/no/such/model", "~/no-such-model", "a/b/c", ""])
+@pytest.mark.parametrize(
+    "name", ["./typo", "/no/such/model", "~/no-such-model", "~a\0", "a/b/c", ""]
+)
 def test_a_wrong_path_never_asks_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +242,8 @@ def test_several_models_in_a_package_are_named(packages: Path) -> None:
         ("package:empty.model", "no package named 'empty.model'"),
         ("package:abc", "no package named 'abc'"),  # a module
         ("package:__main__", "no package named '__main__'"),
+        ("package:empty\n", r"no model package:empty\n: no package named 'empty\n'"),
+        ("package:empty/\n", r"no model package:empty/\n: '\n' inside the package is not"),
     ],
 )
 def test_no_model_in_a_package(packages: Path, name: str, said: str) -> None:
@@ -680,3 +684,13 @@ def test_of_a_commit_that_is_in_the_cache_the_hub_is_not_asked(
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+def test_the_newest_snapshot_comes_first_and_files_are_none(tmp_path: Path) -> None:
+    place = tmp_path / "models--a--b" / "snapshots"
+    for name, seconds in (("old", 10), ("new", 30), ("between", 20)):
+        (place / name).mkdir(parents=True)
+        os.utime(place / name, (seconds, seconds))
+    (place / "a file").touch()
+    assert [path.name for path in snapshots(place.parent)] == ["new", "between", "old"]
+    assert snapshots(tmp_path) == []

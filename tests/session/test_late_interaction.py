@@ -386,6 +386,19 @@ def test_the_fingerprint_holds_what_no_json_file_does(
         assert other.fingerprint == fingerprint
 
 
+def test_older_releases_of_pylate_name_the_module_of_a_dense(
+    folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # As in answerai-colbert-small-v1.
+    copy = shutil.copytree(folder("late-pylate"), tmp_path / "copy")
+    before = read_model_files(copy).spec
+    modules = copy / "modules.json"
+    changed = modules.read_text().replace("pylate.models.Dense.Dense", "pylate.models.Dense")
+    assert changed != modules.read_text()
+    modules.write_text(changed)
+    assert read_model_files(copy).spec == before
+
+
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_vectors_of_pylate_have_unit_length_once(is_listed: bool, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "late-pylate")

@@ -183,7 +183,7 @@ BIDIRLM: Final = replace(
         "sliding_window": (None,),
         "layer_types": (None,),
     },
-    harmless=frozenset({"mask_token", "clf_pooling", "max_window_layers"}),
+    harmless=frozenset({"clf_pooling", "max_window_layers"}),
     own_code={"AutoModel": ("modeling_bidirlm.BidirLMModel",)},
 )
 
@@ -217,14 +217,21 @@ LLAMA_BIDIREC: Final = replace(
     ),
 )
 
+# What is trained from them names their code.
+_EUROBERT_CODE: Final = (
+    "modeling_eurobert.",
+    "EuroBERT/EuroBERT-210m--modeling_eurobert.",
+    "EuroBERT/EuroBERT-610m--modeling_eurobert.",
+    "EuroBERT/EuroBERT-2.1B--modeling_eurobert.",
+)
 EUROBERT: Final = replace(
     _LLAMA_BOTH_WAYS,
     model_type="eurobert",
     norm_eps=Key("rms_norm_eps", 1e-5),
     own_code={
-        "AutoModel": ("modeling_eurobert.EuroBertModel",),
-        "AutoModelForSequenceClassification": (
-            "modeling_eurobert.EuroBertForSequenceClassification",
+        "AutoModel": tuple(f"{place}EuroBertModel" for place in _EUROBERT_CODE),
+        "AutoModelForSequenceClassification": tuple(
+            f"{place}EuroBertForSequenceClassification" for place in _EUROBERT_CODE
         ),
     },
     harmless=frozenset({"clf_pooling"}),

@@ -44,7 +44,12 @@ PLAIN_BERT: Final = Family(
         "cls.predictions.decoder", "cls.predictions.bias", Key("hidden_act", "gelu"),
     ),
 )  # fmt: skip
-BERT: Final = replace(PLAIN_BERT, own_rows=(JINA_BERT, JINA_CODE))
+BERT: Final = replace(
+    PLAIN_BERT,
+    # Of TinyBERT, whose folders, and those made of them, as rubert-tiny2, are loaded by this class.
+    harmless=frozenset({"cell", "emb_size", "pre_trained", "structure", "training"}),
+    own_rows=(JINA_BERT, JINA_CODE),
+)
 
 ROBERTA: Final = replace(
     PLAIN_BERT,
@@ -199,6 +204,7 @@ DEBERTA_V2: Final = replace(
     positions="relative",
     relative_buckets=Key("position_buckets"),
     projections=3,
+    head_dim=Key("attention_head_size"),
     num_token_types=Key("type_vocab_size", 0),
     names={"hidden_size": ("pooler_hidden_size",)},
     # The defaults are those of the first DeBERTa-v2, which works otherwise.

@@ -37,6 +37,26 @@ _MODERNBERT_HEAD: Final = (
     ),
     HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
 )
+# Those of the code that ModernBERT was trained with, which RuModernBERT and USER2 have beside those
+# of the class. One of them is left out: the class would take sliding_window for half a window.
+# Source: src/bert_layers/configuration_bert.py of github.com/AnswerDotAI/ModernBERT.
+_TRAINING_KEYS: Final = frozenset(
+    {
+        "activation_function", "allow_embedding_resizing", "attention_layer", "attn_out_bias",
+        "attn_out_dropout_prob", "attn_qkv_bias", "bert_layer", "compile_model",
+        "deterministic_fa2", "embed_dropout_prob", "embed_norm", "embedding_layer",
+        "encoder_layer", "final_norm", "head_class_act", "head_class_bias", "head_class_dropout",
+        "head_class_norm", "head_pred_act", "head_pred_bias", "head_pred_dropout",
+        "head_pred_norm", "hidden_act", "init_cutoff_factor", "init_method",
+        "init_small_embedding", "init_std", "initial_attention_layer", "initial_bert_layer",
+        "initial_mlp_layer", "local_attn_rotary_emb_base", "local_attn_rotary_emb_dim",
+        "loss_function", "loss_kwargs", "masked_prediction", "mlp_dropout_prob", "mlp_in_bias",
+        "mlp_layer", "mlp_out_bias", "norm_kwargs", "normalization", "num_initial_layers",
+        "pad_logits", "padding", "pooling_type", "rotary_emb_base", "rotary_emb_dim",
+        "rotary_emb_interleaved", "rotary_emb_scale_base", "skip_first_prenorm",
+        "type_vocab_size", "unpad_embeddings", "use_fa2", "use_sdpa_attn_mask",
+    }
+)  # fmt: skip
 MODERNBERT: Final = Family(
     model_type="modernbert",
     tokenizer_class="TokenizersBackend",
@@ -62,8 +82,8 @@ MODERNBERT: Final = Family(
         "is_causal": (False, None),
         # The class would scale both ropes by it; no known model uses it.
         "rope_scaling": (None,),
-        # Written by the script that converted the first models; no class reads it.
-        "position_embedding_type": ("absolute", "sans_pos", None),
+        # Written by the scripts that converted the models; no class reads it.
+        "position_embedding_type": ("absolute", "sans_pos", "rope", None),
     },
     harmless=frozenset(
         {
@@ -73,7 +93,8 @@ MODERNBERT: Final = Family(
             "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
             "repad_logits_with_grad",
         }
-    ),
+    )
+    | _TRAINING_KEYS,
     prefixes=("", "model.", "0.auto_model.", "auto_model."),
     tensors=MODERNBERT_TENSORS,
     ignored_tensors=("head.*", "decoder.*", "classifier.*"),
@@ -145,7 +166,16 @@ PLAIN_NOMIC_BERT: Final = Family(
             "use_xentropy",
         }
     ),
-    own_code={"AutoModel": ("nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",)},
+    own_code={
+        # CodeRankEmbed and snowflake-arctic-embed-m-long have copies.
+        "AutoModel": (
+            "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",
+            "modeling_hf_nomic_bert.NomicBertModel",
+            "nomic-ai/nomic-embed-text-v1--modeling_hf_nomic_bert.NomicBertModel",
+            "nomic-ai/CodeRankEmbed--modeling_hf_nomic_bert.NomicBertModel",
+            "Snowflake/snowflake-arctic-embed-m-long--modeling_hf_nomic_bert.NomicBertModel",
+        )
+    },
     tokenizer_class="BertTokenizer",
     prefixes=("", "nomic_bert.", "0.auto_model.", "auto_model."),
     tensors=NOMIC_BERT_TENSORS,

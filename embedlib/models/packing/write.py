@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from embedlib.checks import is_unicode
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EngineBuildError, PassingBuildError
 from embedlib.models.compiled.cache import Compiled, compiled_versions
@@ -32,7 +33,6 @@ from embedlib.models.reading.model_file import (
     has_file,
     list_files,
     load_json,
-    name_in,
     open_file,
     place_of,
 )
@@ -103,7 +103,8 @@ def find_content(files: ModelFiles, manifest: Manifest | None, config: Config) -
         for path in list_files(directory, pattern)
         if path.name != MANIFEST_NAME and not is_report(path.name) and file_bytes(path) is not None
     }
-    paths = {name_in(path, files.folder): path for path in found.union(weight_paths(files))}
+    found.update(weight_paths(files))
+    paths = {path.relative_to(files.folder).as_posix(): path for path in found}
     compiled = []
     for version in compiled_versions(files, config):
         if version.folder is None or version.report is None or not version.report.passes(Gate()):
@@ -147,10 +148,16 @@ def pack_model(
     Raises:
         ConfigError: `out` is there and is no pack.
         PassingBuildError: the model's files were changed meanwhile.
-        EngineBuildError: it cannot be written.
+        EngineBuildError: it cannot be written, or a file has a name that is no Unicode.
     """
     if os.path.lexists(out) and not is_pack(out):
         raise ConfigError(f"{out}: is there already and is no pack; give a new file")
+    for name in content.paths:
+        if not is_unicode(name):
+            raise EngineBuildError(
+                f"cannot write {out}: the name {name!a} is no Unicode, as all names in a pack are; "
+                f"rename the file in {files.folder}"
+            )
     part = part_of(out)
     try:
         with place_lock(out):

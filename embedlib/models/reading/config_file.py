@@ -149,6 +149,8 @@ def read_encoder(config: JsonObject) -> Encoder:
         if hidden_size % num_heads:
             raise config.refuse("num_attention_heads", f"a divisor of hidden_size = {hidden_size}")
         head_dim = hidden_size // num_heads
+    elif family.positions == "relative" and head_dim * num_heads != hidden_size:
+        raise config.refuse("attention_head_size", "hidden_size / num_attention_heads")
     if family.rope_theta is not None and head_dim % 2:
         raise config.refuse("head_dim", "an even number")
     pad_token_id = None

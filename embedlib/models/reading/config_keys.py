@@ -1,6 +1,6 @@
 """Keys of config.json that mean the same in every family.
 
-Source: the classes of transformers 5.5, and the keys that 4.x wrote.
+Source: the classes of transformers 5.5, and the keys that 2.x to 4.x wrote.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ HARMLESS_KEYS: Final = frozenset(
         "use_cache", "tie_word_embeddings", "tie_encoder_decoder", "pretraining_tp", "torchscript",
         "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
         "use_return_dict", "use_bfloat16", "cross_attention_hidden_size", "is_composition",
+        "tf_legacy_loss", "xla_device",
         # special tokens: tokenizer.json tokenizes texts, and lengths mark the padding
-        "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
-        "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
+        "bos_token_id", "eos_token_id", "eos_token_ids", "pad_token_id", "sep_token_id",
+        "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
+        "bos_token", "eos_token", "pad_token", "sep_token", "cls_token", "mask_token", "unk_token",
         # heads
-        "add_pooling_layer", "id2label", "label2id", "num_labels", "problem_type",
+        "add_pooling_layer", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
         "finetuning_task", "task_specific_params", "classifier_dropout", "classifier_bias",
         "classifier_pooling", "summary_activation", "sbert_ce_default_activation_function",
         # generation
@@ -64,13 +66,24 @@ WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Keys by value of `Family.windows`, in addition to those that the row names."""
 
+_NO_ADAPTERS: Final[Mapping[str, object]] = {
+    "adapters": {},
+    "config_map": {},
+    "fusion_config_map": {},
+    "fusions": {},
+}
+
 FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = {
     "is_encoder_decoder": (False, None),
     "add_cross_attention": (False, None),
     "is_decoder": (False, None),
     "pruned_heads": ({}, None),
+    # Those of the package adapters, which writes this into models without one, too.
+    "adapters": (_NO_ADAPTERS, {}, None),
     "quantization_config": (None,),
     "partial_rotary_factor": (1.0, None),
+    # In the files of Qwen2.5; the classes for texts do not read it.
+    "use_mrope": (False, None),
     # Despite its name, few classes in transformers 5 read it; the rows of those have it as a
     # trait. The other classes read `is_causal: false`.
     "use_bidirectional_attention": (False, None),

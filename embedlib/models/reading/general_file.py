@@ -38,7 +38,7 @@ def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> d
     )
     usual = "dot" if is_sparse else "cosine"
     limit = general.optional_integer(key, None, minimum=1)
-    if limit is not None and limit > dim:
+    if limit is not None and limit >= dim:
         limit = None  # as sentence-transformers, which then has nothing to cut
     return {
         **read_prompts(general),

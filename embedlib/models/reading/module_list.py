@@ -34,7 +34,8 @@ QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
 MAX_PATH_PARTS: Final = 8
 """Of a module's path; known models have at most 2."""
 
-PYLATE_DENSE: Final = "pylate.models.Dense.Dense"
+PYLATE_DENSE: Final = ("pylate.models.Dense.Dense", "pylate.models.Dense")
+"""One class: folders of older releases, as that of answerai-colbert-small-v1, name its module."""
 
 OF_TOKENS: Final = ("Dense", "Normalize", "MultiVectorMask", "Dropout")
 """The modules behind the Transformer of a late-interaction model."""
@@ -123,7 +124,7 @@ def module_kind(
     name = entry.text(key) or ""
     first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
-    others = (PYLATE_DENSE,) if is_late else (QUANTIZER,)
+    others = PYLATE_DENSE if is_late else (QUANTIZER,)
     is_own = kind == QUANTIZER.rpartition(".")[2]
     is_known = name in others or (first == "sentence_transformers" and not is_own)
     if not is_known or kind not in accepted:

@@ -32,6 +32,12 @@ def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
     return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
 
 
+# That the folder's own code be run asks for nothing: config.json names it. Nor does it that the
+# pooler be left out, as in snowflake-arctic-embed: no module reads what it returns.
+_OWN_CODE: Final = {"trust_remote_code": True}
+_NO_POOLER: Final = {"add_pooling_layer": False}
+_MODEL_ARGS: Final = ({}, None, _OWN_CODE, _NO_POOLER, _OWN_CODE | _NO_POOLER)
+
 EMBEDDING_KEYS: Final[SettingsKeys] = {
     "max_seq_length": None,
     "do_lower_case": None,
@@ -44,12 +50,11 @@ EMBEDDING_KEYS: Final[SettingsKeys] = {
     "query_length": (None,),
     "document_length": (None,),
     "query_expansion": (None,),
-    # arguments for transformers, which could change any vector. That the folder's own code be
-    # run asks for nothing: config.json names it.
-    "model_args": ({}, None, {"trust_remote_code": True}),
+    # arguments for transformers, which could change any vector
+    "model_args": _MODEL_ARGS,
     "tokenizer_args": ({}, None),
     "config_args": ({}, None),
-    "model_kwargs": ({}, None),
+    "model_kwargs": _MODEL_ARGS,
     "processor_kwargs": ({}, None),
     "config_kwargs": ({}, None),
     "tokenizer_name_or_path": (None,),

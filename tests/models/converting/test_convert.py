@@ -486,6 +486,19 @@ def test_the_stride_of_an_axis_with_one_place_says_nothing(tmp_path: Path) -> No
     assert read_torch_file(path, tmp_path)["a"].values.tolist() == [[0, 0]]
 
 
+def test_tensors_that_are_views_of_one_storage(tmp_path: Path) -> None:
+    items = {
+        "whole": tensor((2, 2)),
+        "turned": tensor((2, 2), (1, 2)),
+        "end": tensor((2,), offset=2, num_items=4),
+    }
+    path = write(tmp_path / "x.bin", checkpoint(items), {"0": np.float32([1, 2, 3, 4]).tobytes()})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("archive/byteorder", b"little")
+    found = {name: each.values.tolist() for name, each in read_torch_file(path, tmp_path).items()}
+    assert found == {"whole": [[1, 2], [3, 4]], "turned": [[1, 3], [2, 4]], "end": [3, 4]}
+
+
 def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -525,7 +525,8 @@ def test_an_index_that_does_not_fit_is_refused(
     assert "TypeError" in refusal(lambda values: values["files"].update({"config.json": 3}))
     assert "AttributeError" in refusal(lambda values: values.update(files=3))
     assert "hub_name, hub_revision" in refusal(lambda values: values.update(hub_name=[1]))
-    assert "unlike its index" in refusal(lambda values: values["files"].pop("config.json"))
+    told = "it holds ['config.json'], unlike its index"
+    assert told in refusal(lambda values: values["files"].pop("config.json"))
 
 
 def test_names_that_lead_out_of_a_pack_lead_nowhere(
@@ -601,6 +602,20 @@ def test_what_is_no_file_of_a_model_is_not_packed(tmp_path: Path, config: Config
     for name in ("fidelity.json", "fidelity-1.json", "1_Pooling/embedlib.json", "model.onnx"):
         (folder / name).write_text("{}")
     assert open_pack(packed(folder, tmp_path / "b.embedlib", config)).entries == expected
+
+
+def test_odd_names_of_files_stay_as_they_are(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    for name in ("a\nb.json", "\u200b.json", "a\\b.txt"):
+        (folder / name).write_text("{}")
+    pack = packed(folder, tmp_path / "a.embedlib", config)
+    assert {"a\nb.json", "\u200b.json", "a\\b.txt"} < open_pack(pack).entries.keys()
+    assert fingerprint(read_model_files(pack), None, {}) == fingerprint(
+        read_model_files(folder), None, {}
+    )
+    (folder / "\udcff.json").write_text("{}")
+    with pytest.raises(EngineBuildError, match=r"the name '\\udcff\.json' is no Unicode.*rename"):
+        packed(folder, tmp_path / "b.embedlib", config)
 
 
 def test_what_does_not_load_is_not_packed(tmp_path: Path, config: Config) -> None:

@@ -95,11 +95,13 @@ def test_prompts_and_what_else_is_general(tiny_folder: Callable[[str], Path]) ->
     assert read_model_files(tiny_folder("bert-concat")).spec.lowercase
 
 
-def test_a_truncate_dim_above_the_dimension_cuts_nothing(tmp_path: Path) -> None:
+def test_a_truncate_dim_that_keeps_all_dimensions_cuts_nothing(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-prompt")
     file = folder / "config_sentence_transformers.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": 10_000}))
-    assert read_model_files(folder).spec.truncate_dim is None
+    dim = read_model_files(folder).spec.embedding_dim
+    for given, expected in ((dim - 1, dim - 1), (dim, None), (10_000, None)):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": given}))
+        assert read_model_files(folder).spec.truncate_dim == expected
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,18 @@ def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
     _change(folder / "config_sentence_transformers.json", prompts={"query": "query: "})
     spec = read_model_files(folder).spec
     assert (spec.max_seq_tokens, spec.prompts) == (40, {})
+
+
+@pytest.mark.parametrize("key", ["model_args", "model_kwargs"])
+@pytest.mark.parametrize("own_code", [{}, {"trust_remote_code": True}])
+def test_a_pooler_may_be_left_out(key: str, own_code: dict[str, bool], tmp_path: Path) -> None:
+    # As snowflake-arctic-embed-* have it.
+    folder = write_tiny_model(tmp_path, "bert")
+    before = read_model_files(folder).spec
+    settings = folder / "sentence_bert_config.json"
+    content = json.loads(settings.read_text()) if settings.exists() else {}
+    settings.write_text(json.dumps(content | {key: {"add_pooling_layer": False, **own_code}}))
+    assert read_model_files(folder).spec == before
 
 
 @pytest.mark.parametrize(
@@ -397,6 +411,7 @@ def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -
         ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kwargs = "),
         ("sentence_bert_config.json", {"model_args": {"a": 1}}, "model_args = "),
+        ("sentence_bert_config.json", {"model_args": {"add_pooling_layer": True}}, "model_args = "),
         ("sentence_bert_config.json", {"new_key": 1}, "new_key = 1 is not a known key"),
         ("config_sentence_transformers.json", {"new_key": 1}, "new_key = 1 is not a known key"),
         (

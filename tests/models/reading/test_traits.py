@@ -21,7 +21,7 @@ from embedlib.errors import ModelUnsupportedError
 from embedlib.models.encoder_parts import Experts, PositionBias, RelativePositions, Rope, WideHeads
 from embedlib.models.families.row import Key
 from embedlib.models.families.table import FAMILIES
-from embedlib.models.reading.config_file import family_of, read_encoder
+from embedlib.models.reading.config_file import check_own_code, family_of, read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
@@ -94,6 +94,82 @@ def _keys(variant: str) -> list[str]:
     return [
         key for key in config if key not in harmless and (variant, key) not in COUNTS_ELSEWHERE
     ] + ["model_type"]
+
+
+def test_keys_that_transformers_and_tinybert_wrote_count_for_nothing() -> None:
+    config = VARIANTS["bert"].config
+    # Of releases from 2.3 to 4.x, some of which wrote every key.
+    whole = {"_num_labels": 5, "eos_token_ids": 0, "tf_legacy_loss": False, "xla_device": None}
+    tiny = {"cell": {}, "emb_size": 312, "pre_trained": "", "structure": [], "training": ""}
+    assert _read({**config, **whole, **tiny}) == _read(config)
+    assert _read(VARIANTS["roberta"].config | tiny) is None
+
+
+def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None:
+    names = ("bos_token", "eos_token", "pad_token", "mask_token", "cls_token", "sep_token")
+    adapters = {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}
+    cases: dict[str, dict[str, Any]] = {
+        # ToolBench_IR_bert_based_uncased.
+        "bert": {"adapters": adapters},
+        # EuroBERT.
+        "eurobert": dict.fromkeys(names, "<|x|>"),
+        # Qwen2.5.
+        "qwen2": {"use_mrope": False},
+        # ModernBERT-ja and ruri-v3, and then RuModernBERT and USER2.
+        "modernbert": {
+            "position_embedding_type": "rope",
+            "attention_layer": "rope",
+            "attn_qkv_bias": False,
+            "hidden_act": "gelu",
+            "local_attn_rotary_emb_base": 10000.0,
+            "loss_kwargs": {"reduction": "mean"},
+            "norm_kwargs": {"eps": 1e-5, "bias": False},
+            "use_fa2": True,
+        },
+        # DeBERTa of Vietnamese and Portuguese.
+        "deberta-v2": {"attention_head_size": 8},
+    }
+    for variant, keys in cases.items():
+        before = _read(VARIANTS[variant].config)
+        assert before is not None
+        assert _read(VARIANTS[variant].config | keys) == before, variant
+    for variant, key, value in (
+        ("qwen2", "use_mrope", True),
+        ("modernbert", "position_embedding_type", "alibi"),
+        ("modernbert", "sliding_window", 128),
+        ("deberta-v2", "attention_head_size", 16),
+        ("bert", "attn_qkv_bias", False),
+        ("bert", "adapters", adapters | {"adapters": {"en": "16eaa0b5fae9ed68"}}),
+    ):
+        assert _read(VARIANTS[variant].config | {key: value}) is None, key
+
+
+@pytest.mark.parametrize(
+    ("variant", "key", "own_class"),
+    [
+        ("nomic_bert-own-keys", "AutoModel", "modeling_hf_nomic_bert.NomicBertModel"),
+        (
+            "nomic_bert-own-keys",
+            "AutoModel",
+            "nomic-ai/CodeRankEmbed--modeling_hf_nomic_bert.NomicBertModel",
+        ),
+        ("nomic_bert-moe", "AutoModel", "modeling_hf_nomic_bert.NomicBertModel"),
+        ("eurobert", "AutoModel", "EuroBERT/EuroBERT-210m--modeling_eurobert.EuroBertModel"),
+        (
+            "eurobert",
+            "AutoModelForSequenceClassification",
+            "EuroBERT/EuroBERT-2.1B--modeling_eurobert.EuroBertForSequenceClassification",
+        ),
+    ],
+)
+def test_a_copy_of_a_published_class_is_that_class(variant: str, key: str, own_class: str) -> None:
+    config = VARIANTS[variant].config
+    copied = JsonObject("config.json", config | {"auto_map": {key: own_class}})
+    check_own_code(copied, key)
+    assert family_of(copied) is family_of(JsonObject("config.json", config))
+    strange = config | {"auto_map": {key: f"someone/{own_class}"}}
+    with pytest.raises(ModelUnsupportedError, match="never runs"):
+        check_own_code(JsonObject("config.json", strange), key)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
