@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -227,6 +228,19 @@ def test_what_a_function_puts_in_front_is_read_anew(table: Table) -> None:
     table.load(**options)
     words[0] = "b"
     assert table.load(**options).num_embedded == 20
+
+
+def test_an_object_that_puts_something_in_front_is_not_copied(table: Table) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.connection = threading.Lock()  # what cannot be copied
+
+        def prefix(self, document: Any, chunk: Any) -> str:
+            return "a"
+
+    model = Model()
+    for _ in range(2):
+        assert table.load(chunk=True, prefix=model.prefix).num_documents == 20
 
 
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
