@@ -160,6 +160,8 @@ def test_a_quote_that_is_never_closed() -> None:
             f"is not CSV: unexpected end of data; because of a quote it goes on to line 4{TWICE}",
         ),
     ]
+    write("b.csv", 'text\na\n"b\nc\n')
+    assert [row.id for row in read("b.csv")] == ["b.csv#1", None]  # it may be #2 and others
     write("a.tsv", 'id\ttext\n1\t"a\tb"\n2\t"c" d\n')
     assert summary(read("a.tsv")) == [
         ("1", "a\tb"),
@@ -212,6 +214,11 @@ def test_tables_that_cannot_be_read_are_refused(content: bytes, reason: str) -> 
 
 
 def test_a_table_with_other_separators_says_so_also_of_a_field_that_is_named() -> None:
+    write("b.csv", "id;body;price\n1;a;1,50\n2;b;2,50\n")
+    assert refusal("b.csv").endswith(
+        "line 2 of 'b.csv': has 2 fields, and the header has 1; csv files separate fields by "
+        "commas and tsv files by tabs: convert the file"
+    )
     write("a.csv", "id;body;lang\n1;a;en\n")
     assert refusal("a.csv", text_field="body").endswith(
         "there is no field 'body'; the fields are 'id;body;lang'; csv files separate fields by "
