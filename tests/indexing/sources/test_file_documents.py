@@ -417,6 +417,10 @@ def test_a_word_file_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     for before in ("\ufeff", " " * 70):
         Path("d.docx").write_bytes(docx(body, "media/image.png", before))
         assert bad_row("d.docx").reason == "has more than 0 MiB of text; divide it"
+    monkeypatch.setattr(file_documents, "_MAX_PARTS", 3)
+    assert bad_row("a.docx").reason == "has more than 3 parts; save it again"
+    Path("e.docx").write_bytes(b"\xd0\xcf\x11\xe0 as it has with a password")
+    assert bad_row("e.docx").reason.startswith("is encrypted, or an old .doc; save it as .docx")
     Path("b.docx").write_bytes(b"no zip")
     assert bad_row("b.docx").reason.startswith("cannot be read as a Word file (.docx): ")
     monkeypatch.setattr(zipfile, "ZipFile", raise_without_a_word)
