@@ -342,6 +342,17 @@ def test_a_source_of_the_caller_needs_no_member_that_it_may_leave_out(
     assert report.num_other == (0 if name == "resume" else None)
 
 
+def test_a_source_that_resumes_something_else_is_read_as_a_whole(table: Table) -> None:
+    class Stream(list[Document]):
+        def resume(self) -> None:
+            raise AssertionError("it is no position of a load")
+
+    for _ in range(2):
+        source = Stream([Document(id="1", text="text")])
+        assert index(source, FakeSink(table.store), embedder=table.embedder).num_documents == 1
+    assert table.store.position is None
+
+
 def test_a_field_that_does_not_exist_is_named(table: Table) -> None:
     with pytest.raises(SourceError, match=r"there is no field 'when'; the fields are 'id', 'body'"):
         table.load(since_field="when")
