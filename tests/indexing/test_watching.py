@@ -123,6 +123,14 @@ def test_what_changes_during_a_pass_is_in_the_next_one(docs: Path, loads: Loads)
     assert loads.texts()["docs/a.txt"] == "written while the first pass ran"
 
 
+def test_nothing_is_looked_for_while_no_change_is_reported(docs: Path, loads: Loads) -> None:
+    def step() -> Collection[str]:
+        (docs / "b.txt").write_text("its change is not reported yet")
+        return ()
+
+    assert len(loads.run(step)) == 1
+
+
 def test_files_in_a_new_folder_are_read(docs: Path, loads: Loads) -> None:
     def step() -> Collection[str]:
         (docs / "new" / "inner").mkdir(parents=True)
