@@ -144,6 +144,11 @@ def test_only_some_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(["own.csv"], SourceOptions(id_prefix="file"), print)
     source.keep_ids(lambda ids: asked.extend(ids) or 0)
     assert asked == ["own.csv#1", f"{Path.cwd()}/own.csv#1"]
+    write("own.csv", "")
+    asked.clear()
+    source = open_source(["own.csv"], SourceOptions(), print)
+    source.keep_ids(lambda ids: asked.extend(ids) or 0)
+    assert asked == []
 
 
 def test_ids_of_rows_may_begin_with_their_file() -> None:
