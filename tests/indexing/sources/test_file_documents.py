@@ -326,11 +326,12 @@ def test_pages_of_a_pdf_that_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> 
     assert bad_row("a.pdf").reason == "has 3 pages; divide it into files of 2"
 
 
-def test_a_pdf_whose_cover_has_no_text_keeps_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_covers", [0, 1])
+def test_a_pdf_whose_cover_has_no_text_keeps_its_name(num_covers: int, tmp_path: Path) -> None:
     pytest.importorskip("pypdf")
-    Path("a.pdf").write_bytes(pdf("", "two"))
+    Path("a.pdf").write_bytes(pdf(*[""] * num_covers, "text"))
     source: Any = open_source(["a.pdf"], SourceOptions(), print)
-    stored = {f"{tmp_path}/a.pdf#2"}
+    stored = {f"{tmp_path}/a.pdf#{num_covers + 1}"}
     source.keep_ids(lambda ids: len(stored.intersection(ids)))
     assert {row.id for row in source} == stored
 

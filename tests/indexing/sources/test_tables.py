@@ -77,6 +77,10 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     assert refusal("-", input_format="jsonl").startswith("-: no field has the name of a text")
     told.clear()
     assert read("-", input_format="jsonl", told=told) == told == []  # nothing is left
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 7, "n": "a"}\n')))
+    named = {"id_field": "id", "text_field": "n"}
+    assert [row.id for row in read("-", input_format="jsonl", told=told, **named)] == ["7"]
+    assert told == []
     Path("other").mkdir()
     assert read("-", input_format="jsonl", id_root="other") == []
     assert list(open_documents("-", SourceOptions(input_format="jsonl"), print)) == []
