@@ -54,7 +54,7 @@ class BadRows:
         if self._path is not None:
             with self._lock, self._file_errors():
                 early = self._file
-                mode = "a+" if self._is_partial else "w+"
+                mode = "a" if self._is_partial else "w"
                 self._file = self._path.open(mode, encoding="utf-8", errors="backslashreplace")
                 if early is not None:
                     early.seek(0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, cast
 from uuid import uuid4
@@ -119,8 +118,9 @@ class Resuming:
 
     def _scope_of(self, source: ResumableSource, target: Target) -> str:
         """Return a digest of everything that decides the rows of this load."""
+        # Not `asdict`, which copies a function's object: it may hold a connection.
         options = {
-            key: value for key, value in asdict(self._settings).items() if key not in _NOT_OF_ROWS
+            key: value for key, value in vars(self._settings).items() if key not in _NOT_OF_ROWS
         }
         parts = [__version__, source.scope, target.rows_fingerprint, options]
         # What a function does cannot be compared, and another one may come to lie at its address.

@@ -29,8 +29,8 @@ _MANY: Final = 1000
 """With more changed paths at once everything is read: the system may have lost some of them."""
 _ANY: Final = frozenset(("/",))
 """What may have changed before the first pass, and while a folder was replaced."""
-_NO_NAME: Final = "\ufffd"
-"""Stands for bytes that are not UTF-8: which file it was is then unknown."""
+_NO_NAME: Final = "decode path"
+"""What watchfiles says of a name that is not UTF-8."""
 _TIMEOUT_MS: Final = 200
 """How often the iterator of changes returns without any; the first time it has started."""
 _Stamp: TypeAlias = tuple[int, ...] | None
@@ -88,14 +88,19 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
                     is_new = not is_whole and any(os.path.isdir(path) for _, path in found)
                     if is_new or [_place(folder) for folder in folders] != watched:
                         break
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, UnicodeEncodeError) as error:
             if is_whole and isinstance(error, PermissionError):
                 is_whole = False  # it would leave out others, too, if it were told to go on
                 continue
             if not isinstance(error, FileNotFoundError) or (is_whole and not missed):
+                remedy = (
+                    "on Linux a user may watch fs.inotify.max_user_watches folders, which sysctl "
+                    "raises"
+                )
+                if isinstance(error, UnicodeEncodeError) or _NO_NAME in str(error):
+                    remedy = "names in a folder that is watched must be UTF-8; rename it"
                 raise SourceError(
-                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; on Linux "
-                    "a user may watch fs.inotify.max_user_watches folders, which sysctl raises"
+                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; {remedy}"
                 ) from error
         missed = _ANY
         while None in map(_place, folders):
@@ -156,7 +161,7 @@ def changed_sources(
         # A stamp may be the same if a file is written twice within milliseconds.
         changed = {path for path in stamps if stamps[path] != before.get(path)}
         changed |= _among(stamps, paths)
-        is_vague = has_missed or len(paths) > _MANY or any(_NO_NAME in path for path in paths)
+        is_vague = has_missed or len(paths) > _MANY
         if not (is_vague or changed or (reads_all and before.keys() != stamps.keys())):
             continue
         source = source.of(files, None if is_first else stamps.keys() - changed)

@@ -24,6 +24,8 @@ from embedlib.vectors.finite import finite
 
 STDOUT = "-"
 _ROW_GROUP_ROWS = 4096
+_ROW_GROUP_CHARS = 1 << 26
+"""Of texts and metadata. A column of a group holds 2 GiB at most, and is in memory as a whole."""
 
 
 class VectorWriter(ABC):
@@ -99,7 +101,7 @@ class _RowsWriter(VectorWriter):
 
 
 class _ParquetWriter(VectorWriter):
-    """One row group per `_ROW_GROUP_ROWS` rows; metadata is stored as a JSON string."""
+    """Row groups of `_ROW_GROUP_ROWS`, fewer of long texts; metadata is stored as a JSON string."""
 
     def __init__(self, stream: IO[bytes], dim: int) -> None:
         import pyarrow
@@ -116,11 +118,14 @@ class _ParquetWriter(VectorWriter):
         self._writer = Writer(stream, pyarrow.schema(columns))
         self._fields: list[dict[str, Any]] = []
         self._vectors: list[NDArray[np.float32]] = []
+        self._num_chars = 0
 
     def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
-        self._fields.append({**fields, "metadata": json.dumps(fields["metadata"])})
+        metadata = json.dumps(fields["metadata"])
+        self._fields.append({**fields, "metadata": metadata})
         self._vectors.append(vector)
-        if len(self._fields) == _ROW_GROUP_ROWS:
+        self._num_chars += len(fields["text"]) + len(metadata)
+        if len(self._fields) == _ROW_GROUP_ROWS or self._num_chars >= _ROW_GROUP_CHARS:
             self._flush()
 
     def finish(self) -> None:
@@ -139,7 +144,7 @@ class _ParquetWriter(VectorWriter):
         ]
         columns.append(self._pyarrow.FixedSizeListArray.from_arrays(numbers, dim))
         self._writer.write_batch(self._pyarrow.record_batch(columns, schema=schema))
-        self._fields, self._vectors = [], []
+        self._fields, self._vectors, self._num_chars = [], [], 0
 
 
 def _as_json(fields: dict[str, Any]) -> str:

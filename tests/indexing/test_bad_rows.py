@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -243,6 +244,16 @@ def test_a_bad_row_is_in_the_file_when_it_is_told(
     rows = [BadRow(place="caf\udce9.txt", reason="is not UTF-8")]
     run(rows, store, embedder, errors_file=path, tell=lambda _: read.append(path.read_text()))
     assert [json.loads(line)["reason"] for line in read] == ["is not UTF-8"]
+
+
+def test_bad_rows_may_go_to_a_pipe(store: FakeStore, embedder: Embedder) -> None:
+    """Such as /dev/stderr in a container."""
+    out, into = os.pipe()
+    rows = [BadRow(place="line 1", reason="is not JSON")]
+    run(rows, store, embedder, errors_file=f"/dev/fd/{into}")
+    os.close(into)
+    with open(out) as lines:
+        assert json.loads(lines.read())["reason"] == "is not JSON"
 
 
 @pytest.mark.parametrize("name", ["full_text", "errors_file"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -229,6 +230,19 @@ def test_what_a_function_puts_in_front_is_read_anew(table: Table) -> None:
     assert table.load(**options).num_embedded == 20
 
 
+def test_an_object_that_puts_something_in_front_is_not_copied(table: Table) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.connection = threading.Lock()  # what cannot be copied
+
+        def prefix(self, document: Any, chunk: Any) -> str:
+            return "a"
+
+    model = Model()
+    for _ in range(2):
+        assert table.load(chunk=True, prefix=model.prefix).num_documents == 20
+
+
 def test_options_that_change_no_row_keep_the_position(table: Table) -> None:
     table.load()
     assert table.load(batch_rows=7, on_error="stop", since_overlap=0).num_documents == 1
@@ -326,6 +340,17 @@ def test_a_source_of_the_caller_needs_no_member_that_it_may_leave_out(
     report = index(source, FakeSink(table.store), embedder=table.embedder)
     assert (table.store.position is not None) == (name == "resume")
     assert report.num_other == (0 if name == "resume" else None)
+
+
+def test_a_source_that_resumes_something_else_is_read_as_a_whole(table: Table) -> None:
+    class Stream(list[Document]):
+        def resume(self) -> None:
+            raise AssertionError("it is no position of a load")
+
+    for _ in range(2):
+        source = Stream([Document(id="1", text="text")])
+        assert index(source, FakeSink(table.store), embedder=table.embedder).num_documents == 1
+    assert table.store.position is None
 
 
 def test_a_field_that_does_not_exist_is_named(table: Table) -> None:

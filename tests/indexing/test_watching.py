@@ -123,6 +123,14 @@ def test_what_changes_during_a_pass_is_in_the_next_one(docs: Path, loads: Loads)
     assert loads.texts()["docs/a.txt"] == "written while the first pass ran"
 
 
+def test_nothing_is_looked_for_while_no_change_is_reported(docs: Path, loads: Loads) -> None:
+    def step() -> Collection[str]:
+        (docs / "b.txt").write_text("its change is not reported yet")
+        return ()
+
+    assert len(loads.run(step)) == 1
+
+
 def test_files_in_a_new_folder_are_read(docs: Path, loads: Loads) -> None:
     def step() -> Collection[str]:
         (docs / "new" / "inner").mkdir(parents=True)
@@ -186,13 +194,10 @@ def test_surplus_chunks_are_deleted_by_a_partial_pass(docs: Path, embedder: Embe
     assert len(loads.store.rows) == 3
 
 
-@pytest.mark.parametrize("paths", [{f"/else/{n}" for n in range(1001)}, {"/docs/\ufffd.csv"}])
-def test_after_changes_that_are_not_clear_everything_is_read(
-    docs: Path, loads: Loads, paths: Collection[str]
-) -> None:
+def test_after_many_changes_everything_is_read(docs: Path, loads: Loads) -> None:
     def step() -> Collection[str]:
         (docs / "b.txt").write_text("its change was lost")
-        return paths
+        return {f"/else/{n}" for n in range(1001)}
 
     assert loads.run(step)[1].num_documents == 3
     assert loads.texts()["docs/b.txt"] == "its change was lost"
@@ -462,6 +467,20 @@ def test_a_folder_that_cannot_be_watched_is_an_error(
     monkeypatch.setattr(watchfiles, "watch", refuse)
     with pytest.raises(SourceError, match=r"cannot watch 'docs': .* reached\.; on Linux .* sysctl"):
         next(folder_changes(["docs"]))
+
+
+@pytest.mark.parametrize("name", [b"docs", b"docs/caf\xe9"])
+def test_a_name_that_is_not_utf8_is_told_as_such(docs: Path, name: bytes) -> None:
+    pytest.importorskip("watchfiles", reason="the extra watch is not installed")
+    folder = Path(os.fsdecode(name))
+    folder.mkdir(exist_ok=True)
+
+    def write_while_it_is_watched() -> None:
+        for _ in folder_changes([str(folder)]):
+            Path(os.fsdecode(b"docs/rows\xe9.csv")).write_text("")
+
+    with pytest.raises(SourceError, match=r"must be UTF-8; rename it$"):
+        write_while_it_is_watched()
 
 
 def test_folders_that_may_not_be_read_are_left_out(

@@ -18,9 +18,11 @@ import pytest
 
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_sql_source
+from embedlib.indexing.preparing import check_files
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import sql
 from embedlib.packages.installing import install_line
+from embedlib.testing import FakeSink, FakeStore
 
 
 def read(
@@ -131,6 +133,12 @@ def test_the_scope_of_a_query_is_its_file_and_what_is_read_of_it(
     assert scope() == scope(f"sqlite:{tmp_path}/a ?b.db")
     others = [{}, {"id_field": "a"}, {"text_field": "a"}, {"metadata_fields": ("a",)}]
     assert len({scope(**fields) for fields in others}) == 4
+
+
+def test_a_load_does_not_write_over_its_database(database: str) -> None:
+    source = open_sql_source(database, "SELECT * FROM docs", SourceOptions(), [].append)
+    with pytest.raises(SourceError, match=r"errors_file 'a \?b\.db' is also an input"):
+        check_files(source, FakeSink(FakeStore()), "a ?b.db")
 
 
 def test_another_thread_may_close_the_file(database: str) -> None:

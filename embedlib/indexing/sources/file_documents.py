@@ -28,6 +28,12 @@ _MAX_XML_BYTES: Final = 1 << 26
 """Of the parts of a DOCX file that hold text, which takes some ten times as much when it is read. A
 file of a few kilobytes may be made to grow beyond every memory."""
 
+_MAX_PARTS: Final = 100_000
+"""Of a DOCX file. To list one that holds nothing takes ten times its bytes of memory."""
+
+_OLD_WORD: Final = b"\xd0\xcf\x11\xe0"
+"""How old Word files begin, and DOCX files with a password. Source: [MS-CFB], 2.2."""
+
 _BEFORE_XML: Final = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
 """Bytes that may stand in front of the first < of a part in UTF-8 or UTF-16."""
 
@@ -121,6 +127,10 @@ def _read_docx(path: str) -> str:
     """Return a Word file as HTML."""
     mammoth = import_extra("mammoth", _EXTRA, SourceError)
     data = _read_packed(path)
+    if data.startswith(_OLD_WORD):
+        raise BrokenFileError("is encrypted, or an old .doc; save it as .docx without a password")
+    if data.count(b"PK\x01\x02") > _MAX_PARTS:  # each is listed with these bytes
+        raise BrokenFileError(f"has more than {_MAX_PARTS:,} parts; save it again")
     try:
         with zipfile.ZipFile(BytesIO(data)) as parts:
             xml = [part for part in parts.infolist() if _may_be_xml(parts, part)]

@@ -18,7 +18,7 @@ from embedlib.indexing.sources.file_bytes import (
 )
 from embedlib.indexing.sources.json_values import BadValueError, parse_json
 from embedlib.indexing.sources.protocol import InputFormat
-from embedlib.indexing.sources.row_fields import RawRow
+from embedlib.indexing.sources.row_fields import SEPARATORS, RawRow, is_undivided
 from embedlib.indexing.sources.storage import is_storage, open_object
 from embedlib.packages.installing import import_extra
 
@@ -204,6 +204,7 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
     while True:
         first_line = lines.line + 1
         lines.problem = None
+        is_open = False
         values: list[str] = []
         try:
             values = next(reader)
@@ -213,7 +214,7 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             lines.problem = f"is not CSV: {error}"
             if "new-line character" in str(error):  # Python's advice is for who writes the code
                 lines.problem = r"has a CR without LF; convert it, for example by tr '\r' '\n'"
-            if lines.line > first_line:
+            if is_open := lines.line > first_line:
                 lines.problem += f"; because of a quote it goes on to line {lines.line}"
             if "expected" in str(error):  # it is about quotes; others are about size and line ends
                 lines.problem += '; a value that begins with " ends with one, write others twice'
@@ -232,9 +233,13 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             continue
         if problem is None and len(values) != len(header):
             problem = f"has {len(values)} fields, and the header has {len(header)}"
+            problem += f"; {SEPARATORS}" if is_undivided(header) else ""
         fields = {} if problem else dict(zip(header, values, strict=True))
         yield RawRow(
-            number=number, place=_line_place(path, first_line), fields=fields, problem=problem
+            number=None if is_open else number,  # it may have swallowed the rows after it
+            place=_line_place(path, first_line),
+            fields=fields,
+            problem=problem,
         )
 
 

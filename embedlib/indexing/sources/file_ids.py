@@ -26,6 +26,10 @@ def forms_of(path: str, id_root: str | os.PathLike[str] | None) -> tuple[str, ..
     """
     if path == STDIN:
         return (STDIN,)
+    if os.pardir in path:
+        real = os.path.realpath(path)
+        if real != os.path.realpath(os.path.abspath(path)):
+            path = real  # it leads back out of a link: `..` is not the folder that the link is in
     absolute = os.path.abspath(path)
     if id_root is not None:
         inner = _path_below(absolute, os.fspath(id_root))

@@ -253,8 +253,8 @@ def _walk(folder: str, links: list[str], denied: list[PermissionError]) -> Itera
     """
 
     def refuse(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError):
-            return  # it was removed meanwhile
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return  # it was removed meanwhile, and a file may have its name
         if isinstance(error, PermissionError) and error.filename != folder:
             denied.append(error)
             return

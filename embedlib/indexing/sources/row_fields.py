@@ -23,7 +23,7 @@ TEXT_NAMES = (
 SAMPLE_ROWS = 100
 """How many rows are read to guess the fields."""
 
-_SEPARATORS = "csv files separate fields by commas and tsv files by tabs"
+SEPARATORS = "csv files separate fields by commas and tsv files by tabs: convert the file"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,14 +31,14 @@ class RawRow:
     """A row as it was read from a file or database.
 
     Attributes:
-        number: position in its input, from 1.
+        number: position in its input, from 1; None: unknown, it may be several rows.
         place: where it was read, for messages.
         fields: its values by name.
         metadata: what may be stored, where that is apart from the fields; None: the fields are.
         problem: why it could not be read; None: it was read.
     """
 
-    number: int
+    number: int | None
     place: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
@@ -75,7 +75,7 @@ class Fields:
 
     def to_document(self, row: RawRow, input_name: str) -> Document | BadRow:
         """Convert a row of this input to a document, or to a bad row."""
-        document_id = None if self.id else f"{input_name}#{row.number}"
+        document_id = None if self.id or row.number is None else f"{input_name}#{row.number}"
         try:
             if row.problem is not None:
                 raise BadValueError(row.problem)
@@ -130,7 +130,7 @@ def choose_fields(
     named += (options.metadata_fields or ()) if is_table else ()
     for wanted in named:
         if wanted is not None and wanted not in kinds:
-            hint = f"; {_SEPARATORS}: convert the file" if _is_undivided(kinds) else ""
+            hint = f"; {SEPARATORS}" if is_undivided(kinds) else ""
             raise SourceError(f"{name}: there is no field {wanted!r}; {_list(kinds)}{hint}")
     chosen_id = options.id_field or _find(
         ID_NAMES,
@@ -186,15 +186,15 @@ def _guess_text(kinds: Mapping[str, bool | None], chosen_id: str | None, name: s
             f"{len(strings) or 'none'} of the others hold{'' if len(strings) > 1 else 's'} "
             f"strings; {_list(kinds)}; name one with text_field (--text-field)"
         )
-    if _is_undivided(kinds):
+    if is_undivided(kinds):
         raise SourceError(
-            f"{name}: its only field is {strings[0]!r}; {_SEPARATORS}: convert the file, or name "
-            "this field with text_field (--text-field)"
+            f"{name}: its only field is {strings[0]!r}; {SEPARATORS}, or name this field with "
+            "text_field (--text-field)"
         )
     return strings[0]
 
 
-def _is_undivided(keys: Collection[str]) -> bool:
+def is_undivided(keys: Collection[str]) -> bool:
     """Whether the only field looks like several, as of a csv file with semicolons."""
     return len(keys) == 1 and any(mark in key for key in keys for mark in ";\t|")
 

@@ -19,8 +19,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET_WITH_SLASH: Final = re.compile(r"[^/@:\[]*:(?!\d+(?:/|$)).*@")
 """As AWS makes them: KEY:SEC/RET@BUCKET. What a number follows is a host with its port."""
 _LOCAL: Final = "file://"
-_NO_STORAGE: Final = ("http", "https")
-"""They list no files, and their URLs may hold keys, which would become ids."""
+_NO_STORAGE: Final = ("http", "https", "postgresql", "postgres", "sqlite")
+"""Web servers list no files, and their URLs may hold keys, which would become ids. The others are
+databases."""
 _BUFFER_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 22
 """What one request fetches; s3fs would take 50 MiB."""
@@ -48,10 +49,10 @@ def is_storage(path: str) -> bool:
     if found is None:
         return False
     scheme = found[1].lower()
-    if scheme in ("postgresql", "postgres"):
+    if scheme in _NO_STORAGE:
         return False
     fsspec = import_extra("fsspec", _EXTRA, SourceError)
-    return scheme in fsspec.available_protocols() and scheme not in _NO_STORAGE
+    return scheme in fsspec.available_protocols()
 
 
 def is_folder(url: str) -> bool:

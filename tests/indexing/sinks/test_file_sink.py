@@ -23,6 +23,7 @@ from embedlib.indexing.sinks.opening import open_sink
 from embedlib.packages.installing import import_extra, install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+from embedlib.vectors import files
 
 SCHEMES = ("jsonl", "npy", "parquet")
 (ROW,) = make_rows(1)
@@ -109,6 +110,21 @@ def test_many_rows_cross_the_limits_of_one_statement_and_one_row_group(tmp_path:
     assert best.score > 0.999
     sink.close()
     assert parquet.read_table(tmp_path / "a.parquet").num_rows == 9000
+
+
+def test_a_row_group_of_parquet_has_few_long_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of a group holds 2 GiB at most."""
+    from pyarrow import parquet
+
+    monkeypatch.setattr(files, "_ROW_GROUP_CHARS", 250)  # a row has 180
+    rows = make_rows(7, text="x" * 40)
+    load(make(tmp_path / "a.parquet", "parquet"), rows)
+    with parquet.ParquetFile(tmp_path / "a.parquet") as file:
+        groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+        assert groups == [2, 2, 2, 1]
+        assert file.read().column("text").to_pylist() == [row.text for row in rows]
 
 
 def expected_fields(rows: list[Any]) -> list[dict[str, Any]]:

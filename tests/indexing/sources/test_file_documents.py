@@ -326,11 +326,12 @@ def test_pages_of_a_pdf_that_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> 
     assert bad_row("a.pdf").reason == "has 3 pages; divide it into files of 2"
 
 
-def test_a_pdf_whose_cover_has_no_text_keeps_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_covers", [0, 1])
+def test_a_pdf_whose_cover_has_no_text_keeps_its_name(num_covers: int, tmp_path: Path) -> None:
     pytest.importorskip("pypdf")
-    Path("a.pdf").write_bytes(pdf("", "two"))
+    Path("a.pdf").write_bytes(pdf(*[""] * num_covers, "text"))
     source: Any = open_source(["a.pdf"], SourceOptions(), print)
-    stored = {f"{tmp_path}/a.pdf#2"}
+    stored = {f"{tmp_path}/a.pdf#{num_covers + 1}"}
     source.keep_ids(lambda ids: len(stored.intersection(ids)))
     assert {row.id for row in source} == stored
 
@@ -417,6 +418,10 @@ def test_a_word_file_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     for before in ("\ufeff", " " * 70):
         Path("d.docx").write_bytes(docx(body, "media/image.png", before))
         assert bad_row("d.docx").reason == "has more than 0 MiB of text; divide it"
+    monkeypatch.setattr(file_documents, "_MAX_PARTS", 3)
+    assert bad_row("a.docx").reason == "has more than 3 parts; save it again"
+    Path("e.docx").write_bytes(b"\xd0\xcf\x11\xe0 as it has with a password")
+    assert bad_row("e.docx").reason.startswith("is encrypted, or an old .doc; save it as .docx")
     Path("b.docx").write_bytes(b"no zip")
     assert bad_row("b.docx").reason.startswith("cannot be read as a Word file (.docx): ")
     monkeypatch.setattr(zipfile, "ZipFile", raise_without_a_word)

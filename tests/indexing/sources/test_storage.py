@@ -323,9 +323,6 @@ def test_a_url_of_a_disk_is_a_path(tmp_path: Path) -> None:
 
 def test_paths_are_no_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    assert not any(
-        map(
-            is_storage,
-            ("docs", "-", "/a/b.txt", "sqlite:app.db", "C:/x", "a/b://c", "postgres://h/d"),
-        )
-    )
+    files = ("docs", "-", "/a/b.txt", "C:/x", "a/b://c")
+    others = ("sqlite:app.db", "sqlite:///app.db", "postgres://h/d", "HTTPS://h/a.txt")
+    assert not any(map(is_storage, (*files, *others)))

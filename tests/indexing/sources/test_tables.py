@@ -77,6 +77,10 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     assert refusal("-", input_format="jsonl").startswith("-: no field has the name of a text")
     told.clear()
     assert read("-", input_format="jsonl", told=told) == told == []  # nothing is left
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 7, "n": "a"}\n')))
+    named = {"id_field": "id", "text_field": "n"}
+    assert [row.id for row in read("-", input_format="jsonl", told=told, **named)] == ["7"]
+    assert told == []
     Path("other").mkdir()
     assert read("-", input_format="jsonl", id_root="other") == []
     assert list(open_documents("-", SourceOptions(input_format="jsonl"), print)) == []
@@ -160,6 +164,8 @@ def test_a_quote_that_is_never_closed() -> None:
             f"is not CSV: unexpected end of data; because of a quote it goes on to line 4{TWICE}",
         ),
     ]
+    write("b.csv", 'text\na\n"b\nc\n')
+    assert [row.id for row in read("b.csv")] == ["b.csv#1", None]  # it may be #2 and others
     write("a.tsv", 'id\ttext\n1\t"a\tb"\n2\t"c" d\n')
     assert summary(read("a.tsv")) == [
         ("1", "a\tb"),
@@ -212,6 +218,11 @@ def test_tables_that_cannot_be_read_are_refused(content: bytes, reason: str) -> 
 
 
 def test_a_table_with_other_separators_says_so_also_of_a_field_that_is_named() -> None:
+    write("b.csv", "id;body;price\n1;a;1,50\n2;b;2,50\n")
+    assert refusal("b.csv").endswith(
+        "line 2 of 'b.csv': has 2 fields, and the header has 1; csv files separate fields by "
+        "commas and tsv files by tabs: convert the file"
+    )
     write("a.csv", "id;body;lang\n1;a;en\n")
     assert refusal("a.csv", text_field="body").endswith(
         "there is no field 'body'; the fields are 'id;body;lang'; csv files separate fields by "
