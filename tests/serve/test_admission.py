@@ -295,3 +295,12 @@ def test_token_ids_are_counted_as_they_are() -> None:
     assert estimate.load_of(["a" * 8], 8) == Load(1, 3)  # as before any text
     estimate.learn([("q", "d" * 95)], 96, 99)
     assert estimate.load_of([("q", "abc")], 4) == Load(1, 5)
+
+
+def test_texts_of_few_characters_are_no_measure_of_others() -> None:
+    """Special tokens and prompts would make a question as large as all that a model works on."""
+    estimate = TokenEstimate()
+    estimate.learn([""] * 1000, 0, 2000)
+    assert estimate.load_of(["a" * 8], 8) == Load(1, 3)  # as before any text
+    estimate.learn(["a"] * 10, 10, 10_000)
+    assert estimate.load_of(["a" * 14], 14) == Load(1, 1 + 1 + 40)
