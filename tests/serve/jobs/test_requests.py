@@ -380,6 +380,9 @@ def test_a_bug_of_one_request_is_logged_and_the_others_run(
         for name in ("bug", "other"):
             await jobs.add_request(request_row(name), b"{}")
         await request_that(jobs, "other", "SUCCEEDED")
+        row = await request_that(jobs, "bug", "FAILED")
+        assert (row.http_status, row.error_code) == (500, "INTERNAL_SERVER_ERROR")
+        assert jobs.metrics.ended["async", "failed"] == 1
         await jobs.close()
 
     run(work())
