@@ -136,7 +136,7 @@ class OwnJobs:
     async def add_request(self, row: RequestRow, body: bytes) -> None:
         """Accept a request, if its webhook may go where it names."""
         if row.webhook is not None:
-            self._tools.policy.endpoint(row.webhook)
+            row.webhook = self._tools.policy.endpoint(row.webhook).url
 
         def add() -> None:
             self._tools.folder.check_room(len(body))
