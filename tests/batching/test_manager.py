@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from queue import SimpleQueue
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedlib.batching.manager import BatchManager
+from embedlib.batching.manager import BatchManager, _Cancelled
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
@@ -396,6 +397,16 @@ def test_a_query_that_was_cancelled_holds_no_place() -> None:
     engine.release()
     assert [int(result(job)[0, 0]) for job in (first, kept, *more)] == [1, 2, 4, 5]
     end(manager)
+
+
+def test_any_number_of_cancelled_queries_is_one_message() -> None:
+    """The manager looks at all queries that wait for each."""
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    cancelled = _Cancelled()
+    cancelled.notify(inbox)
+    cancelled.notify(inbox)
+    assert inbox.get() is cancelled
+    assert inbox.empty()
 
 
 def test_queries_of_several_jobs_queued_at_once_are_cancelled_one_by_one() -> None:

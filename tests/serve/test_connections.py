@@ -169,6 +169,31 @@ def test_a_body_that_is_too_long_is_refused_before_it_comes(converse: Converse) 
     converse(conversation)
 
 
+def test_a_length_in_characters_is_told(converse: Converse) -> None:
+    """The rest of the body would be another request."""
+    body = '{"input": "ééé"}'
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n"
+    hint = b"is Content-Length its bytes"
+
+    async def conversation(connection: Connection) -> None:
+        assert hint in await connection.send(head % len(body) + body.encode())
+
+    async def without_a_body(connection: Connection) -> None:
+        assert b"200 OK" in await connection.send(REQUEST)
+        answer = await connection.send(b"nonsense\r\n\r\n")
+        assert b"400 Bad Request" in answer
+        assert hint not in answer
+
+    async def in_a_body(connection: Connection) -> None:
+        connection.protocol.data_received(CHUNKED + b"nonsense\r\n\r\n")
+        [[[answer], _]] = connection.transport.write.call_args_list
+        assert b"400 Bad Request" in answer
+        assert hint not in answer
+
+    for each in (conversation, without_a_body, in_a_body):
+        converse(each)
+
+
 def test_a_length_of_any_number_of_digits_is_one(converse: Converse) -> None:
     async def conversation(connection: Connection) -> None:
         head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD
