@@ -15,7 +15,7 @@ from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.models import catalog
 from embedlib.serve.models.admission import Admission, Load
-from embedlib.serve.models.estimate import Rate, TokenEstimate
+from embedlib.serve.models.estimate import Rate, TokenEstimate, count_chars
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import until
@@ -304,3 +304,8 @@ def test_texts_of_few_characters_are_no_measure_of_others() -> None:
     assert estimate.load_of(["a" * 8], 8) == Load(1, 3)  # as before any text
     estimate.learn(["a"] * 10, 10, 10_000)
     assert estimate.load_of(["a" * 14], 14) == Load(1, 1 + 1 + 40)
+
+
+def test_both_texts_of_a_pair_are_counted() -> None:
+    assert count_chars([("ab", "c"), ("", "de")]) == 5
+    assert count_chars(["ab", "c"]) == count_chars([[7, 8], [9]]) == 3
