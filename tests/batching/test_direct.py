@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from embedlib.batching.direct import compute_here, compute_packed
+from embedlib.batching.packed import PackedTexts
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.sequence import Job
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizing.tokenizer import Tokenizer
+from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, EngineLimits, Lane, Pending
 from embedlib.errors import EngineRunError
 from embedlib.models.prompts import Prompt
@@ -106,3 +109,27 @@ def test_a_job_that_is_over_is_not_computed_further() -> None:
     with pytest.raises(CancelledError):
         run(engine, ["a" * 20] * 300, cancel_in_the_second_batch)
     assert len(engine.batches) == 2
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_the_times_of_a_batch_are_those_of_the_clock(is_packed: bool) -> None:
+    now = 10.0
+
+    def compute() -> None:
+        nonlocal now
+        now = 14.0
+
+    engine, meter = InstantEngine(), Meter(lambda: now)
+    engine.before = compute
+    job = Job(2, 1, Lane.BULK)
+    job.add_tokenized(4, [], 0.5, 7.0)
+    if is_packed:
+        ids = np.array([1, 2, 3, 4], np.int32)
+        compute_packed(engine, PackedTexts(job, 0, ids, [2, 2], 7.0), Lane.BULK, meter)
+    else:
+        texts = [TokenizedText(job, row, [1, 2], queued_at=7.0) for row in range(2)]
+        compute_here(engine, texts, Lane.BULK, meter)
+    stats, usage = meter.read(), Usage()
+    job.add_to(usage)
+    assert (stats.queue_ms, stats.engine_ms) == (6000.0, 4000.0)
+    assert (usage.queue_seconds, usage.compute_seconds) == (3.0, 4.0)

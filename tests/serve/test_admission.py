@@ -103,6 +103,25 @@ def test_bulk_waits_at_the_door_and_then_is_told_to_come_again(
     client.run(work())
 
 
+def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_bulk_texts=4), lambda: 0.0)
+        most, large, small = Load(3, 9), Load(4, 12), Load(1, 3)
+        await door.take(Lane.BULK, most)
+        first = asyncio.create_task(door.take(Lane.BULK, large))
+        await until(lambda: door.waiting_texts == 4)
+        second = asyncio.create_task(door.take(Lane.BULK, small))  # there is a place for it
+        await until(lambda: door.waiting_texts == 5 or second.done())
+        assert not second.done()
+        door.give_back(Lane.BULK, most)
+        await first
+        assert not second.done()
+        door.give_back(Lane.BULK, large)
+        await second
+
+    asyncio.run(work())
+
+
 def test_queries_have_a_bound_of_their_own(make_client: MakeClient, engine: FakeEngine) -> None:
     client = make_client(max_query_texts=1)
 

@@ -130,7 +130,7 @@ class OwnJobs:
         row = await self._tools.thread.write(
             lambda: self._tools.batches.cancel(batch_id, now, self._owner)
         )
-        self._worker.cancel(batch_id)
+        self._worker.wake()
         return row
 
     async def add_request(self, row: RequestRow, body: bytes) -> None:

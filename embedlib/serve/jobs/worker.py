@@ -61,12 +61,6 @@ class Worker:
         """Look for what is due, now."""
         self._woken.set()
 
-    def cancel(self, batch_id: str) -> None:
-        """End a batch that was cancelled."""
-        if batch_id in self._batches:
-            self._batches[batch_id].stop("cancelled")
-        self.wake()
-
     async def stop(self) -> None:
         """Stop everything; what is not saved is done again at the next start."""
         tasks = [*self._tasks]
