@@ -85,6 +85,7 @@ def test_a_connection_without_a_request_always_ends(converse: Converse, stray: b
     """Also after what is no request: an empty line, or the body of one that is answered."""
 
     async def conversation(connection: Connection) -> None:
+        assert connection.has_limit
         assert b"200 OK" in await connection.send(REQUEST)
         assert connection.has_limit
         await connection.send(stray)
@@ -102,7 +103,9 @@ def test_the_bound_of_a_head_ends_with_it(converse: Converse) -> None:
         await connection.send(REQUEST[:9])
         limit = connection.protocol._head_limit
         assert not limit.cancelled()
-        await connection.send(REQUEST[9:])
+        await connection.send(REQUEST[9:20])
+        assert connection.protocol._head_limit is limit  # another one would be left behind
+        await connection.send(REQUEST[20:])
         assert limit.cancelled()
 
     converse(conversation)
@@ -122,9 +125,10 @@ def test_a_proxy_at_a_unix_socket_tells_who_asks(converse: Converse) -> None:
 
 
 def test_a_head_has_a_bound(converse: Converse) -> None:
+    half = MAX_HEAD_BYTES // 2
+    head = REQUEST[:-2] + b"X-Long: " + b"a" * half
+
     async def conversation(connection: Connection) -> None:
-        half = MAX_HEAD_BYTES // 2
-        head = REQUEST[:-2] + b"X-Long: " + b"a" * half
         assert await connection.send(head) == b""
         assert b"200 OK" in await connection.send(b"a" * half + b"\r\n\r\n")
         assert await connection.send(head) == b""
@@ -132,7 +136,12 @@ def test_a_head_has_a_bound(converse: Converse) -> None:
         assert b"400" in await connection.send(b"a" * (half + 1))
         assert connection.transport.close.called
 
+    async def of_what_is_none(connection: Connection) -> None:
+        await connection.send(head)
+        assert (await connection.send(b"a" * half + b"\0")).count(b"400 Bad") == 1
+
     converse(conversation)
+    converse(of_what_is_none)
 
 
 def test_trailers_are_no_headers_and_have_a_bound(converse: Converse) -> None:
