@@ -138,7 +138,9 @@ def test_a_head_has_a_bound(converse: Converse) -> None:
 
     async def of_what_is_none(connection: Connection) -> None:
         await connection.send(head)
-        assert (await connection.send(b"a" * half + b"\0")).count(b"400 Bad") == 1
+        assert (await connection.send(b"a" * MAX_HEAD_BYTES + b"\r\nno name\r\n")).count(
+            b"400 Bad"
+        ) == 1
 
     converse(conversation)
     converse(of_what_is_none)
