@@ -622,10 +622,15 @@ def test_closing_from_the_callback_of_a_future() -> None:
 
 
 def test_padding_is_counted_where_the_engine_pads() -> None:
-    for is_padded, share in ((True, 1 - 9 / 15), (False, 0.0)):
+    for is_padded, last, share in (
+        (True, [3], 1 - 9 / 15),
+        (True, [3] * 3, 1 - 11 / 15),
+        (True, [2] * 3, 1 - 11 / 13),  # a twin
+        (False, [3], 0.0),
+    ):
         manager = start(FakeEngine(is_padded=is_padded))
-        result(add(manager, [[1] * 5, [2] * 3, [3]]))
+        result(add(manager, [[1] * 5, [2] * 3, last]))
         stats = manager._meter.read()
         assert stats.padding_share == pytest.approx(share)
-        assert (stats.num_texts, stats.num_tokens, stats.num_batches) == (3, 9, 1)
+        assert (stats.num_texts, stats.num_tokens, stats.num_batches) == (3, 8 + len(last), 1)
         end(manager)
