@@ -431,3 +431,40 @@ def test_a_client_that_leaves_several_requests_is_no_fault(
 
     converse(conversation)
     assert caplog.messages == []
+
+
+def test_the_rest_of_a_body_that_is_refused_is_read(converse: Converse) -> None:
+    """Its connection is used again."""
+
+    async def conversation(connection: Connection) -> None:
+        head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n"
+        assert b"401" in await connection.send(head + b"a" * 100_000)
+        assert connection.transport.pause_reading.called
+        assert connection.transport.resume_reading.called
+
+    converse(conversation)
+
+
+def test_only_an_idle_connection_is_closed_after_a_time(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        protocol, engine = connection.protocol, connection.engine
+        await connection.send(REQUEST)
+        protocol._idle_since -= 1000
+        await connection.send(REQUEST[:9])
+        protocol.timeout_keep_alive_handler()
+        engine.hold()
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        protocol.data_received(REQUEST[9:] + post)
+        while not engine.batches:
+            await asyncio.sleep(0)
+        protocol.timeout_keep_alive_handler()
+        assert not connection.transport.close.called
+        assert not connection.has_limit  # the answer sets another one
+        engine.release()
+        await asyncio.wait(protocol.tasks)
+        assert connection.has_limit
+        protocol._idle_since -= 1000
+        protocol.timeout_keep_alive_handler()
+        assert connection.transport.close.called
+
+    converse(conversation)
