@@ -72,7 +72,7 @@ class LoneQueries:
         if self._engine is None or len(sequences) != 1 or self._is_computing:
             return False
         with self._turn:  # Ctrl-C right after a plain `acquire` would leave it locked
-            if self._is_computing or self._is_closed:
+            if self._is_closed:
                 return False
             self._is_computing = True
             try:
@@ -86,8 +86,7 @@ class LoneQueries:
         self._is_closed = True
 
     def close(self) -> None:
-        """Call `stop`, and wait until no caller computes."""
-        self.stop()
+        """Wait until no caller computes; `stop` was called."""
         with self._turn:
             pass
 

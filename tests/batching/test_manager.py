@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from queue import SimpleQueue
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedlib.batching.manager import BatchManager
+from embedlib.batching.manager import BatchManager, _Cancelled
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
@@ -398,6 +399,16 @@ def test_a_query_that_was_cancelled_holds_no_place() -> None:
     end(manager)
 
 
+def test_any_number_of_cancelled_queries_is_one_message() -> None:
+    """The manager looks at all queries that wait for each."""
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    cancelled = _Cancelled()
+    cancelled.notify(inbox)
+    cancelled.notify(inbox)
+    assert inbox.get() is cancelled
+    assert inbox.empty()
+
+
 def test_queries_of_several_jobs_queued_at_once_are_cancelled_one_by_one() -> None:
     engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
     engine.hold()
@@ -611,10 +622,15 @@ def test_closing_from_the_callback_of_a_future() -> None:
 
 
 def test_padding_is_counted_where_the_engine_pads() -> None:
-    for is_padded, share in ((True, 1 - 9 / 15), (False, 0.0)):
+    for is_padded, last, share in (
+        (True, [3], 1 - 9 / 15),
+        (True, [3] * 3, 1 - 11 / 15),
+        (True, [2] * 3, 1 - 11 / 13),  # a twin
+        (False, [3], 0.0),
+    ):
         manager = start(FakeEngine(is_padded=is_padded))
-        result(add(manager, [[1] * 5, [2] * 3, [3]]))
+        result(add(manager, [[1] * 5, [2] * 3, last]))
         stats = manager._meter.read()
         assert stats.padding_share == pytest.approx(share)
-        assert (stats.num_texts, stats.num_tokens, stats.num_batches) == (3, 9, 1)
+        assert (stats.num_texts, stats.num_tokens, stats.num_batches) == (3, 8 + len(last), 1)
         end(manager)

@@ -15,7 +15,7 @@ from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.models import catalog
 from embedlib.serve.models.admission import Admission, Load
-from embedlib.serve.models.estimate import Rate, TokenEstimate
+from embedlib.serve.models.estimate import Rate, TokenEstimate, count_chars
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import until
@@ -101,6 +101,25 @@ def test_bulk_waits_at_the_door_and_then_is_told_to_come_again(
             assert door.tokens_inside == {Lane.QUERY: 0, Lane.BULK: 0}
 
     client.run(work())
+
+
+def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_bulk_texts=4), lambda: 0.0)
+        most, large, small = Load(3, 9), Load(4, 12), Load(1, 3)
+        await door.take(Lane.BULK, most)
+        first = asyncio.create_task(door.take(Lane.BULK, large))
+        await until(lambda: door.waiting_texts == 4)
+        second = asyncio.create_task(door.take(Lane.BULK, small))  # there is a place for it
+        await until(lambda: door.waiting_texts == 5 or second.done())
+        assert not second.done()
+        door.give_back(Lane.BULK, most)
+        await first
+        assert not second.done()
+        door.give_back(Lane.BULK, large)
+        await second
+
+    asyncio.run(work())
 
 
 def test_queries_have_a_bound_of_their_own(make_client: MakeClient, engine: FakeEngine) -> None:
@@ -295,3 +314,17 @@ def test_token_ids_are_counted_as_they_are() -> None:
     assert estimate.load_of(["a" * 8], 8) == Load(1, 3)  # as before any text
     estimate.learn([("q", "d" * 95)], 96, 99)
     assert estimate.load_of([("q", "abc")], 4) == Load(1, 5)
+
+
+def test_texts_of_few_characters_are_no_measure_of_others() -> None:
+    """Special tokens and prompts would make a question as large as all that a model works on."""
+    estimate = TokenEstimate()
+    estimate.learn([""] * 1000, 0, 2000)
+    assert estimate.load_of(["a" * 8], 8) == Load(1, 3)  # as before any text
+    estimate.learn(["a"] * 10, 10, 10_000)
+    assert estimate.load_of(["a" * 14], 14) == Load(1, 1 + 1 + 40)
+
+
+def test_both_texts_of_a_pair_are_counted() -> None:
+    assert count_chars([("ab", "c"), ("", "de")]) == 5
+    assert count_chars(["ab", "c"]) == count_chars([[7, 8], [9]]) == 3

@@ -72,7 +72,7 @@ def test_nothing_is_held_of_a_body_that_is_given_up(
 
 def test_a_body_in_small_parts_takes_no_more_memory_than_in_large_ones() -> None:
     """A part is an object of fifty bytes, and the bounds count two."""
-    num_left = 50_000
+    num_left = 5_000
 
     async def receive() -> Any:
         nonlocal num_left
@@ -88,11 +88,11 @@ def test_a_body_in_small_parts_takes_no_more_memory_than_in_large_ones() -> None
 
     tracemalloc.start()
     try:
-        assert asyncio.run(work()) == bytes(100_000)
+        assert asyncio.run(work()) == bytes(10_000)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < 1_000_000
+    assert most < 100_000
 
 
 def test_nothing_is_left_of_a_block_that_is_over() -> None:

@@ -85,6 +85,7 @@ def test_a_connection_without_a_request_always_ends(converse: Converse, stray: b
     """Also after what is no request: an empty line, or the body of one that is answered."""
 
     async def conversation(connection: Connection) -> None:
+        assert connection.has_limit
         assert b"200 OK" in await connection.send(REQUEST)
         assert connection.has_limit
         await connection.send(stray)
@@ -102,7 +103,9 @@ def test_the_bound_of_a_head_ends_with_it(converse: Converse) -> None:
         await connection.send(REQUEST[:9])
         limit = connection.protocol._head_limit
         assert not limit.cancelled()
-        await connection.send(REQUEST[9:])
+        await connection.send(REQUEST[9:20])
+        assert connection.protocol._head_limit is limit  # another one would be left behind
+        await connection.send(REQUEST[20:])
         assert limit.cancelled()
 
     converse(conversation)
@@ -122,9 +125,10 @@ def test_a_proxy_at_a_unix_socket_tells_who_asks(converse: Converse) -> None:
 
 
 def test_a_head_has_a_bound(converse: Converse) -> None:
+    half = MAX_HEAD_BYTES // 2
+    head = REQUEST[:-2] + b"X-Long: " + b"a" * half
+
     async def conversation(connection: Connection) -> None:
-        half = MAX_HEAD_BYTES // 2
-        head = REQUEST[:-2] + b"X-Long: " + b"a" * half
         assert await connection.send(head) == b""
         assert b"200 OK" in await connection.send(b"a" * half + b"\r\n\r\n")
         assert await connection.send(head) == b""
@@ -132,7 +136,14 @@ def test_a_head_has_a_bound(converse: Converse) -> None:
         assert b"400" in await connection.send(b"a" * (half + 1))
         assert connection.transport.close.called
 
+    async def of_what_is_none(connection: Connection) -> None:
+        await connection.send(head)
+        assert (await connection.send(b"a" * MAX_HEAD_BYTES + b"\r\nno name\r\n")).count(
+            b"400 Bad"
+        ) == 1
+
     converse(conversation)
+    converse(of_what_is_none)
 
 
 def test_trailers_are_no_headers_and_have_a_bound(converse: Converse) -> None:
@@ -167,6 +178,31 @@ def test_a_body_that_is_too_long_is_refused_before_it_comes(converse: Converse) 
         assert b" 413 " in await connection.send(head)
 
     converse(conversation)
+
+
+def test_a_length_in_characters_is_told(converse: Converse) -> None:
+    """The rest of the body would be another request."""
+    body = '{"input": "ééé"}'
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n"
+    hint = b"is Content-Length its bytes"
+
+    async def conversation(connection: Connection) -> None:
+        assert hint in await connection.send(head % len(body) + body.encode())
+
+    async def without_a_body(connection: Connection) -> None:
+        assert b"200 OK" in await connection.send(REQUEST)
+        answer = await connection.send(b"nonsense\r\n\r\n")
+        assert b"400 Bad Request" in answer
+        assert hint not in answer
+
+    async def in_a_body(connection: Connection) -> None:
+        connection.protocol.data_received(CHUNKED + b"nonsense\r\n\r\n")
+        [[[answer], _]] = connection.transport.write.call_args_list
+        assert b"400 Bad Request" in answer
+        assert hint not in answer
+
+    for each in (conversation, without_a_body, in_a_body):
+        converse(each)
 
 
 def test_a_length_of_any_number_of_digits_is_one(converse: Converse) -> None:
@@ -395,3 +431,40 @@ def test_a_client_that_leaves_several_requests_is_no_fault(
 
     converse(conversation)
     assert caplog.messages == []
+
+
+def test_the_rest_of_a_body_that_is_refused_is_read(converse: Converse) -> None:
+    """Its connection is used again."""
+
+    async def conversation(connection: Connection) -> None:
+        head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n"
+        assert b"401" in await connection.send(head + b"a" * 100_000)
+        assert connection.transport.pause_reading.called
+        assert connection.transport.resume_reading.called
+
+    converse(conversation)
+
+
+def test_only_an_idle_connection_is_closed_after_a_time(converse: Converse) -> None:
+    async def conversation(connection: Connection) -> None:
+        protocol, engine = connection.protocol, connection.engine
+        await connection.send(REQUEST)
+        protocol._idle_since -= 1000
+        await connection.send(REQUEST[:9])
+        protocol.timeout_keep_alive_handler()
+        engine.hold()
+        post = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + LENGTH
+        protocol.data_received(REQUEST[9:] + post)
+        while not engine.batches:
+            await asyncio.sleep(0)
+        protocol.timeout_keep_alive_handler()
+        assert not connection.transport.close.called
+        assert not connection.has_limit  # the answer sets another one
+        engine.release()
+        await asyncio.wait(protocol.tasks)
+        assert connection.has_limit
+        protocol._idle_since -= 1000
+        protocol.timeout_keep_alive_handler()
+        assert connection.transport.close.called
+
+    converse(conversation)

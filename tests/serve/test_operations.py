@@ -235,7 +235,9 @@ def test_a_lone_model_that_cannot_be_loaded_is_logged_where_its_server_goes_on(
         (GeneratorExit("a panic"), "RuntimeError: GeneratorExit: a panic"),
     ],
 )
-def test_a_model_whose_load_has_a_bug_is_told(error: BaseException, reason: str) -> None:
+def test_a_model_whose_load_has_a_bug_is_told(
+    error: BaseException, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def load(tell: Any) -> Any:
         raise error
 
@@ -250,6 +252,7 @@ def test_a_model_whose_load_has_a_bug_is_told(error: BaseException, reason: str)
     assert told["error"] in reason
     assert "task" not in told
     assert application.failure is not None
+    assert ("raise error" in caplog.text) is not isinstance(error, MemoryError)  # the traceback
     client.close()
 
 

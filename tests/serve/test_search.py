@@ -476,6 +476,7 @@ def test_mounted_it_answers_why(make: MakeSearch) -> None:
         ({"docs": "nowhere:x"}, SinkError, "no destination begins with 'nowhere:'"),
         ({"docs": 3}, ConfigError, "sink = 3; it must be a URL"),
         ({"": FakeSink(FakeStore())}, ConfigError, "a destination is called ''"),
+        ({"\udcff": FakeSink(FakeStore())}, ConfigError, r"a destination is called '\\udcff'"),
         ({"docs": FakeSink(FakeStore())}, SinkError, "fake: holds nothing; load it with"),
     ],
 )

@@ -187,6 +187,8 @@ class Connection(ReadLimitedProtocol):
         metrics = self.application.metrics
         metrics.failures["invalid"] += 1
         metrics.statuses["4xx"] += 1
+        if self.cycle is not None and not self.cycle.more_body and not self._is_answered():
+            msg += " It came behind a request: is Content-Length its bytes, not its characters?"
         super().send_400_response(msg)
 
     def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:

@@ -130,13 +130,13 @@ class OwnJobs:
         row = await self._tools.thread.write(
             lambda: self._tools.batches.cancel(batch_id, now, self._owner)
         )
-        self._worker.cancel(batch_id)
+        self._worker.wake()
         return row
 
     async def add_request(self, row: RequestRow, body: bytes) -> None:
         """Accept a request, if its webhook may go where it names."""
         if row.webhook is not None:
-            self._tools.policy.endpoint(row.webhook)
+            row.webhook = self._tools.policy.endpoint(row.webhook).url
 
         def add() -> None:
             self._tools.folder.check_room(len(body))

@@ -12,7 +12,7 @@ from embedlib.serve.errors import Kind
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.requests import RequestRow, Result
 from embedlib.serve.jobs.spans import JobSpan
-from embedlib.serve.jobs.tools import Tools
+from embedlib.serve.jobs.tools import Tools, log
 
 NOT_LOADED_SECONDS = 30.0
 """Before a request is tried again whose model could not be loaded."""
@@ -26,9 +26,20 @@ _CODES: Final[Mapping[Kind, str]] = {
 }
 
 
+_BUG_MESSAGE = "the server has a bug; its log has the traceback under this request id"
+
+
 async def run_request(row: RequestRow, tools: Tools) -> None:
     """Answer a request that was taken. Cancelling the task leaves it to the next start."""
-    requests, metrics = tools.requests, tools.metrics
+    try:
+        await _run(row, tools)
+    except Exception:
+        log.exception("request %s", row.id)
+        await _end(row, Result("FAILED", 500, None, "", _CODES["internal"], _BUG_MESSAGE), tools)
+
+
+async def _run(row: RequestRow, tools: Tools) -> None:
+    requests = tools.requests
     body = await tools.read(lambda: requests.blob(row.id, "body"))
     started = tools.clock.now()
     answer = await tools.answer(row.path, body, row.id)
@@ -44,8 +55,12 @@ async def run_request(row: RequestRow, tools: Tools) -> None:
             lambda: requests.put_back(row.id, not_before=now + wait, num_attempts=num_attempts),
         )
         return
-    await tools.write(lambda: requests.end(row.id, result, tools.clock.now()))
-    metrics.ended["async", "done" if result.status == "SUCCEEDED" else "failed"] += 1
+    await _end(row, result, tools)
+
+
+async def _end(row: RequestRow, result: Result, tools: Tools) -> None:
+    await tools.write(lambda: tools.requests.end(row.id, result, tools.clock.now()))
+    tools.metrics.ended["async", "done" if result.status == "SUCCEEDED" else "failed"] += 1
 
 
 def _span(row: RequestRow, answer: Answer, started: float, ended: float, state: str) -> JobSpan:

@@ -69,6 +69,11 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """The one spelling of all that lead there: a host has bounds, however it is written."""
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.target}"
+
 
 class Policy:
     """Where webhooks may go."""
@@ -247,6 +252,8 @@ class Sender:
         finally:
             with suppress(OSError):
                 writer.close()
+            # A receiver that reads no more would keep the rest of the body in memory.
+            asyncio.get_running_loop().call_later(self._seconds, writer.transport.abort)
 
     async def _connect(
         self, endpoint: Endpoint, addresses: Sequence[str]

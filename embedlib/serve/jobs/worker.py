@@ -24,8 +24,9 @@ SWEEP_SECONDS = 60.0
 """Between two looks for what is kept no longer."""
 MAX_BATCHES = 4
 """Batches that run at once; further ones wait, in their order."""
-MAX_OPEN = 100
-"""Batches that are looked at in a tick."""
+MAX_OPEN = 16
+"""Batches that are looked at in a tick: so many end at once, which needs no place of those that
+run, but a line of each in memory."""
 MAX_REQUESTS = 64
 MAX_REQUEST_BYTES = 64 << 20
 """Of asynchronous requests that run at once; below it one more may begin, of any size."""
@@ -59,12 +60,6 @@ class Worker:
     def wake(self) -> None:
         """Look for what is due, now."""
         self._woken.set()
-
-    def cancel(self, batch_id: str) -> None:
-        """End a batch that was cancelled."""
-        if batch_id in self._batches:
-            self._batches[batch_id].stop("cancelled")
-        self.wake()
 
     async def stop(self) -> None:
         """Stop everything; what is not saved is done again at the next start."""

@@ -95,8 +95,7 @@ class Admission:
         """Leave a place, and let in who waits for it."""
         self.inside[lane] -= load.texts
         self.tokens_inside[lane] -= load.tokens
-        if self._waiting:
-            self._let_in()
+        self._let_in()
 
     def _enters(self, lane: Lane, load: Load, max_texts: int) -> bool:
         """Take a place, if there is one."""

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.checks import is_unicode
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EmbedlibError, SinkError, shown, typed_line
 from embedlib.indexing.filters.expression import Filter
@@ -203,7 +204,7 @@ class Destinations:
         self._loader = Loader()
         try:
             for name, sink in given.items():
-                if not isinstance(name, str) or not name:
+                if not is_unicode(name) or not name:
                     raise ConfigError(f"a destination is called {shown(name)}; give it a name")
                 self._by_name[name] = Destination(name, sink, max_waiting)
         except BaseException:

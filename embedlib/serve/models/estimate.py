@@ -10,6 +10,9 @@ from embedlib.serve.models.admission import Load
 
 MAX_TEXT_CHARACTERS: Final = 1 << 20
 """Of one text; a tokenizer takes up to 150 bytes of memory for each."""
+MAX_TOKENS_PER_CHARACTER: Final = 4
+"""That are learned: one for each byte of UTF-8. Special tokens and prompts of empty texts would
+make any number of them."""
 RATE_SECONDS = 1.0
 """Of computing, over which a rate is measured. The first batch of a model takes many times as long
 as others, and a batch of one query computes a hundredth of the tokens of a batch of bulk."""
@@ -33,7 +36,7 @@ class TokenEstimate:
         """Take how many tokens texts had, truncated as they were."""
         if not isinstance(texts[0], list):
             self._num_chars += num_chars
-            self._num_tokens += num_tokens
+            self._num_tokens += min(num_tokens, num_chars * MAX_TOKENS_PER_CHARACTER)
 
 
 class Rate:

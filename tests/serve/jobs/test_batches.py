@@ -27,7 +27,7 @@ from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.lines import SLICE_BYTES, SLICE_LINES, Checker, read_lines
 from embedlib.serve.jobs.spans import JobSpan
-from embedlib.serve.jobs.worker import MAX_BATCHES
+from embedlib.serve.jobs.worker import MAX_BATCHES, MAX_OPEN
 from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
 from tests.serve.conftest import Client
@@ -494,6 +494,31 @@ def test_batches_that_only_have_to_end_come_first(tmp_path: Path) -> None:
         found = store.open(limit=4, now=9.0, but=["waits", "expired"])
         assert [row.id for row in found] == ["expired", "cancelling", "first", "last"]
         assert [row.id for row in store.open(limit=1, now=8.0, but=[])] == ["cancelling"]
+
+
+def test_batches_end_some_at_once(make_jobs: MakeJobs, clock: FakeClock) -> None:
+    """A server that was down for days finds any number of them, each with large lines."""
+
+    async def work() -> None:
+        jobs = make_jobs()
+        file_id = await add_file(jobs, input_of(1))
+        for number in range(MAX_OPEN + 4):
+            over = {"status": "in_progress", "in_progress_at": 1, "expires_at": 2}
+            ids = {"id": f"b{number}", "error_file_id": f"file-err-{number}"}
+            await jobs.add_batch(batch_row(file_id, **over, **ids))
+        running: list[int] = []
+
+        async def have_ended() -> bool:
+            running.append(len(jobs._worker._batches))
+            return not sum((await jobs._tools.read(jobs._tools.batches.count)).values())
+
+        jobs.start()
+        await until(have_ended)
+        assert max(running) == MAX_OPEN
+        assert jobs.metrics.ended["batch", "expired"] == MAX_OPEN + 4
+        await jobs.close()
+
+    run(work())
 
 
 def test_the_row_of_a_batch_from_its_begin_to_its_deletion(tmp_path: Path) -> None:

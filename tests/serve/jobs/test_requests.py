@@ -380,6 +380,9 @@ def test_a_bug_of_one_request_is_logged_and_the_others_run(
         for name in ("bug", "other"):
             await jobs.add_request(request_row(name), b"{}")
         await request_that(jobs, "other", "SUCCEEDED")
+        row = await request_that(jobs, "bug", "FAILED")
+        assert (row.http_status, row.error_code) == (500, "INTERNAL_SERVER_ERROR")
+        assert jobs.metrics.ended["async", "failed"] == 1
         await jobs.close()
 
     run(work())
@@ -633,7 +636,7 @@ def test_what_is_kept_no_longer_is_looked_for_once_a_minute(
     async def work() -> None:
         jobs = make_jobs()
         jobs.start()
-        for place in range(80):
+        for place in range(8):
             await jobs.add_request(request_row(f"r{place}"), b"{}")
             await request_that(jobs, f"r{place}", "SUCCEEDED")
         assert num_looks == 1
@@ -674,10 +677,12 @@ def test_a_look_at_the_queue_costs_the_same_however_long_it_is(store: RequestSto
 
 def test_what_has_ended_is_not_counted_again_and_again(store: RequestStore) -> None:
     """Metrics ask every few seconds, and results are kept for a week."""
+    store._connection.execute("BEGIN")
     for number in range(2000):
         store.insert(request_row(f"e{number}", status="SUCCEEDED", ended_at=1.0))
     store.insert(request_row("queued"))
     store.insert(request_row("running", status="IN_PROGRESS"))
+    store._connection.execute("COMMIT")
     num_steps = 0
 
     def count() -> None:

@@ -8,7 +8,7 @@ import hmac
 import ipaddress
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -418,6 +418,28 @@ def test_urls_that_are_allowed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "one"),
+    [
+        ("https://a.example?id=1/", "https://a.example/?id=1/"),
+        ("HTTPS://A.example.:443/x?y=1", "https://a.example/x?y=1"),
+        ("http://[0:0::1]:80", "http://[0:0::1]/"),
+        ("http://localhost:81/", "http://localhost:81/"),
+    ],
+)
+def test_a_host_is_one_host_however_it_is_written(make_jobs: MakeJobs, url: str, one: str) -> None:
+    """Those that differ each have places of their own."""
+
+    async def work() -> None:
+        jobs = make_jobs(webhook_hosts=("a.example", "::1", "localhost"))
+        await jobs.add_request(request_row("r", webhook=url, webhook_status="PENDING"), b"{}")
+        assert (await jobs.requests.get("r")).webhook == one
+        await jobs.close()
+
+    run(work())
+    assert policy("a.example", "localhost").endpoint(one).url == one
+
+
+@pytest.mark.parametrize(
     "address",
     [
         *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),
@@ -496,6 +518,42 @@ def test_a_refusal_before_the_whole_body_was_read_is_understood() -> None:
                 await sender.send(f"http://127.0.0.1:{port}/", [], bytes(10 << 20))
             assert not caught.value.may_retry
 
+    run(work())
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_receiver_that_does_not_read_keeps_no_body(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    opened: list[asyncio.StreamWriter] = []
+    connect = asyncio.open_connection
+
+    async def open_connection(*args: Any, **options: Any) -> Any:
+        reader, writer = await connect(*args, **options)
+        opened.append(writer)
+        return reader, writer
+
+    async def work() -> None:
+        left, closed = asyncio.Event(), asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer)
+            await left.wait()
+            writer.transport.abort()
+            closed.set()
+
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        sender = Sender(policy("127.0.0.1"), seconds=0.1)
+        with nullcontext() if answer else pytest.raises(DeliveryError, match="not taken within"):
+            await sender.send(f"http://127.0.0.1:{port}/", [], bytes(16 << 20))
+        with suppress(OSError):
+            await opened[0].wait_closed()
+        left.set()
+        await closed.wait()
+        server.close()
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
     run(work())
 
 
