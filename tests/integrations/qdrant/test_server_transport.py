@@ -34,7 +34,7 @@ messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdr
 SECRET = "s3cret-key"
 
 
-def ignore(_line: str) -> None:
+def ignore(_: object) -> None:
     pass
 
 
@@ -228,6 +228,20 @@ def test_a_row_that_changes_during_a_search_passes_no_filter_that_it_fails(
     # A graph may have led past rows that pass.
     exact = [request.params.exact for method, request in stub.requests if method == "Query"]
     assert exact == [False, True, True][:num_requests]
+
+
+def test_a_short_answer_stands_where_a_server_refuses_an_exact_search(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any]
+) -> None:
+    """As in strict mode, with search_allow_exact = false."""
+    sink = load_tenant(make_sink, stub)
+    sink.close()  # a search alone does not wait for a server that is slow
+    stub.fail("Query", ignore, aborting("INVALID_ARGUMENT", "Exact search disabled!"))
+    assert len(sink.search_where(np.ones(6, np.float32), 100, TENANT)) == 30
+    assert stub.count("Query") == 2
+    stub.fail("Query", ignore, aborting("DEADLINE_EXCEEDED"))
+    with pytest.raises(UnreachableSinkError):
+        sink.search_where(np.ones(6, np.float32), 100, TENANT)
 
 
 def test_rows_that_go_during_a_search_make_no_short_answer(
