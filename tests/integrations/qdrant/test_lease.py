@@ -55,6 +55,11 @@ def kill(sink: Any) -> None:
     vars(sink)["_lock"].release()
 
 
+def daemons() -> list[bool]:
+    """Of each thread that beats, whether it lets the program end."""
+    return [each.daemon for each in threading.enumerate() if each.name == "embedlib-lease"]
+
+
 def test_a_load_on_another_machine_is_refused_while_the_first_lives(
     on_machine: Callable[..., Any], stub: Any
 ) -> None:
@@ -139,6 +144,9 @@ def test_a_beat_is_not_asked_for_again_at_once(
 ) -> None:
     lease = vars(on_machine("a"))["_lease"]
     vars(lease)["_stop"].set()
+    num_requests = len(stub.requests)
+    lease.check()
+    assert len(stub.requests) == num_requests, "it was just taken"
     now = lease._last_beat_s + EXPIRES_S + 1
     monkeypatch.setattr(lease_module, "_now_s", lambda: now)
     counts = []
@@ -419,9 +427,19 @@ def test_a_lease_outlives_the_collection_that_its_holder_drops(
 
     monkeypatch.setattr(ServerSink, "create", create_and_beat)
     sink = on_machine("a", recreate=True)
+    assert daemons() == [True], "one thread, though the lease was taken twice"
     rows = make_rows(4)
     sink.write(rows, make_vectors(rows))
     assert sink.inspect().num_rows == 4
+
+
+def test_a_lease_that_cannot_be_seen_after_it_was_taken_is_none(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    monkeypatch.setattr(lease_module.Lease, "_read", lambda *_: None)
+    with pytest.raises(SinkError, match="is being written by another load; wait for it or stop"):
+        on_machine("a")
+    assert waits == [lease_module._LOOK_S] * lease_module._NUM_LOOKS
 
 
 def test_the_lease_is_kept_by_beats(
@@ -433,9 +451,9 @@ def test_the_lease_is_kept_by_beats(
     original = stub._Upsert
     stub._Upsert = lambda *arguments: (has_beaten.set(), original(*arguments))[1]
     assert has_beaten.wait(WAIT_SECONDS)
+    assert daemons() == [True]
     sink.close()
-    names = [thread.name for thread in threading.enumerate()]
-    assert "embedlib-lease" not in names
+    assert daemons() == []
 
 
 def test_recreate_does_not_drop_the_rows_of_a_load_that_lives(
