@@ -386,6 +386,17 @@ def test_a_server_that_hangs_does_not_keep_a_load_from_ending(
     goes_on.set()
 
 
+def test_a_server_that_is_gone_does_not_keep_a_load_from_ending(
+    on_machine: Callable[..., Any], aborting: Callable[..., Any], waits: list[float], stub: Any
+) -> None:
+    sink = on_machine("a")
+    stub.fail("ReadLease", aborting("UNAVAILABLE"))
+    sink.close()
+    assert stored_lease(stub) is not None
+    on_machine("a")  # which finds the lock free, and the lease its own
+    assert waits == []
+
+
 def test_of_two_threads_that_close_a_load_the_first_gives_the_lease_back(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
 ) -> None:
@@ -498,3 +509,15 @@ def test_who_begins_again_has_only_the_lease_of_that_load(
     assert waits == []
     with pytest.raises(SinkError, match="is being written by"):
         on_machine("b", shard="2/2", sleep=lambda _: vars(sink)["_lease"].beat())
+
+
+def test_a_machine_keeps_its_token(tmp_path: Path) -> None:
+    file = tmp_path / "a.token"
+    token = lease_module._read_token(file, "docs")
+    assert lease_module._read_token(file, "docs") == token
+    file.write_text("\n")  # of a load that was killed before it wrote one
+    assert lease_module._read_token(file, "docs") == file.read_text() != token
+    file.write_bytes(b"\xff")
+    for place in (file, tmp_path):
+        with pytest.raises(SinkError, match=f"^cannot write docs: {place}: "):
+            lease_module._read_token(place, "docs")
