@@ -85,8 +85,7 @@ class GenerationSink(ServerSink):
             return super().query(query, k, where, using)
         except SinkError as error:
             is_held = self._held is not None and not self._has_begun
-            is_answer = error.__cause__ is not None and not isinstance(error, UnreachableSinkError)
-            if not is_held or not is_answer:
+            if not is_held or isinstance(error, UnreachableSinkError):
                 raise
             self._mark = None
         return super().query(query, k, where, using)
