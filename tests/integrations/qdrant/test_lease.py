@@ -516,7 +516,9 @@ def test_a_machine_keeps_its_token(tmp_path: Path) -> None:
     token = lease_module._read_token(file, "docs")
     assert lease_module._read_token(file, "docs") == token
     file.write_text("\n")  # of a load that was killed before it wrote one
-    assert lease_module._read_token(file, "docs") == file.read_text() != token
+    new = lease_module._read_token(file, "docs")
+    assert len(new) == len(token)
+    assert new == file.read_text() != token
     file.write_bytes(b"\xff")
     for place in (file, tmp_path):
         with pytest.raises(SinkError, match=f"^cannot write docs: {place}: "):
