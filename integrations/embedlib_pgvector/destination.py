@@ -80,6 +80,8 @@ def parse_destination(url: SinkUrl) -> Destination:
         set() if is_local else {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     )
     own = {key: value for key, value in url.options.items() if key not in libpq}
+    if "password" in url.options and not own.keys() <= {*OPTIONS}:
+        raise _url_error(url.scheme)  # an unknown option may be what follows a & in the password
     options = SinkUrl(scheme=url.scheme, location=url.location, options=own).take(*OPTIONS)
     schema, table = _table(options.get("table", DEFAULT_TABLE))
     if is_local:
@@ -143,8 +145,8 @@ def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str
 def _url_error(scheme: str) -> SinkError:
     return SinkError(
         f"{scheme}: the URL cannot be read; write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE?"
-        "table=TABLE, with / ? # @ % in a password as %2F %3F %23 %40 %25, or leave the password "
-        "to PGPASSWORD or ~/.pgpass"
+        "table=TABLE, with / ? # @ % & in a password as %2F %3F %23 %40 %25 %26, or leave the "
+        "password to PGPASSWORD or ~/.pgpass"
     )
 
 

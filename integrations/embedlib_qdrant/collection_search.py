@@ -9,7 +9,15 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.indexing import Filter, Hit, SparseVector, import_extra, matcher
+from embedlib.errors import SinkError
+from embedlib.indexing import (
+    Filter,
+    Hit,
+    SparseVector,
+    UnreachableSinkError,
+    import_extra,
+    matcher,
+)
 from embedlib_qdrant.collection_options import OVERSAMPLING
 from embedlib_qdrant.filters import ALL, ClientConditions, make_filter, search_filtered
 from embedlib_qdrant.full_text import require_language
@@ -116,17 +124,22 @@ class CollectionSearch:
         for attempt in range(_MAX_REQUESTS):
             # A graph leads past rows that few others are linked to.
             is_exact = attempt > 0 and where is not None
-            answer = self.request(
-                "query_points",
-                self.collection,
-                query=query,
-                using=using or mark.options.vector or None,
-                limit=k,
-                query_filter=passes,
-                search_params=self._search_params(mark, is_exact) if is_vector else None,
-                with_payload=True,
-                with_vectors=False,
-            )
+            try:
+                answer = self.request(
+                    "query_points",
+                    self.collection,
+                    query=query,
+                    using=using or mark.options.vector or None,
+                    limit=k,
+                    query_filter=passes,
+                    search_params=self._search_params(mark, is_exact) if is_vector else None,
+                    with_payload=True,
+                    with_vectors=False,
+                )
+            except SinkError as error:
+                if not is_exact or isinstance(error, UnreachableSinkError):
+                    raise
+                break  # a server in strict mode may refuse it
             found = [
                 read_hit(each.id, each.score, each.payload, similarity) for each in answer.points
             ]

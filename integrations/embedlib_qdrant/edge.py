@@ -256,7 +256,8 @@ class EdgeSink(EdgeSearch):
     @property
     def stored_mark(self) -> Mark:
         """The mark of the shard that is open."""
-        assert self._mark is not None
+        if self._mark is None:
+            raise SinkError(f"{self.name}: begin was not called")
         return self._mark
 
     def open_stored(self) -> Any:

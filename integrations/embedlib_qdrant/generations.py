@@ -31,6 +31,7 @@ from embedlib.indexing import (
     StoredRow,
     Target,
     Tell,
+    UnreachableSinkError,
     models_of,
     tell_nobody,
 )
@@ -44,7 +45,7 @@ from embedlib_qdrant.names import (
     list_aliases,
 )
 from embedlib_qdrant.points import CONTENT_KEY, Mark
-from embedlib_qdrant.retry import classify, is_refused
+from embedlib_qdrant.retry import is_refused
 from embedlib_qdrant.server import ServerSink
 
 MARK: Final = "__embedlib_"
@@ -83,14 +84,10 @@ class GenerationSink(ServerSink):
         try:
             return super().query(query, k, where, using)
         except SinkError as error:
-            cause = error.__cause__
             is_held = self._held is not None and not self._has_begun
-            if not is_held or not isinstance(cause, Exception) or classify(cause).is_temporary:
+            if not is_held or isinstance(error, UnreachableSinkError):
                 raise
-            before, self._mark = self.collection, None
-            self.require_stored()
-            if self.collection == before:
-                raise
+            self._mark = None
         return super().query(query, k, where, using)
 
     def require_stored(self) -> Mark:

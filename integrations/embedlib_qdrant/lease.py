@@ -190,8 +190,7 @@ class Lease:
     def _keep_beating(self) -> None:
         while not self._stop.wait(BEAT_S):
             try:
-                if not self._is_lost:
-                    self.beat()
+                self.beat()
             except Exception:
                 continue  # the thread that writes meets the same failure and reports it
 

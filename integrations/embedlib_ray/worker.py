@@ -242,8 +242,9 @@ class Worker:
         if sink is None or thread is None:
             return
         try:
-            # A server that applies rows later has applied all when it has counted them.
-            thread.submit(sink.inspect).result()
+            # A server that applies rows later has applied all when it shows one; to count them
+            # each worker would read every row.
+            thread.submit(lambda: next(sink.scan(), None)).result()
         finally:
             thread.submit(sink.close)
             thread.close(None)

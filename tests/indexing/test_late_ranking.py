@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import embedlib
-from embedlib import Embedder, Search
+from embedlib import Config, Embedder, Search
 from embedlib.errors import ConfigError
 from embedlib.indexing import Document
+from embedlib.indexing.searches import late_ranking
 from embedlib.testing.models.write import write_tiny_model
 
 TEXTS = ["the quick brown fox", "a small city, a large river.", "data base", "hello world"]
@@ -40,3 +42,14 @@ def test_candidates_have_the_order_of_maxsim(tmp_path: Path) -> None:
         ranking.encode_query(QUESTION)  # a model that was given stays open
         with pytest.raises(ConfigError, match="or a late-interaction Embedder"):
             Search(url, embedder, embedder)
+
+
+def test_it_takes_neither_engine_nor_device_of_other_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every one has vectors of tokens."""
+    loaded = Mock()
+    monkeypatch.setattr(late_ranking, "Embedder", loaded)
+    late = str(write_tiny_model(tmp_path / "late", "late-roberta"))
+    late_ranking.load_ranking(late, Config(engine="cuda", device="cuda", threads=3))
+    loaded.assert_called_once_with(late, config=Config(threads=3))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from embedlib.errors import (
 )
 from embedlib.indexing import SearchResults, SparseModel
 from embedlib.indexing.searches import hybrid, retrieval
+from embedlib.indexing.searches.searching import find_fused
 from embedlib.testing import (
     FakeEngine,
     FakeSink,
@@ -135,6 +137,15 @@ def test_more_rows_than_a_database_can_count_are_all_rows(
         assert len(search.search("a", top_k=num_rows, where="n >= 0")) == len(TEXTS)
     assert len(embedlib.search("a", sink, embedder=embedder, top_k=num_rows)) == len(TEXTS)
     assert set(sink.asked_for) == {2**31 - 1}
+
+
+@pytest.mark.parametrize(("k", "num_rows"), [(3, 100), (50, 100), (80, 160), (2**40, 2**31 - 1)])
+def test_each_of_two_rankings_finds_twice_the_rows_that_are_wanted(k: int, num_rows: int) -> None:
+    sink: Any = SimpleNamespace(search=Mock(return_value=[]), search_text=Mock(return_value=[]))
+    vector = np.ones(6, np.float32)
+    assert find_fused(sink, vector, "words", k, None) == []
+    sink.search.assert_called_once_with(vector, num_rows)
+    sink.search_text.assert_called_once_with("words", num_rows, None)
 
 
 def test_a_reranker_reads_the_candidates(store: FakeStore, embedder: Embedder) -> None:

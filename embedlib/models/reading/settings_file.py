@@ -36,7 +36,7 @@ def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
 # pooler be left out, as in snowflake-arctic-embed: no module reads what it returns.
 _OWN_CODE: Final = {"trust_remote_code": True}
 _NO_POOLER: Final = {"add_pooling_layer": False}
-_MODEL_ARGS: Final = ({}, None, _OWN_CODE, _NO_POOLER, _OWN_CODE | _NO_POOLER)
+_MODEL_ARGS: Final[tuple[object, ...]] = ({}, None, _OWN_CODE, _NO_POOLER, _OWN_CODE | _NO_POOLER)
 
 EMBEDDING_KEYS: Final[SettingsKeys] = {
     "max_seq_length": None,

@@ -76,10 +76,14 @@ async def test_async_is_native(
     reranker: Reranker, documents: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compressor = EmbedlibRerank(reranker=reranker, top_n=None)
+    squashing = EmbedlibRerank(reranker=reranker, rank_kwargs={"activation_fn": "sigmoid"})
     expected = compressor.compress_documents(documents, "q")
+    squashed = squashing.compress_documents(documents, "q")
     monkeypatch.setattr(Reranker, "rank", None)  # no thread that runs the other method
     assert await compressor.acompress_documents(documents, "q") == expected
+    assert await squashing.acompress_documents(documents, "q") == squashed
     assert texts(expected) == BEST_FIRST
+    assert squashed[0].metadata["relevance_score"] != expected[0].metadata["relevance_score"]
 
 
 def test_nothing_retrieved(reranker: Reranker) -> None:

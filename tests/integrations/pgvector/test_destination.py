@@ -113,10 +113,17 @@ def test_a_wrong_url_is_one_line(url: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("password", ["se/cret", "se#cret", "se@cret", "se%zzcret"])
-def test_an_unescaped_password_is_not_told(password: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"//user:se{sign}cret@host/db" for sign in ("/", "#", "@", "%zz")),
+        "//user@host/db?password=se&cret",
+        "//host/db?user=me&password=se&cret=&table=docs",
+    ],
+)
+def test_an_unescaped_password_is_not_told(url: str) -> None:
     with pytest.raises(EmbedlibError, match=r"the URL cannot be read; .* %2F") as caught:
-        parse(f"postgresql://user:{password}@host/db")
+        parse(f"postgresql:{url}")
     assert "cret" not in str(caught.value)
 
 

@@ -217,6 +217,19 @@ def test_what_the_new_table_would_not_have_is_refused(pg: Any, table: str) -> No
         load(pg, "t" * 50, "new", replace=True)
 
 
+def test_rows_that_another_program_adds_during_the_load_are_not_lost(pg: Any, table: str) -> None:
+    load(pg, table, "old")
+    with closing(pg.sink(table, index=None).beside()) as new:
+        new.begin(pg.target(), pg.lines.append)
+        pg.fetch(
+            "INSERT INTO {} (langchain_id, content, embedding) SELECT gen_random_uuid(), 'x', "
+            "embedding FROM {} LIMIT 1",
+            *(table, table),
+        )
+        with pytest.raises(SinkError, match="has 1 rows that other programs wrote"):
+            new.switch()
+
+
 def test_a_connection_that_is_lost_after_the_switch(
     pg: Any, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,17 @@ def test_it_is_built_after_the_load_and_only_once(pg: Any, pg_table: str) -> Non
     assert indexes(pg, pg_table) == [built]
 
 
+def test_statistics_are_brought_up_to_date_after_rows_were_deleted(pg: Any, pg_table: str) -> None:
+    rows = pg.rows(0, 5)
+    with closing(pg.begun(pg_table, index=None)) as sink:
+        sink.write(rows, pg.vectors(rows))
+    sink = pg.begun(pg_table, index=None)
+    statements = Recorder(sink)
+    sink.delete([rows[0].id])
+    sink.finish()
+    assert len(statements("ANALYZE")) == 1
+
+
 def test_a_live_table_is_not_locked(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table, index=None)
     sink.write(pg.rows(0, 50), pg.vectors(pg.rows(0, 50)))

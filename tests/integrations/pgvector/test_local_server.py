@@ -444,6 +444,24 @@ def fake_package(monkeypatch: pytest.MonkeyPatch) -> type[FakeServer]:
     return FakeServer
 
 
+def test_what_the_package_keeps_of_a_server_ends_with_it(
+    fake_package: type[FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, registered = Mock(), list[Any]()
+    monkeypatch.setattr("atexit.register", registered.append)
+    monkeypatch.setattr("atexit.unregister", registered.remove)
+    monkeypatch.setattr(local_server, "_keep_socket_private", calls.private)
+    for name in ("stop", "cleanup"):
+        monkeypatch.setattr(FakeServer, name, getattr(calls, name))
+    server = local_server.LocalServer(tmp_path / "db", "docs")
+    server.start()
+    assert [call[0] for call in calls.method_calls] == ["private"]
+    assert len(registered) == 1
+    server.stop()
+    assert [call[0] for call in calls.method_calls] == ["private", "stop", "cleanup"]
+    assert registered == []
+
+
 @pytest.mark.parametrize("is_unfinished", [True, False])
 def test_of_two_processes_one_creates_the_database(
     is_unfinished: bool,

@@ -198,6 +198,11 @@ def test_a_sink_that_was_closed_begins_as_a_new_one(
     assert pg.waits == []
 
 
+def test_a_server_to_which_no_connection_is_set_up_yet_may_be_a_standby(pg: Any) -> None:
+    """The table of a batch is made with every connection, which a standby refuses."""
+    assert not pg.sink()._session._is_set_read_only()
+
+
 def test_a_server_that_is_set_read_only_in_the_middle_of_a_load_is_no_standby(
     pg: Any, pg_table: str
 ) -> None:

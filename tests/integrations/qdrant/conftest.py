@@ -201,6 +201,10 @@ class StubServer:
             )
         return _updated()
 
+    def _DeleteFieldIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        self.local.delete_payload_index(request.collection_name, request.field_name)
+        return _updated()
+
     def _Scroll(self, request: Any, _context: Any) -> Any:  # noqa: N802
         records, offset = self.local.scroll(
             request.collection_name,

@@ -553,8 +553,15 @@ def test_a_search_where_nothing_is_says_what_to_do(
         sink.search(np.ones(DIM, np.float32), 1)
     with pytest.raises(SinkError, match="holds nothing"):
         sink.digests([])
-    with pytest.raises(SinkError, match="begin was not called"):
-        sink.delete([])
+    vectors = np.ones((1, DIM), np.float32)
+    for change in (
+        lambda: sink.delete([]),
+        lambda: sink.write(make_rows(1), vectors),
+        lambda: sink.write_both(make_rows(1), vectors, [{}]),
+        sink.finish,
+    ):
+        with pytest.raises(SinkError, match="begin was not called"):
+            change()
     assert not (tmp_path / "db").exists()
 
 

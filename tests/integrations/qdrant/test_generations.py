@@ -124,6 +124,27 @@ def test_a_collection_of_that_name_needs_an_alias(open_alias: Open) -> None:
         drop_old(open_alias(name=f"{name}-live"))
 
 
+def test_a_name_without_room_for_a_number_is_refused(stub: Any) -> None:
+    sink: Any = open_sink(f"qdrant://127.0.0.1:{stub.port}/{'d' * 244}")
+    with closing(sink), pytest.raises(SinkError, match="has 256 bytes; a name"):
+        sink.beside()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("docs__embedlib_7", 7),
+        ("docs__embedlib_x", 0),
+        ("b__embedlib_7", 0),
+        ("docs", 0),
+        (None, 0),
+    ],
+)
+def test_only_a_collection_of_the_alias_has_a_number(name: str | None, number: int) -> None:
+    sink: Any = open_sink("qdrant://localhost/docs")
+    assert sink._number(name) == number
+
+
 def test_while_rows_are_replaced_nobody_else_writes_them(
     open_alias: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

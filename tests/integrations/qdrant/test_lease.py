@@ -55,6 +55,11 @@ def kill(sink: Any) -> None:
     vars(sink)["_lock"].release()
 
 
+def daemons() -> list[bool]:
+    """Of each thread that beats, whether it lets the program end."""
+    return [each.daemon for each in threading.enumerate() if each.name == "embedlib-lease"]
+
+
 def test_a_load_on_another_machine_is_refused_while_the_first_lives(
     on_machine: Callable[..., Any], stub: Any
 ) -> None:
@@ -139,6 +144,9 @@ def test_a_beat_is_not_asked_for_again_at_once(
 ) -> None:
     lease = vars(on_machine("a"))["_lease"]
     vars(lease)["_stop"].set()
+    num_requests = len(stub.requests)
+    lease.check()
+    assert len(stub.requests) == num_requests, "it was just taken"
     now = lease._last_beat_s + EXPIRES_S + 1
     monkeypatch.setattr(lease_module, "_now_s", lambda: now)
     counts = []
@@ -378,6 +386,17 @@ def test_a_server_that_hangs_does_not_keep_a_load_from_ending(
     goes_on.set()
 
 
+def test_a_server_that_is_gone_does_not_keep_a_load_from_ending(
+    on_machine: Callable[..., Any], aborting: Callable[..., Any], waits: list[float], stub: Any
+) -> None:
+    sink = on_machine("a")
+    stub.fail("ReadLease", aborting("UNAVAILABLE"))
+    sink.close()
+    assert stored_lease(stub) is not None
+    on_machine("a")  # which finds the lock free, and the lease its own
+    assert waits == []
+
+
 def test_of_two_threads_that_close_a_load_the_first_gives_the_lease_back(
     on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
 ) -> None:
@@ -419,9 +438,19 @@ def test_a_lease_outlives_the_collection_that_its_holder_drops(
 
     monkeypatch.setattr(ServerSink, "create", create_and_beat)
     sink = on_machine("a", recreate=True)
+    assert daemons() == [True], "one thread, though the lease was taken twice"
     rows = make_rows(4)
     sink.write(rows, make_vectors(rows))
     assert sink.inspect().num_rows == 4
+
+
+def test_a_lease_that_cannot_be_seen_after_it_was_taken_is_none(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    monkeypatch.setattr(lease_module.Lease, "_read", lambda *_: None)
+    with pytest.raises(SinkError, match="is being written by another load; wait for it or stop"):
+        on_machine("a")
+    assert waits == [lease_module._LOOK_S] * lease_module._NUM_LOOKS
 
 
 def test_the_lease_is_kept_by_beats(
@@ -433,9 +462,9 @@ def test_the_lease_is_kept_by_beats(
     original = stub._Upsert
     stub._Upsert = lambda *arguments: (has_beaten.set(), original(*arguments))[1]
     assert has_beaten.wait(WAIT_SECONDS)
+    assert daemons() == [True]
     sink.close()
-    names = [thread.name for thread in threading.enumerate()]
-    assert "embedlib-lease" not in names
+    assert daemons() == []
 
 
 def test_recreate_does_not_drop_the_rows_of_a_load_that_lives(
@@ -480,3 +509,17 @@ def test_who_begins_again_has_only_the_lease_of_that_load(
     assert waits == []
     with pytest.raises(SinkError, match="is being written by"):
         on_machine("b", shard="2/2", sleep=lambda _: vars(sink)["_lease"].beat())
+
+
+def test_a_machine_keeps_its_token(tmp_path: Path) -> None:
+    file = tmp_path / "a.token"
+    token = lease_module._read_token(file, "docs")
+    assert lease_module._read_token(file, "docs") == token
+    file.write_text("\n")  # of a load that was killed before it wrote one
+    new = lease_module._read_token(file, "docs")
+    assert len(new) == len(token)
+    assert new == file.read_text() != token
+    file.write_bytes(b"\xff")
+    for place in (file, tmp_path):
+        with pytest.raises(SinkError, match=f"^cannot write docs: {place}: "):
+            lease_module._read_token(place, "docs")

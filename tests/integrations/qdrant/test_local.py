@@ -352,6 +352,14 @@ def test_a_kill_while_the_collection_is_made_is_repaired(
     assert make().inspect().num_rows == 10
 
 
+def test_a_collection_without_a_file_of_points_holds_none(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    load(make)
+    (tmp_path / "db" / "collection" / "embedlib" / "storage.sqlite").unlink()
+    assert make().inspect().num_rows == 0
+
+
 def test_looking_makes_nothing(make: Callable[..., Any], tmp_path: Path) -> None:
     sink = make()
     assert sink.inspect() is None

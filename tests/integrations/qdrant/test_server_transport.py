@@ -21,7 +21,7 @@ import pytest
 import embedlib
 from embedlib import Document
 from embedlib.errors import SinkError
-from embedlib.indexing import SparseModel, UnreachableSinkError, UnstorableRowsError
+from embedlib.indexing import BadRow, SparseModel, UnreachableSinkError, UnstorableRowsError
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.sinks.opening import open_sink
 from embedlib.testing import check_sink, fake_embedder
@@ -34,7 +34,7 @@ messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdr
 SECRET = "s3cret-key"
 
 
-def ignore(_line: str) -> None:
+def ignore(_: object) -> None:
     pass
 
 
@@ -93,6 +93,16 @@ def test_a_request_holds_both_vectors_in_the_official_types(name: str) -> None:
         assert set(held) == {name, "sparse"}
         assert list(held[name].dense.data) == vector.tolist()
         assert dict(zip(sparse.indices, sparse.values, strict=True)) == expected
+
+
+def test_metadata_that_is_not_json_is_one_bad_row() -> None:
+    rows, bad_rows = make_rows(2), list[BadRow]()
+    rows[0] = replace(rows[0], metadata={"bad": object()})
+    (request,) = PointEncoder(6, "").requests("docs", rows, make_vectors(rows), bad_rows)
+    points = messages.UpsertPoints.FromString(request).points
+    assert [point.id.uuid for point in points] == [str(rows[1].id)]
+    (bad,) = bad_rows
+    assert bad.reason.startswith("has metadata that Qdrant cannot store: ")
 
 
 def sent_upserts(stub: Any) -> list[Any]:
@@ -230,6 +240,20 @@ def test_a_row_that_changes_during_a_search_passes_no_filter_that_it_fails(
     assert exact == [False, True, True][:num_requests]
 
 
+def test_a_short_answer_stands_where_a_server_refuses_an_exact_search(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any]
+) -> None:
+    """As in strict mode, with search_allow_exact = false."""
+    sink = load_tenant(make_sink, stub)
+    sink.close()  # a search alone does not wait for a server that is slow
+    stub.fail("Query", ignore, aborting("INVALID_ARGUMENT", "Exact search disabled!"))
+    assert len(sink.search_where(np.ones(6, np.float32), 100, TENANT)) == 30
+    assert stub.count("Query") == 2
+    stub.fail("Query", ignore, aborting("DEADLINE_EXCEEDED"))
+    with pytest.raises(UnreachableSinkError):
+        sink.search_where(np.ones(6, np.float32), 100, TENANT)
+
+
 def test_rows_that_go_during_a_search_make_no_short_answer(
     make_sink: Callable[..., Any], stub: Any
 ) -> None:
@@ -253,6 +277,15 @@ def test_a_ranking_by_words_is_asked_again_only_where_a_row_has_changed(
     change_between(stub, other_tenant)
     assert sink.search_text("text", 100, TENANT) == few
     assert stub.count("Query") == 3
+
+
+def test_the_index_of_another_language_is_dropped(make_sink: Callable[..., Any], stub: Any) -> None:
+    """It would stay else, since there is an index."""
+    for language, num_dropped in (("simple", 0), ("english", 1), ("english", 1)):
+        sink = begin(make_sink, full_text=language)
+        sink.finish()
+        sink.close()
+        assert stub.count("DeleteFieldIndex") == num_dropped
 
 
 def test_not_too_many_rows_are_logged_and_not_applied(
@@ -404,6 +437,9 @@ def test_a_request_that_exceeds_a_rate_limit_by_itself_is_not_repeated(
     rows = make_rows(2)
     with pytest.raises(SinkError, match="larger than rate limiter capacity"):
         sink.write(rows, make_vectors(rows))
+    stub.fail("Scroll", aborting("RESOURCE_EXHAUSTED", details, retry_after=1))
+    with pytest.raises(SinkError, match="larger than rate limiter capacity"):
+        list(sink.scan())
     assert waits == []
 
 
@@ -425,6 +461,7 @@ def test_a_search_gives_up_soon_and_the_next_one_asks_again(
     sink, rows = begin(make_sink), make_rows(2)
     sink.write(rows, make_vectors(rows))
     sink.close()
+    sink.hold(sink.inspect())  # it does not look for its rows elsewhere
     question = make_vectors(rows)[1]
     assert sink.search(question, 1)[0].id == rows[1].id
     stub.fail("Query", *[aborting("UNAVAILABLE")] * 4)
@@ -432,9 +469,10 @@ def test_a_search_gives_up_soon_and_the_next_one_asks_again(
     with pytest.raises(UnreachableSinkError, match=told):
         sink.search(question, 1)
     assert waits == [0.5, 1, 2]
-    stub.fail("Query", aborting("DEADLINE_EXCEEDED"))
-    with pytest.raises(UnreachableSinkError, match="failed 1 time: DEADLINE_EXCEEDED stub; try"):
-        sink.search(question, 1)
+    for slow in (aborting("DEADLINE_EXCEEDED"), aborting("RESOURCE_EXHAUSTED", retry_after=7)):
+        stub.fail("Query", slow)
+        with pytest.raises(UnreachableSinkError, match=r"failed 1 time: [A-Z_]+ .*stub.*; try"):
+            sink.search(question, 1)
     assert waits == [0.5, 1, 2]
     assert sink.search(question, 1)[0].id == rows[1].id
 
@@ -550,6 +588,7 @@ def test_an_address_of_ipv6_keeps_its_brackets() -> None:
     connection = vars(sink)["_connection"]
     assert (connection.host, connection.port) == ("[::1]", 7000)
     assert sink.name == "qdrant://[::1]:7000/docs"
+    assert vars(open_sink("qdrant://h/docs"))["_connection"].port == 6334  # the one of gRPC
 
 
 def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
@@ -636,6 +675,15 @@ def test_a_graph_that_somebody_has_changed_since_is_kept(
         assert stub.m == {"docs": m}
         sink.close()
         stub.m["docs"] = 32
+
+
+def test_a_threshold_that_somebody_has_set_since_is_kept(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    sink = begin(make_sink)
+    stub.thresholds["docs"] = 5
+    sink.finish()
+    assert stub.thresholds == {"docs": 5}
 
 
 def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(

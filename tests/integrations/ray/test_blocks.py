@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -223,6 +224,15 @@ def test_rows_that_cannot_be_stored_are_counted_and_the_others_written(
     assert [name for name, _ in store.calls[calls:]] == ["write_metadata", "finish"]
     writer.end()
     assert not store.is_locked
+
+
+def test_a_task_counts_no_rows_to_see_that_its_own_are_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = Mock(scan=Mock(return_value=iter(())))
+    monkeypatch.setattr(blocks, "open_sink", lambda _: sink)
+    BlockWriter("fake:").settle()
+    assert [call[0] for call in sink.method_calls] == ["scan"]
 
 
 def test_a_relative_path_is_one_below_the_folder(

@@ -484,7 +484,8 @@ def test_a_worker_passes_on_what_is_told_of_its_model(monkeypatch: pytest.Monkey
 def test_a_worker_has_one_destination_open_and_applies_all_rows_before_it_gives_it_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sinks = [Mock(inspect=Mock(side_effect=SinkError("it has gone"))), Mock(), Mock()]
+    shown: list[Any] = [SinkError("it has gone"), [iter(())], [iter(())]]
+    sinks = [Mock(scan=Mock(side_effect=each)) for each in shown]
     opened = iter(sinks)
     monkeypatch.setattr("embedlib_ray.worker.open_sink", lambda _: next(opened))
     worker = Worker()
@@ -496,7 +497,7 @@ def test_a_worker_has_one_destination_open_and_applies_all_rows_before_it_gives_
     worker.open_sink("mine:b", replace(TARGET, shard="ray 1"), Mock())
     worker.close_sink()
     for sink in sinks:
-        assert [call[0] for call in sink.method_calls] == ["begin", "inspect", "close"]
+        assert [call[0] for call in sink.method_calls] == ["begin", "scan", "close"]
     assert "embedlib-sink" not in [thread.name for thread in threading.enumerate()]
 
 
