@@ -300,10 +300,10 @@ def test_every_field_of_the_spec_makes_other_vectors(
 
 
 def test_a_message_names_all_unknown_keys_and_what_to_do() -> None:
-    unknown = {"export_kind": "x", "cell": {}, "odd\n": 1}
+    unknown = {"export_kind": "x", "other_kind": {}, "odd\n": 1}
     with pytest.raises(
         ModelUnsupportedError,
-        match=r'^config\.json: export_kind = "x" is not a known key \(nor are cell, "odd\\n"\); '
+        match=r'^config\.json: export_kind = "x" is not a known key \(nor are other_kind, "odd\\n"\); '
         r".*load a copy of the folder without it$",
     ):
         read_encoder(JsonObject("config.json", {**VARIANTS["bert"].config, **unknown}))
