@@ -251,10 +251,13 @@ def test_a_longer_prefix_is_kept_where_that_is_worth_it(
     assert lengths(prefixes) == expected
 
 
-def test_of_a_batch_nothing_is_kept_but_its_first_tokens(prefixes: KeptPrefixes) -> None:
-    see(prefixes, [7] * 30)
+@pytest.mark.parametrize(("batch", "num_kept"), [([[7] * 30], 20), ([[7] * 6, [9] * 8], 5)])
+def test_of_a_batch_nothing_is_kept_but_its_first_tokens(
+    batch: list[list[int]], num_kept: int, prefixes: KeptPrefixes
+) -> None:
+    prefixes.use(make_batch(batch, Lane.QUERY))
     (ids,) = prefixes._latest[Lane.QUERY]
-    assert (len(ids), ids.base) == (20, None)
+    assert (ids.tolist(), ids.base) == ([7] * num_kept, None)
 
 
 def test_the_last_token_is_never_kept(prefixes: KeptPrefixes) -> None:
