@@ -64,12 +64,13 @@ def letting_go(files: Sequence[MappedFile]) -> Iterator[None]:
             let_all_go(files)
 
     thread = WorkerThread(look, "embedlib-openvino-pages")
-    thread.start()
-    try:
+    try:  # Ctrl-C may come while it is started; it would look for ever, also at others' memory
+        thread.start()
         yield
     finally:
         is_over.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
         let_all_go(files)
 
 

@@ -542,39 +542,60 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert "compiled models are not cached" in caplog.text
 
 
-class FullDisk:
-    """A file on a disk that is full after some bytes."""
+class EndingFile:
+    """A file that takes some bytes and no more."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, file: Any, why: BaseException) -> None:
+        self._file, self._why = file, why
 
     def write(self, content: Any) -> int:
         if self._file.tell() > 1000:
-            raise OSError(28, "No space left on device")
+            raise self._why
         return int(self._file.write(content))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
 
+@pytest.fixture
+def end_files(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Return a function that sets what ends the writing of a compiled model."""
+    sink = model_cache._Sink
+
+    def end(why: BaseException) -> None:
+        monkeypatch.setattr(
+            model_cache,
+            "_Sink",
+            lambda file, at: sink(EndingFile(file, why), at),  # type: ignore
+        )
+
+    return end
+
+
 def test_a_full_disk_costs_the_cache_and_nothing_else(
     files: ModelFiles,
     cached: tuple[Path, NDArray[np.float32]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    end_files: Callable[[BaseException], None],
     calls: list[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     _, first = cached
-    sink = compiling.CacheEntry.write.__globals__["_Sink"]
-    monkeypatch.setitem(
-        compiling.CacheEntry.write.__globals__, "_Sink", lambda file, at: sink(FullDisk(file), at)
-    )
+    end_files(OSError(28, "No space left on device"))
     calls.clear()
     assert (vectors(files, tmp_path / "full") == first).all()
     assert calls == ["compile", "compile"], "what was compiled is used"
     assert "No space left on device; name another folder with engine_cache_dir" in caplog.text
     assert list(entry_of(tmp_path / "full").iterdir()) == []
+
+
+def test_ctrl_c_while_a_compiled_model_is_written_ends_the_load(
+    files: ModelFiles, tmp_path: Path, end_files: Callable[[BaseException], None]
+) -> None:
+    end_files(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        vectors(files, tmp_path)
+    assert [path.name for path in entry_of(tmp_path).iterdir()] == ["model.blob.part"]
 
 
 def test_a_disk_that_takes_no_change_any_more_costs_the_cache_and_nothing_else(

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -268,3 +269,11 @@ def test_a_private_mapping_is_none_of_the_librarys(tmp_path: Path) -> None:
 def test_what_is_in_memory_is_read_from_the_system() -> None:
     status = Path("/proc/self/status").read_text().partition("VmRSS:")[2]
     assert pages._resident_bytes() == pytest.approx(1024 * int(status.split()[0]), rel=0.1)
+
+
+def test_a_system_that_tells_nothing_of_memory_is_asked_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=FileNotFoundError))
+    assert pages._resident_bytes() == 0
+    assert mapped_by(tmp_path, lambda: ["a model"]) == (["a model"], [])

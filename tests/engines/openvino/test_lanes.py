@@ -16,8 +16,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.engines.openvino import bulk_threads, pages
 from embedlib.engines.openvino import lanes as lanes_module
-from embedlib.engines.openvino import pages
 from embedlib.engines.openvino.bulk_threads import BulkThreads
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graphs import stages
@@ -318,6 +318,30 @@ def test_the_threads_that_a_marked_thread_starts_get_a_lower_priority() -> None:
     end.set()
     other.join()
     ended.wait(WAIT_SECONDS)
+
+
+@needs_linux
+def test_what_the_system_does_not_tell_of_threads_or_forbids_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk, asked = BulkThreads(), list[int]()
+    for number, name in ((11, bulk._name), (12, bulk._name), (13, "another"), (14, None)):
+        (tmp_path / str(number)).mkdir()
+        if name is not None:  # or it ends
+            (tmp_path / str(number) / "comm").write_text(f"{name}\n")
+
+    def refuse(number: int, *_: object) -> None:
+        asked.append(number)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(bulk_threads, "_TASKS", tmp_path)
+    for _ in range(2):
+        bulk.lower()
+    assert sorted(asked) == [11, 12], "once each"
+    monkeypatch.setattr(bulk_threads, "_TASKS", tmp_path / "no proc")
+    bulk.mark()
+    assert bulk.numbers() == []
 
 
 @needs_linux

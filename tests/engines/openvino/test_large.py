@@ -196,6 +196,24 @@ def test_pages_are_let_go_again_and_again_until_a_block_ends(
     assert name not in [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.parametrize("begins", [False, True])
+def test_nothing_lets_pages_go_behind_a_load_that_is_interrupted_as_it_begins(
+    begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would do so for ever, and of other memory once the library has let go of the mapping."""
+    start = pages.WorkerThread.start
+
+    def interrupt(thread: pages.WorkerThread) -> None:
+        if begins:
+            start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pages.WorkerThread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt), pages.letting_go([np.zeros(9, np.uint8)]):
+        pass
+    assert "embedlib-openvino-pages" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_another_c_library_than_glibc_is_asked_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,6 +35,7 @@ from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
 from tests.machines import needs_bf16
 from tests.tiny_encoders import CASES, HIDDEN, LAST, MAX_TOKENS, PLAIN, computed, weights_of
+from tests.waiting import WAIT_SECONDS
 
 MIN_PREFIX = 3
 PREFIX = [5, 7, 9, 11, 13, 15, 17, 19]
@@ -135,7 +137,7 @@ def test_a_prefix_that_is_dropped_is_freed_though_a_request_has_read_it(
     prefixes = prefixes_of(keeping)
     arrays = [weakref.ref(array) for one in prefixes._prefixes for array in one.arrays.values()]
     assert arrays
-    prefixes._prefixes.clear()
+    prefixes._prefixes = ()
     assert not any(array() is not None for array in arrays)
     errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
     assert errors.max() <= 2e-5
@@ -173,7 +175,7 @@ def test_a_prefix_is_computed_once_and_only_the_rest_of_later_sequences(
         return found
 
     monkeypatch.setattr(prefixes_of(keeping), "use", spy)
-    monkeypatch.setattr(prefixes_of(keeping), "_prefixes", [])
+    monkeypatch.setattr(prefixes_of(keeping), "_prefixes", ())
     front = [21, 22, 23, 24, 25, 26]
     batches = [
         make_batch([[*front, 1]], Lane.QUERY),
@@ -249,10 +251,13 @@ def test_a_longer_prefix_is_kept_where_that_is_worth_it(
     assert lengths(prefixes) == expected
 
 
-def test_of_a_batch_nothing_is_kept_but_its_first_tokens(prefixes: KeptPrefixes) -> None:
-    see(prefixes, [7] * 30)
+@pytest.mark.parametrize(("batch", "num_kept"), [([[7] * 30], 20), ([[7] * 6, [9] * 8], 5)])
+def test_of_a_batch_nothing_is_kept_but_its_first_tokens(
+    batch: list[list[int]], num_kept: int, prefixes: KeptPrefixes
+) -> None:
+    prefixes.use(make_batch(batch, Lane.QUERY))
     (ids,) = prefixes._latest[Lane.QUERY]
-    assert (len(ids), ids.base) == (20, None)
+    assert (ids.tolist(), ids.base) == ([7] * num_kept, None)
 
 
 def test_the_last_token_is_never_kept(prefixes: KeptPrefixes) -> None:
@@ -287,6 +292,31 @@ def test_a_prefix_that_two_batches_leave_is_kept_once(prefixes: KeptPrefixes) ->
     for use in [prefixes.use(make_batch([[*[7] * 6, tail]], Lane.QUERY)) for tail in (2, 3)]:
         keep(prefixes, use)
     assert lengths(prefixes) == [6]
+
+
+def test_a_query_of_another_thread_waits_for_none_that_is_interrupted(
+    prefixes: KeptPrefixes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of a signal handler does, which waits for it."""
+    shared = kept_prefixes.num_shared
+    for tail in (1, 2):
+        see(prefixes, [*[7] * 6, tail])
+
+    def interrupted(*given: Any) -> Any:
+        monkeypatch.setattr(kept_prefixes, "num_shared", shared)
+        asking = (threading.Thread(target=see, args=(prefixes, ids), daemon=True) for ids in others)
+        for thread in asking:
+            thread.start()
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
+        return shared(*given)
+
+    others = [[*[7] * 6, 3], *([*[9] * 5, tail] for tail in (1, 2))]
+    monkeypatch.setattr(kept_prefixes, "num_shared", interrupted)
+    assert see(prefixes, [*[7] * 6, 4]).num_before == 6
+    assert lengths(prefixes) == [6], "what others kept meanwhile is lost"
+    see(prefixes, [*[9] * 5, 3])
+    assert sorted(lengths(prefixes)) == [5, 6], "and found again"
 
 
 @pytest.mark.parametrize(("num_others", "expected"), [(NUM_COMPARED - 1, [6]), (NUM_COMPARED, [])])

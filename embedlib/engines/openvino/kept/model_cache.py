@@ -246,7 +246,7 @@ class _Sink(io.BytesIO):
         super().__init__()
         self._file = file
         self._start = start
-        self.error: OSError | None = None
+        self.error: BaseException | None = None
 
     def write(self, content: Any) -> int:
         return self._do(lambda: self._file.write(content), len(content))
@@ -262,7 +262,7 @@ class _Sink(io.BytesIO):
         if self.error is None:
             try:
                 return act()
-            except OSError as error:
+            except BaseException as error:  # Ctrl-C, too
                 self.error = error
         return otherwise
 

@@ -14,8 +14,6 @@ other way round.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -62,7 +60,12 @@ class _Prefix:
 
 
 class KeptPrefixes:
-    """The prefixes of one model; any thread may call it."""
+    """The prefixes of one model; any thread may call it.
+
+    There is no lock, which a query would hold that a signal handler interrupts: a query of the
+    handler's own, on another thread, would wait for it for ever. What is changed is replaced as a
+    whole, and what two threads keep at once may be lost: a later batch finds it again.
+    """
 
     def __init__(self, axes: Mapping[str, int], empty: Arrays) -> None:
         """Keep none.
@@ -74,10 +77,8 @@ class KeptPrefixes:
         """
         self._axes = axes
         self._empty = empty
-        self._lock = threading.Lock()
-        """Guards the fields below."""
-        self._latest: dict[Lane, deque[Ints]] = {lane: deque(maxlen=NUM_COMPARED) for lane in Lane}
-        self._prefixes: list[_Prefix] = []
+        self._latest: dict[Lane, tuple[Ints, ...]] = dict.fromkeys(Lane, ())
+        self._prefixes: tuple[_Prefix, ...] = ()
         """The one used last is last."""
 
     @classmethod
@@ -113,18 +114,17 @@ class KeptPrefixes:
             return _NO_PREFIX
         # A copy: of the batch nothing else is kept.
         first = batch.token_ids[: batch.cu_seqlens[1]][:-1][:MAX_KEPT_TOKENS].copy()
-        with self._lock:
-            prefix, num_before = self._longest(batch)
-            latest = self._latest[batch.lane]
-            num_new = max((num_equal(first, ids) for ids in latest), default=0)
-            if len(first) >= MIN_PREFIX_TOKENS:
-                latest.append(first)
-            if num_new - num_before >= MIN_PREFIX_TOKENS:
-                return self._use_of(self._empty, 0, first[:num_new], batch.lane)
-            if prefix is None:
-                return self.none()
-            self._prefixes.remove(prefix)
-            self._prefixes.append(prefix)
+        prefixes = self._prefixes
+        prefix, num_before = _longest(prefixes, batch)
+        latest = self._latest[batch.lane]
+        num_new = max((num_equal(first, ids) for ids in latest), default=0)
+        if len(first) >= MIN_PREFIX_TOKENS:
+            self._latest[batch.lane] = (*latest, first)[-NUM_COMPARED:]
+        if num_new - num_before >= MIN_PREFIX_TOKENS:
+            return self._use_of(self._empty, 0, first[:num_new], batch.lane)
+        if prefix is None:
+            return self.none()
+        self._prefixes = (*(one for one in prefixes if one is not prefix), prefix)
         if num_before < len(prefix.ids):
             prefix = self._add(prefix.ids[:num_before], prefix.lane, prefix.arrays)
         return self._use_of(prefix.arrays, num_before)
@@ -138,32 +138,19 @@ class KeptPrefixes:
         """
         self._add(use.keep, use.lane, dict(zip(self._axes, tensors, strict=True)))
 
-    def _longest(self, batch: Batch) -> tuple[_Prefix | None, int]:
-        """Return the prefix of which all sequences of a batch share most, and how much.
-
-        Of several the shortest: of a longer one each batch would copy the part that it shares.
-        """
-        found: tuple[_Prefix | None, int] = None, 0
-        for prefix in sorted(self._prefixes, key=lambda prefix: len(prefix.ids)):
-            num_tokens = int(num_shared(batch, prefix.ids, MIN_PREFIX_TOKENS).min())
-            if num_tokens > found[1]:
-                found = prefix, num_tokens
-        return found
-
     def _add(self, ids: Ints, lane: Lane, arrays: Mapping[str, NDArray[np.floating]]) -> _Prefix:
         """Keep copies of the first tokens of these arrays; drop what has no room."""
         copies = {
             name: arrays[name].take(range(len(ids)), axis) for name, axis in self._axes.items()
         }
         added = _Prefix(ids, lane, copies)
-        with self._lock:
-            kept = [prefix for prefix in self._prefixes if not np.array_equal(prefix.ids, ids)]
-            num_tokens = len(ids) + sum(len(prefix.ids) for prefix in kept if prefix.lane is lane)
-            for prefix in list(kept):
-                if num_tokens > MAX_KEPT_TOKENS and prefix.lane is lane:
-                    kept.remove(prefix)
-                    num_tokens -= len(prefix.ids)
-            self._prefixes = [*kept, added]
+        kept = [prefix for prefix in self._prefixes if not np.array_equal(prefix.ids, ids)]
+        num_tokens = len(ids) + sum(len(prefix.ids) for prefix in kept if prefix.lane is lane)
+        for prefix in list(kept):
+            if num_tokens > MAX_KEPT_TOKENS and prefix.lane is lane:
+                kept.remove(prefix)
+                num_tokens -= len(prefix.ids)
+        self._prefixes = (*kept, added)
         return added
 
     def _use_of(
@@ -175,3 +162,16 @@ class KeptPrefixes:
             "keep": np.arange(len(keep), dtype=np.int32),
         }
         return Use(num_before, {**arrays, **places}, keep, lane)
+
+
+def _longest(prefixes: Sequence[_Prefix], batch: Batch) -> tuple[_Prefix | None, int]:
+    """Return the prefix of which all sequences of a batch share most, and how much.
+
+    Of several the shortest: of a longer one each batch would copy the part that it shares.
+    """
+    found: tuple[_Prefix | None, int] = None, 0
+    for prefix in sorted(prefixes, key=lambda prefix: len(prefix.ids)):
+        num_tokens = int(num_shared(batch, prefix.ids, MIN_PREFIX_TOKENS).min())
+        if num_tokens > found[1]:
+            found = prefix, num_tokens
+    return found
