@@ -75,7 +75,7 @@ COVERS: Final = {
     "llama": "Llama 2 and 3",
     "llama_bidirec": "llama-nemotron-embed, llama-embed-nemotron; not yet seen",
     "qwen2": "Qwen2 and 2.5",
-    "qwen2-both-ways": "gte-Qwen2, stella_en_1.5B_v5, inf-retriever; not yet seen",
+    "qwen2-both-ways": "gte-Qwen2, stella_en_1.5B_v5, inf-retriever",
     "qwen2-qzhou": "QZhou-Embedding; not yet seen",
     "qwen3": "Qwen3-Embedding, Octen-Embedding, F2LLM-v2, harrier-0.6b",
     "qwen3-voyage": "voyage-4-nano; not yet seen",

@@ -118,13 +118,13 @@ PLAIN_QWEN3: Final = replace(
 )
 
 # The same with attention both ways. Source: text-embeddings-inference, router/src/lib.rs, and
-# vLLM, model_executor/models/qwen2.py, for the class and the end that its tokenizer adds.
+# vLLM, model_executor/models/qwen2.py, for the class and the end that its tokenizer adds; and
+# modeling_qwen.py in a copy of stella_en_1.5B_v5.
 QWEN2_BOTH_WAYS: Final = replace(
     _both_ways(PLAIN_QWEN2),
     name="qwen2-both-ways",
-    # The file of gte-Qwen2 says it; whether the class reads it or not, no other value is right.
-    implied={"auto_map": ("is_causal",)},
-    fixed={**PLAIN_QWEN2.fixed, "is_causal": (False,)},
+    # The file of gte-Qwen2 says is_causal: false, that of stella_en_1.5B_v5 nothing. The class does
+    # not read the key: forward(is_causal=False) is its default, and no caller gives another value.
     own_code={
         "AutoModel": (
             "modeling_qwen.Qwen2Model",

@@ -186,6 +186,7 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ("nomic_bert-own-keys", {"num_experts": 0}, None),
         ("nomic_bert-moe", {}, "nomic_bert-moe"),
         ("qwen2-both-ways", {}, "qwen2-both-ways"),
+        ("qwen2-both-ways", {"is_causal": MISSING}, "qwen2-both-ways"),  # stella_en_1.5B_v5
         ("qwen2-both-ways", {"auto_map": MISSING}, "qwen2"),
         (
             "qwen2-both-ways",
@@ -515,7 +516,6 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("jina_bert", {"position_embedding_type": "absolute"}, 'position_embedding_type = "abs'),
         ("jina_bert", {"feed_forward_type": "reglu"}, 'feed_forward_type = "reglu"'),
         ("jina_bert", {"feed_forward_type": MISSING}, "feed_forward_type is missing"),
-        ("qwen2-both-ways", {"is_causal": MISSING}, "is_causal is missing"),
         ("qwen2-both-ways", {"is_causal": True}, "is_causal = true"),
         ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
         ("pplx", {"use_bidirectional_attention": False}, "use_bidirectional_attention = false"),
