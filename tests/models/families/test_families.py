@@ -201,6 +201,17 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
             {"auto_map": {"AutoModel": "modeling_xlm_roberta.XLMRobertaModel"}},
             "xlm-roberta-flash",
         ),
+        (  # jina-reranker-v2-base-multilingual
+            "xlm-roberta",
+            {
+                "model_type": MISSING,
+                "auto_map": {
+                    "AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig",
+                    "AutoModel": "modeling_xlm_roberta.XLMRobertaModel",
+                },
+            },
+            "xlm-roberta-flash",
+        ),
         ("new", {"auto_map": {"AutoModel": "modeling.NewModel"}}, "new"),
     ],
 )
@@ -518,6 +529,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("jina_bert", {"feed_forward_type": MISSING}, "feed_forward_type is missing"),
         ("qwen2-both-ways", {"is_causal": True}, "is_causal = true"),
         ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
+        (
+            "xlm-roberta",
+            {"model_type": MISSING, "auto_map": {"AutoConfig": "configuration_other.Config"}},
+            "model_type is missing",
+        ),
         ("pplx", {"use_bidirectional_attention": False}, "use_bidirectional_attention = false"),
         ("pplx", {"auto_map": {"AutoModel": "modeling.Other"}}, "auto_map = .*or PPLXQwen3Model"),
         (
