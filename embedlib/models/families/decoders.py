@@ -196,6 +196,9 @@ MINISTRAL3: Final = replace(
     rope_kinds=("yarn",),
     ends_at_original_length=True,
     window=Key("sliding_window"),
+    # Of Nemotron-3-Embed; its authors' library reads it, and takes no other value: NeMo-Retriever,
+    # nemo_retriever/models/embed_model_spec.py. The class does not read it.
+    fixed={**PLAIN_MISTRAL.fixed, "pooling": ("avg", None)},
     sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 11)),
 )
 

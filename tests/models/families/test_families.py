@@ -193,6 +193,7 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
             {"auto_map": {"AutoModel": "modeling_qzhou.QZhouModel"}, "is_causal": MISSING},
             "qwen2-qzhou",
         ),
+        ("ministral3", {"is_causal": False, "pooling": "avg"}, "ministral3"),  # Nemotron-3-Embed
         ("qwen3-voyage", {}, "qwen3-voyage"),
         ("mistral-gritlm", {}, "mistral-gritlm"),
         ("mistral-gritlm", {"auto_map": MISSING}, "mistral"),
@@ -541,6 +542,7 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
             {"auto_map": {"AutoModel": "jinaai/other--modeling_bert.JinaBertModel"}},
             "auto_map = .*or jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel",
         ),
+        ("ministral3", {"pooling": "last"}, 'pooling = "last" is not supported; accepted: "avg"'),
         ("mistral-gritlm", {"is_causal": True}, "is_causal = true"),
         ("mistral-gritlm", {"auto_map": {"AutoModel": "x.MistralModel"}}, "auto_map = .*gritlm7b"),
         ("mistral-gritlm", {"architectures": ["GritLM"]}, "architectures = .*GritLM/GritLM-7B"),
