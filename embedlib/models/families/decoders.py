@@ -203,7 +203,7 @@ MINISTRAL3: Final = replace(
 )
 
 # Source: huggingface.co/nvidia/llama-nemotron-embed-1b-v2, llama_bidirectional_model.py: a Llama
-# whose attention goes both ways; its configuration adds only what its own pooling reads.
+# whose attention goes both ways; its configuration adds only what its own pooling and head read.
 _LLAMA_BOTH_WAYS: Final = _both_ways(LLAMA)
 LLAMA_BIDIREC: Final = replace(
     _LLAMA_BOTH_WAYS,
@@ -216,7 +216,9 @@ LLAMA_BIDIREC: Final = replace(
         ),
     },
     sequence_head=SequenceHead(
-        pooling="mean", layers=(HeadLayer(tensors="score", has_bias=False),)
+        pooling="mean",
+        layers=(HeadLayer(tensors="score", has_bias=False),),
+        fixed={"temperature": (1.0,)},  # by which the class divides the scores
     ),
 )
 

@@ -525,6 +525,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("t5", {"relative_attention_num_buckets": 6}, "relative_attention_num_buckets = 6"),
         ("t5", {"relative_attention_max_distance": 4}, "relative_attention_max_distance = 4"),
         ("t5", {"model_type": "mt5"}, 'model_type = "mt5" has an encoder and a decoder'),
+        (
+            "llama_bidirec",
+            {"model_type": "llama_nemotron_vl"},
+            'model_type = "llama_nemotron_vl" takes',
+        ),
         ("t5", {"model_type": "bart"}, 'model_type = "bart" has an encoder.*-zeroshot-v2.0 is'),
         ("jina_bert", {"position_embedding_type": "absolute"}, 'position_embedding_type = "abs'),
         ("jina_bert", {"feed_forward_type": "reglu"}, 'feed_forward_type = "reglu"'),
