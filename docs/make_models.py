@@ -53,7 +53,7 @@ COVERS: Final = {
     "xlm-roberta-xl": "XLM-R XL and XXL",
     "ernie": "ERNIE 2 and 3",
     "electra": "ms-marco-electra-base, where embedding_size is hidden_size",
-    "deberta-v2": "DeBERTa-v3 and mDeBERTa: zero-shot classifiers, mxbai-rerank-v1",
+    "deberta-v2": "DeBERTa-v3 and mDeBERTa: zero-shot classifiers, mxbai-rerank-v1; not yet seen",
     "distilbert": "msmarco-distilbert, multi-qa-distilbert",
     "mpnet": "all-mpnet-base-v2, multi-qa-mpnet",
     "modernbert": "gte-modernbert, granite-embedding-r2, ettin",
