@@ -118,13 +118,13 @@ PLAIN_QWEN3: Final = replace(
 )
 
 # The same with attention both ways. Source: text-embeddings-inference, router/src/lib.rs, and
-# vLLM, model_executor/models/qwen2.py, for the class and the end that its tokenizer adds.
+# vLLM, model_executor/models/qwen2.py, for the class and the end that its tokenizer adds; and
+# modeling_qwen.py in a copy of stella_en_1.5B_v5.
 QWEN2_BOTH_WAYS: Final = replace(
     _both_ways(PLAIN_QWEN2),
     name="qwen2-both-ways",
-    # The file of gte-Qwen2 says it; whether the class reads it or not, no other value is right.
-    implied={"auto_map": ("is_causal",)},
-    fixed={**PLAIN_QWEN2.fixed, "is_causal": (False,)},
+    # The file of gte-Qwen2 says is_causal: false, that of stella_en_1.5B_v5 nothing. The class does
+    # not read the key: forward(is_causal=False) is its default, and no caller gives another value.
     own_code={
         "AutoModel": (
             "modeling_qwen.Qwen2Model",
@@ -196,11 +196,14 @@ MINISTRAL3: Final = replace(
     rope_kinds=("yarn",),
     ends_at_original_length=True,
     window=Key("sliding_window"),
+    # Of Nemotron-3-Embed; its authors' library reads it, and takes no other value: NeMo-Retriever,
+    # nemo_retriever/models/embed_model_spec.py. The class does not read it.
+    fixed={**PLAIN_MISTRAL.fixed, "pooling": ("avg", None)},
     sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 11)),
 )
 
 # Source: huggingface.co/nvidia/llama-nemotron-embed-1b-v2, llama_bidirectional_model.py: a Llama
-# whose attention goes both ways; its configuration adds only what its own pooling reads.
+# whose attention goes both ways; its configuration adds only what its own pooling and head read.
 _LLAMA_BOTH_WAYS: Final = _both_ways(LLAMA)
 LLAMA_BIDIREC: Final = replace(
     _LLAMA_BOTH_WAYS,
@@ -213,7 +216,9 @@ LLAMA_BIDIREC: Final = replace(
         ),
     },
     sequence_head=SequenceHead(
-        pooling="mean", layers=(HeadLayer(tensors="score", has_bias=False),)
+        pooling="mean",
+        layers=(HeadLayer(tensors="score", has_bias=False),),
+        fixed={"temperature": (1.0,)},  # by which the class divides the scores
     ),
 )
 

@@ -118,6 +118,8 @@ class SequenceHead:
     """The key of the token id that last-token pooling skips; see `Pooling.skipped_token_id`."""
     layers: tuple[HeadLayer, ...]
     """The last layer has one row per label."""
+    fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Keys that would change the scores alone, with the only values implemented."""
 
 
 def cls_head(

@@ -64,6 +64,10 @@ ROWS: Final[Mapping[str, Family]] = {
 }
 """All rows, by `Encoder.family`: the families, and those that share a `model_type` with one."""
 
+OWN_CONFIGS: Final[Mapping[str, str]] = {"XLMRobertaFlashConfig": XLM_ROBERTA.model_type}
+"""By class of `AutoConfig` in `auto_map`: the `model_type` of files that have none, since the class
+names none. Example: jina-reranker-v2-base-multilingual."""
+
 NESTED: Final[Mapping[str, Nested]] = {
     "embedding_gemma2": Nested(
         key="text_config",

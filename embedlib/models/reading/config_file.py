@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.refused import ARCHITECTURES, MODEL_TYPES, NEAREST, OWN_CLASSES
 from embedlib.models.families.row import UNLIMITED_POSITIONS, Family, Key
-from embedlib.models.families.table import FAMILIES, NESTED
+from embedlib.models.families.table import FAMILIES, NESTED, OWN_CONFIGS
 from embedlib.models.reading.config_keys import (
     FIXED_KEYS,
     HARMLESS_KEYS,
@@ -61,7 +61,7 @@ def family_of(config: JsonObject) -> Family:
     """
     config = flattened(config)
     _check_explained(config)
-    family = config.choice("model_type", FAMILIES)
+    family = _family_of_type(config)
     own_classes = config.child("auto_map").values
     for row in family.own_rows:
         chosen = [(config.values.get(key), values) for key, values in row.chosen_by.items()]
@@ -70,6 +70,11 @@ def family_of(config: JsonObject) -> Family:
         if is_chosen or (is_named and not row.chosen_by):
             return row
     return family
+
+
+def _family_of_type(config: JsonObject) -> Family:
+    own_config = str(config.child("auto_map").values.get("AutoConfig")).rpartition(".")[2]
+    return config.choice("model_type", FAMILIES, OWN_CONFIGS.get(own_config))
 
 
 def flattened(config: JsonObject) -> JsonObject:
@@ -265,7 +270,7 @@ def check_own_code(config: JsonObject, key: str) -> None:
     own_code = config.child("auto_map").values.get(key)
     if own_code is None or family_of(config).implements(key, own_code):
         return
-    family = config.choice("model_type", FAMILIES)
+    family = _family_of_type(config)
     rows = (family, *family.own_rows)
     known = dict.fromkeys(name for row in rows for name in row.own_code.get(key, ()))
     accepted = "".join(f", or {name}" for name in known)

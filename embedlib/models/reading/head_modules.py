@@ -73,6 +73,8 @@ def sequence_modules(
     row = family.sequence_head
     if row is None:
         raise config.refuse("architectures", "a family whose classification head is implemented")
+    for key, accepted in row.fixed.items():
+        config.check_fixed(key, accepted)
     modules: list[Module] = [_pooling(config, row)]
     tensors: Tensors = {}
     for index, layer in enumerate(row.layers, 1):

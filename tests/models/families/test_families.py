@@ -186,18 +186,31 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ("nomic_bert-own-keys", {"num_experts": 0}, None),
         ("nomic_bert-moe", {}, "nomic_bert-moe"),
         ("qwen2-both-ways", {}, "qwen2-both-ways"),
+        ("qwen2-both-ways", {"is_causal": MISSING}, "qwen2-both-ways"),  # stella_en_1.5B_v5
         ("qwen2-both-ways", {"auto_map": MISSING}, "qwen2"),
         (
             "qwen2-both-ways",
             {"auto_map": {"AutoModel": "modeling_qzhou.QZhouModel"}, "is_causal": MISSING},
             "qwen2-qzhou",
         ),
+        ("ministral3", {"is_causal": False, "pooling": "avg"}, "ministral3"),  # Nemotron-3-Embed
         ("qwen3-voyage", {}, "qwen3-voyage"),
         ("mistral-gritlm", {}, "mistral-gritlm"),
         ("mistral-gritlm", {"auto_map": MISSING}, "mistral"),
         (
             "xlm-roberta",
             {"auto_map": {"AutoModel": "modeling_xlm_roberta.XLMRobertaModel"}},
+            "xlm-roberta-flash",
+        ),
+        (  # jina-reranker-v2-base-multilingual
+            "xlm-roberta",
+            {
+                "model_type": MISSING,
+                "auto_map": {
+                    "AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig",
+                    "AutoModel": "modeling_xlm_roberta.XLMRobertaModel",
+                },
+            },
             "xlm-roberta-flash",
         ),
         ("new", {"auto_map": {"AutoModel": "modeling.NewModel"}}, "new"),
@@ -512,12 +525,22 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("t5", {"relative_attention_num_buckets": 6}, "relative_attention_num_buckets = 6"),
         ("t5", {"relative_attention_max_distance": 4}, "relative_attention_max_distance = 4"),
         ("t5", {"model_type": "mt5"}, 'model_type = "mt5" has an encoder and a decoder'),
+        (
+            "llama_bidirec",
+            {"model_type": "llama_nemotron_vl"},
+            'model_type = "llama_nemotron_vl" takes',
+        ),
+        ("t5", {"model_type": "bart"}, 'model_type = "bart" has an encoder.*-zeroshot-v2.0 is'),
         ("jina_bert", {"position_embedding_type": "absolute"}, 'position_embedding_type = "abs'),
         ("jina_bert", {"feed_forward_type": "reglu"}, 'feed_forward_type = "reglu"'),
         ("jina_bert", {"feed_forward_type": MISSING}, "feed_forward_type is missing"),
-        ("qwen2-both-ways", {"is_causal": MISSING}, "is_causal is missing"),
         ("qwen2-both-ways", {"is_causal": True}, "is_causal = true"),
         ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
+        (
+            "xlm-roberta",
+            {"model_type": MISSING, "auto_map": {"AutoConfig": "configuration_other.Config"}},
+            "model_type is missing",
+        ),
         ("pplx", {"use_bidirectional_attention": False}, "use_bidirectional_attention = false"),
         ("pplx", {"auto_map": {"AutoModel": "modeling.Other"}}, "auto_map = .*or PPLXQwen3Model"),
         (
@@ -525,6 +548,7 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
             {"auto_map": {"AutoModel": "jinaai/other--modeling_bert.JinaBertModel"}},
             "auto_map = .*or jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel",
         ),
+        ("ministral3", {"pooling": "last"}, 'pooling = "last" is not supported; accepted: "avg"'),
         ("mistral-gritlm", {"is_causal": True}, "is_causal = true"),
         ("mistral-gritlm", {"auto_map": {"AutoModel": "x.MistralModel"}}, "auto_map = .*gritlm7b"),
         ("mistral-gritlm", {"architectures": ["GritLM"]}, "architectures = .*GritLM/GritLM-7B"),

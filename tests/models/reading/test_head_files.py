@@ -470,6 +470,22 @@ def test_an_lm_head_that_caps_its_logits_is_refused(tmp_path: Path) -> None:
         read_model_files(folder, with_head=True, template="qwen3-reranker")
 
 
+def test_what_a_head_divides_its_scores_by_is_refused_there_alone(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # Source: LlamaBidirectionalForSequenceClassification.forward of nvidia/llama-nemotron-rerank.
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("llama_bidirec"), folder)
+    _change(folder, temperature=0.02)
+    assert read_model_files(folder).spec.head is None  # an embedder divides by nothing
+    (folder / "modules.json").unlink(missing_ok=True)
+    _change(folder, architectures=["LlamaBidirectionalForSequenceClassification"], num_labels=1)
+    with pytest.raises(ModelUnsupportedError, match=r"temperature = 0.02 .* accepted: 1.0"):
+        read_model_files(folder, with_head=True)
+    _change(folder, temperature=1)
+    assert read_model_files(folder, with_head=True).spec.head is not None
+
+
 def test_a_family_without_a_head_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "nomic_bert")
     (folder / "modules.json").unlink()
