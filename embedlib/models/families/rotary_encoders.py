@@ -82,8 +82,9 @@ MODERNBERT: Final = Family(
         "is_causal": (False, None),
         # The class would scale both ropes by it; no known model uses it.
         "rope_scaling": (None,),
-        # Written by the scripts that converted the models; no class reads it.
-        "position_embedding_type": ("absolute", "sans_pos", "rope", None),
+        # Written by the scripts that converted the models; no class reads it. The last name is that
+        # of granite-embedding-small-english-r2, whose positions are rotary as well.
+        "position_embedding_type": ("absolute", "sans_pos", "rope", "relative_key_query", None),
     },
     harmless=frozenset(
         {

@@ -243,6 +243,7 @@ def _default_pooling(parts: Parts) -> Pooling:
 
     Raises:
         ModelNotFoundError: the folder is of the hub's cache, which may only lack the file.
+        ModelUnsupportedError: the folder has a pooling of its own, which the file would name.
     """
     config, folder = parts.config, parts.folder.absolute()
     if is_snapshot(folder) and may_have(folder, MODULES):
@@ -250,6 +251,12 @@ def _default_pooling(parts: Parts) -> Pooling:
             f"{folder} in the hub's cache has no {MODULES}, which the repository may have; it says "
             "how vectors are pooled, and libraries that load the transformer alone do not cache "
             f"it; load {hub_name(folder.parent.parent)} once online"
+        )
+    if has_file(folder / "1_Pooling" / "config.json", folder):
+        raise ModelUnsupportedError(
+            f"{parts.folder} has 1_Pooling/config.json but no {MODULES}, which says what follows "
+            "the transformer; sentence-transformers would not read the pooling either; copy all "
+            "files of the model, or delete 1_Pooling for the pooling of a folder without one"
         )
     is_causal_lm = architecture_of(config).endswith("ForCausalLM") and config.boolean(
         "is_causal", True

@@ -222,6 +222,15 @@ def test_a_folder_without_modules_is_pooled_by_its_class(
     assert read_model_files(folder).spec.modules == (Pooling(modes=modes),)
 
 
+def test_a_folder_that_lost_its_modules_in_a_copy_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "modules.json").unlink()
+    with pytest.raises(ModelUnsupportedError, match=r"no modules\.json, which says what follows"):
+        read_model_files(folder)
+    (folder / "1_Pooling" / "config.json").unlink()
+    assert read_model_files(folder).spec.modules == (Pooling(modes=("mean",)),)
+
+
 def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-bare")
     _change(folder / "sentence_bert_config.json", max_seq_length=3)

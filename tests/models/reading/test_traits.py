@@ -144,6 +144,29 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
         assert _read(VARIANTS[variant].config | {key: value}) is None, key
 
 
+def test_keys_of_exporters_count_for_nothing() -> None:
+    # Of optimum and transformers.js: multilingual-e5-large-instruct, granite-embedding-english-r2.
+    keys = {"export_model_type": "transformer", "transformers.js_config": {"dtype": "q8"}}
+    for variant in ("xlm-roberta", "modernbert"):
+        before = _read(VARIANTS[variant].config)
+        assert before is not None
+        assert _read(VARIANTS[variant].config | keys) == before
+
+
+def test_keys_of_bert_in_a_modernbert_count_for_nothing() -> None:
+    # granite-embedding-small-english-r2 and its kin.
+    keys = {
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "position_embedding_type": "relative_key_query",
+    }
+    before = _read(VARIANTS["modernbert"].config)
+    assert before is not None
+    assert _read(VARIANTS["modernbert"].config | keys) == before
+    assert _read(VARIANTS["bert"].config | keys) is None
+
+
 @pytest.mark.parametrize(
     ("variant", "key", "own_class"),
     [
