@@ -93,14 +93,17 @@ def folder_changes(folders: Sequence[str]) -> Iterator[frozenset[str]]:
                 is_whole = False  # it would leave out others, too, if it were told to go on
                 continue
             if not isinstance(error, FileNotFoundError) or (is_whole and not missed):
+                said = first_line(error)
                 remedy = (
                     "on Linux a user may watch fs.inotify.max_user_watches folders, which sysctl "
                     "raises"
                 )
-                if isinstance(error, UnicodeEncodeError) or _NO_NAME in str(error):
+                if isinstance(error, UnicodeEncodeError):
+                    said = f"{_NO_NAME} {error.object!a}"
+                if _NO_NAME in said:
                     remedy = "names in a folder that is watched must be UTF-8; rename it"
                 raise SourceError(
-                    f"cannot watch {', '.join(map(repr, folders))}: {first_line(error)}; {remedy}"
+                    f"cannot watch {', '.join(map(repr, folders))}: {said}; {remedy}"
                 ) from error
         missed = _ANY
         while None in map(_place, folders):

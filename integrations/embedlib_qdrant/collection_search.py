@@ -10,14 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
-from embedlib.indexing import (
-    Filter,
-    Hit,
-    SparseVector,
-    UnreachableSinkError,
-    import_extra,
-    matcher,
-)
+from embedlib.indexing import Filter, Hit, SparseVector, import_extra, matcher
 from embedlib_qdrant.collection_options import OVERSAMPLING
 from embedlib_qdrant.filters import ALL, ClientConditions, make_filter, search_filtered
 from embedlib_qdrant.full_text import require_language
@@ -123,7 +116,7 @@ class CollectionSearch:
         hits: list[Hit] = []
         for attempt in range(_MAX_REQUESTS):
             # A graph leads past rows that few others are linked to.
-            is_exact = attempt > 0 and where is not None
+            is_exact = is_vector and attempt > 0 and where is not None
             try:
                 answer = self.request(
                     "query_points",
@@ -137,9 +130,10 @@ class CollectionSearch:
                     with_vectors=False,
                 )
             except SinkError as error:
-                if not is_exact or isinstance(error, UnreachableSinkError):
+                # What a server in strict mode says: "Exact search disabled!".
+                if not is_exact or "exact search" not in str(error).lower():
                     raise
-                break  # a server in strict mode may refuse it
+                break
             found = [
                 read_hit(each.id, each.score, each.payload, similarity) for each in answer.points
             ]

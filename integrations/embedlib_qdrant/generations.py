@@ -87,7 +87,10 @@ class GenerationSink(ServerSink):
             is_held = self._held is not None and not self._has_begun
             if not is_held or isinstance(error, UnreachableSinkError):
                 raise
-            self._mark = None
+            before, self._mark = self.collection, None
+            self.require_stored()
+            if self.collection == before:
+                raise
         return super().query(query, k, where, using)
 
     def require_stored(self) -> Mark:

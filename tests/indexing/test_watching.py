@@ -468,6 +468,14 @@ def test_a_folder_that_cannot_be_watched_is_an_error(
     with pytest.raises(SourceError, match=r"cannot watch 'docs': .* reached\.; on Linux .* sysctl"):
         next(folder_changes(["docs"]))
 
+    def name(*_: object, **__: object) -> Iterator[None]:
+        "docs/caf\udce9".encode()
+        yield
+
+    monkeypatch.setattr(watchfiles, "watch", name)
+    with pytest.raises(SourceError, match=r"'docs/caf\\udce9'; .* rename it$"):
+        next(folder_changes(["docs"]))
+
 
 @pytest.mark.parametrize("name", [b"docs", b"docs/caf\xe9"])
 def test_a_name_that_is_not_utf8_is_told_as_such(docs: Path, name: bytes) -> None:

@@ -184,7 +184,7 @@ def test_a_length_in_characters_is_told(converse: Converse) -> None:
     """The rest of the body would be another request."""
     body = '{"input": "ééé"}'
     head = b"POST /v1/embeddings HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n"
-    hint = b"is Content-Length its bytes"
+    hint = b"must count bytes"
 
     async def conversation(connection: Connection) -> None:
         assert hint in await connection.send(head % len(body) + body.encode())

@@ -226,7 +226,7 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             _check_unique(values)
             header = values
             continue
-        number += 1
+        number += lines.line - first_line + 1 if is_open else 1  # a row a line, if it joined some
         problem = lines.problem
         # What spreadsheets write of a row without values: nothing but commas.
         if problem is None and len(header) > 1 and not any(map(str.strip, values)):
@@ -236,7 +236,8 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
             problem += f"; {SEPARATORS}" if is_undivided(header) else ""
         fields = {} if problem else dict(zip(header, values, strict=True))
         yield RawRow(
-            number=None if is_open else number,  # it may have swallowed the rows after it
+            # Of several lines, it may have swallowed the rows after it.
+            number=None if problem and lines.line > first_line else number,
             place=_line_place(path, first_line),
             fields=fields,
             problem=problem,

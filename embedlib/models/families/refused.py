@@ -30,7 +30,7 @@ MODEL_TYPES: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("llama_nemotron_vl", "llama_nemotron_vl_rerank"), _IMAGES),
     "bart": "has an encoder and a decoder, which embedlib does not compute; for bart-large-mnli, "
-    "MoritzLaurer/deberta-v3-large-zeroshot-v2.0 is the nearest zero-shot classifier that loads",
+    "MoritzLaurer/deberta-v3-large-zeroshot-v2.0 is the nearest zero-shot classifier",
     "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "
     "GritLM-7B and e5-mistral-7b-instruct are the nearest that load",
     "nvembed": "pools with layers of its own, which embedlib does not compute; "

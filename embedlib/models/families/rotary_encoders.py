@@ -7,6 +7,7 @@ huggingface.co/Alibaba-NLP/new-impl.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -39,22 +40,36 @@ _MODERNBERT_HEAD: Final = (
 )
 # Those of the code that ModernBERT was trained with, which RuModernBERT and USER2 have beside those
 # of the class. One of them is left out: the class would take sliding_window for half a window.
-# Source: src/bert_layers/configuration_bert.py of github.com/AnswerDotAI/ModernBERT.
+# Source: src/bert_layers/configuration_bert.py of github.com/AnswerDotAI/ModernBERT, and for the
+# values the script there that converts its checkpoints.
+_TRAINED_AS: Final[Mapping[str, tuple[object, ...]]] = {
+    "activation_function": ("gelu", None),
+    "attention_layer": ("rope", None),
+    "bert_layer": ("prenorm", None),
+    "embed_norm": (True, None),
+    "embedding_layer": ("sans_pos", None),
+    "final_norm": (True, None),
+    "hidden_act": ("gelu", None),
+    "local_attn_rotary_emb_dim": (None,),
+    "mlp_layer": ("glu", None),
+    "normalization": ("layernorm", None),
+    "rotary_emb_dim": (None,),
+    "rotary_emb_interleaved": (False, None),
+    "rotary_emb_scale_base": (None,),
+    "skip_first_prenorm": (True, None),
+}
 _TRAINING_KEYS: Final = frozenset(
     {
-        "activation_function", "allow_embedding_resizing", "attention_layer", "attn_out_bias",
-        "attn_out_dropout_prob", "attn_qkv_bias", "bert_layer", "compile_model",
-        "deterministic_fa2", "embed_dropout_prob", "embed_norm", "embedding_layer",
-        "encoder_layer", "final_norm", "head_class_act", "head_class_bias", "head_class_dropout",
-        "head_class_norm", "head_pred_act", "head_pred_bias", "head_pred_dropout",
-        "head_pred_norm", "hidden_act", "init_cutoff_factor", "init_method",
-        "init_small_embedding", "init_std", "initial_attention_layer", "initial_bert_layer",
-        "initial_mlp_layer", "local_attn_rotary_emb_base", "local_attn_rotary_emb_dim",
-        "loss_function", "loss_kwargs", "masked_prediction", "mlp_dropout_prob", "mlp_in_bias",
-        "mlp_layer", "mlp_out_bias", "norm_kwargs", "normalization", "num_initial_layers",
-        "pad_logits", "padding", "pooling_type", "rotary_emb_base", "rotary_emb_dim",
-        "rotary_emb_interleaved", "rotary_emb_scale_base", "skip_first_prenorm",
-        "type_vocab_size", "unpad_embeddings", "use_fa2", "use_sdpa_attn_mask",
+        "allow_embedding_resizing", "attn_out_bias", "attn_out_dropout_prob", "attn_qkv_bias",
+        "compile_model", "deterministic_fa2", "embed_dropout_prob", "encoder_layer",
+        "head_class_act", "head_class_bias", "head_class_dropout", "head_class_norm",
+        "head_pred_act", "head_pred_bias", "head_pred_dropout", "head_pred_norm",
+        "init_cutoff_factor", "init_method", "init_small_embedding", "init_std",
+        "initial_attention_layer", "initial_bert_layer", "initial_mlp_layer",
+        "local_attn_rotary_emb_base", "loss_function", "loss_kwargs", "masked_prediction",
+        "mlp_dropout_prob", "mlp_in_bias", "mlp_out_bias", "norm_kwargs", "num_initial_layers",
+        "pad_logits", "padding", "pooling_type", "rotary_emb_base", "type_vocab_size",
+        "unpad_embeddings", "use_fa2", "use_sdpa_attn_mask",
     }
 )  # fmt: skip
 MODERNBERT: Final = Family(
@@ -85,6 +100,7 @@ MODERNBERT: Final = Family(
         # Written by the scripts that converted the models; no class reads it. The last name is that
         # of granite-embedding-small-english-r2, whose positions are rotary as well.
         "position_embedding_type": ("absolute", "sans_pos", "rope", "relative_key_query", None),
+        **_TRAINED_AS,
     },
     harmless=frozenset(
         {

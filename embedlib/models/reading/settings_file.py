@@ -33,10 +33,11 @@ def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
 
 
 # That the folder's own code be run asks for nothing: config.json names it. Nor does it that the
-# pooler be left out, as in snowflake-arctic-embed: no module reads what it returns.
+# pooler be left out, as in snowflake-arctic-embed: no module of an embedding model reads it.
 _OWN_CODE: Final = {"trust_remote_code": True}
 _NO_POOLER: Final = {"add_pooling_layer": False}
-_MODEL_ARGS: Final[tuple[object, ...]] = ({}, None, _OWN_CODE, _NO_POOLER, _OWN_CODE | _NO_POOLER)
+_MODEL_ARGS: Final[tuple[object, ...]] = ({}, None, _OWN_CODE)
+_WITHOUT_POOLER: Final = (*_MODEL_ARGS, _NO_POOLER, _OWN_CODE | _NO_POOLER)
 
 EMBEDDING_KEYS: Final[SettingsKeys] = {
     "max_seq_length": None,
@@ -51,10 +52,10 @@ EMBEDDING_KEYS: Final[SettingsKeys] = {
     "document_length": (None,),
     "query_expansion": (None,),
     # arguments for transformers, which could change any vector
-    "model_args": _MODEL_ARGS,
+    "model_args": _WITHOUT_POOLER,
     "tokenizer_args": ({}, None),
     "config_args": ({}, None),
-    "model_kwargs": _MODEL_ARGS,
+    "model_kwargs": _WITHOUT_POOLER,
     "processor_kwargs": ({}, None),
     "config_kwargs": ({}, None),
     "tokenizer_name_or_path": (None,),
@@ -72,6 +73,7 @@ SCORING_KEYS: Final[SettingsKeys] = {
     "transformer_task": None,
     "modality_config": (_modality("logits"), _modality("logits", has_messages=True)),
     "module_output_name": ("scores", "causal_logits"),
+    **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGS),
 }
 """Of a reranker or classifier."""
 
@@ -79,6 +81,7 @@ MASKED_KEYS: Final[SettingsKeys] = {
     **EMBEDDING_KEYS,
     "transformer_task": ("fill-mask",),
     "modality_config": (_modality("logits"),),
+    **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGS),
 }
 """Of a sparse model."""
 

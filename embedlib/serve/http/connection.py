@@ -187,8 +187,9 @@ class Connection(ReadLimitedProtocol):
         metrics = self.application.metrics
         metrics.failures["invalid"] += 1
         metrics.statuses["4xx"] += 1
-        if self.cycle is not None and not self.cycle.more_body and not self._is_answered():
-            msg += " It came behind a request: is Content-Length its bytes, not its characters?"
+        is_behind = self.cycle is not None and not self.cycle.more_body and not self._is_answered()
+        if is_behind and msg.startswith("Invalid") and len(self.pipeline) < MAX_WAITING:
+            msg += " It follows a request, whose Content-Length must count bytes, not characters."
         super().send_400_response(msg)
 
     def resume(self, parser: RequestParser) -> Iterable[tuple[bytes, bytes]]:

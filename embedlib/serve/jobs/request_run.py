@@ -24,8 +24,6 @@ _CODES: Final[Mapping[Kind, str]] = {
     "failed": "MODEL_PREDICT_ERROR",
     "internal": "INTERNAL_SERVER_ERROR",
 }
-
-
 _BUG_MESSAGE = "the server has a bug; its log has the traceback under this request id"
 
 

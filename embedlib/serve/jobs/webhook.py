@@ -112,8 +112,9 @@ class Policy:
             host, port = parts.hostname or "", parts.port
         except ValueError:
             host = ""
+        unfit = f"it must be a URL of at most {MAX_URL_CHARS} ASCII characters"
         if not host:
-            raise _refused(url, f"it must be a URL of at most {MAX_URL_CHARS} ASCII characters")
+            raise _refused(url, unfit)
         if parts.username is not None or parts.fragment:
             raise _refused(url, "leave out user, password and fragment")
         host = host.rstrip(".")
@@ -126,7 +127,10 @@ class Policy:
         is_tls = parts.scheme == "https"
         target = parts.path or "/"
         target = f"{target}?{parts.query}" if parts.query else target
-        return Endpoint(is_tls, host, port or (443 if is_tls else 80), target)
+        endpoint = Endpoint(is_tls, host, port or (443 if is_tls else 80), target)
+        if len(endpoint.url) > MAX_URL_CHARS:  # a / longer than it was
+            raise _refused(url, unfit)
+        return endpoint
 
     def check_address(self, endpoint: Endpoint, text: str) -> None:
         """Check an address that a host has.

@@ -311,3 +311,9 @@ def test_the_next_batch_of_a_layer(
     assert relative_errors(short.result(), right).max() < 2e-5
     assert tiny == ([None, None] if is_whole else [(1, 2), (2, 3)])
     engine.close()
+
+
+def test_a_batch_waits_for_no_other_where_none_has_failed() -> None:
+    """It may be of a query that a signal handler makes, while the interrupted one has the lock."""
+    models = Mock(_num_failed=3, _num_settled=3, _settling=Mock(__enter__=None))
+    assert compiled_models.CompiledModels._settle(models) == 3

@@ -166,6 +166,10 @@ def test_a_quote_that_is_never_closed() -> None:
     ]
     write("b.csv", 'text\na\n"b\nc\n')
     assert [row.id for row in read("b.csv")] == ["b.csv#1", None]  # it may be #2 and others
+    write("c.csv", 'text\na\n"b\nc\nd" x\ne\n')
+    assert [row.id for row in read("c.csv")] == ["c.csv#1", None, "c.csv#5"]
+    write("d.csv", 'text,n\n"b\nc",1,2\nd,3\n')  # CSV, but with too many fields
+    assert [row.id for row in read("d.csv")] == [None, "d.csv#2"]
     write("a.tsv", 'id\ttext\n1\t"a\tb"\n2\t"c" d\n')
     assert summary(read("a.tsv")) == [
         ("1", "a\tb"),

@@ -249,9 +249,10 @@ def test_a_short_answer_stands_where_a_server_refuses_an_exact_search(
     stub.fail("Query", ignore, aborting("INVALID_ARGUMENT", "Exact search disabled!"))
     assert len(sink.search_where(np.ones(6, np.float32), 100, TENANT)) == 30
     assert stub.count("Query") == 2
-    stub.fail("Query", ignore, aborting("DEADLINE_EXCEEDED"))
-    with pytest.raises(UnreachableSinkError):
-        sink.search_where(np.ones(6, np.float32), 100, TENANT)
+    for code, error in (("DEADLINE_EXCEEDED", UnreachableSinkError), ("INTERNAL", SinkError)):
+        stub.fail("Query", ignore, aborting(code))
+        with pytest.raises(error):
+            sink.search_where(np.ones(6, np.float32), 100, TENANT)
 
 
 def test_rows_that_go_during_a_search_make_no_short_answer(

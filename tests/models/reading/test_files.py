@@ -13,6 +13,12 @@ from embedlib.config import Config
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.hub import resolve
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.settings_file import (
+    MASKED_KEYS,
+    SCORING_KEYS,
+    SettingsKeys,
+    read_settings,
+)
 from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
@@ -249,6 +255,14 @@ def test_a_pooler_may_be_left_out(key: str, own_code: dict[str, bool], tmp_path:
     content = json.loads(settings.read_text()) if settings.exists() else {}
     settings.write_text(json.dumps(content | {key: {"add_pooling_layer": False, **own_code}}))
     assert read_model_files(folder).spec == before
+
+
+@pytest.mark.parametrize("keys", [SCORING_KEYS, MASKED_KEYS])
+def test_a_head_may_read_the_pooler(keys: SettingsKeys, tmp_path: Path) -> None:
+    content = {"model_args": {"add_pooling_layer": False}}
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(content))
+    with pytest.raises(ModelUnsupportedError, match="model_args = "):
+        read_settings(tmp_path, tmp_path, keys)
 
 
 @pytest.mark.parametrize(

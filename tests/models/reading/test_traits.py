@@ -136,6 +136,9 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
     for variant, key, value in (
         ("qwen2", "use_mrope", True),
         ("modernbert", "position_embedding_type", "alibi"),
+        ("modernbert", "normalization", "rmsnorm"),
+        ("modernbert", "rotary_emb_interleaved", True),
+        ("modernbert", "hidden_act", "silu"),
         ("modernbert", "sliding_window", 128),
         ("deberta-v2", "attention_head_size", 16),
         ("bert", "attn_qkv_bias", False),

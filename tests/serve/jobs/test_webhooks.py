@@ -361,6 +361,7 @@ def test_a_large_result_is_to_be_fetched(
         (("a.example",), "https://a.example/a b", "ASCII"),
         (("a.example",), "https://a.example/a\r\nX: y", "ASCII"),
         (("a.example",), "https://a.example/" + "a" * 3000, "2048"),
+        (("a.example",), "https://a.example?" + "a" * 2030, "2048"),  # of 2049 with its /
         (("a.example",), "https://8.8.8.8/", "--webhook-allow 8.8.8.8"),
         (("10.0.0.0/8",), "http://11.0.0.1/", "--webhook-allow 11.0.0.1"),
         (("a.example",), "https://[::ffff:127.0.0.1]/", "--webhook-allow"),

@@ -178,6 +178,8 @@ class CompiledModels:
         Raises:
             RuntimeError, MemoryError: it failed.
         """
+        if (num_failed := self._num_failed) == self._num_settled:
+            return num_failed  # without the lock, for which a signal handler's query would wait
         with self._settling:
             num_failed = self._num_failed
             if num_failed != self._num_settled:
