@@ -64,6 +64,10 @@ which would be read until the memory is full."""
 _MAX_CSV_FIELD_CHARS: Final = 1 << 26
 """Longer than any text: after a quote that is never closed, the rest of the file is one field."""
 
+CONVERT_JSON: Final = (
+    "JSON must have one object on each line: jq -c '.[]' converts an array, jq -c . other JSON"
+)
+
 _PARQUET_BATCH_ROWS: Final = 256
 _PARQUET_BUFFER_BYTES: Final = 1 << 20
 
@@ -177,6 +181,8 @@ def _read_jsonl(stream: BinaryIO, path: str) -> Iterator[RawRow]:
         if raw.isspace():
             continue
         fields, problem = _parse_json(raw, number)
+        if problem and number == 1 and (raw.startswith(b"[") or raw.strip() == b"{"):
+            problem += f"; {CONVERT_JSON}"
         yield RawRow(number=number, place=_line_place(path, number), fields=fields, problem=problem)
 
 

@@ -16,7 +16,13 @@ from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.file_bytes import STDIN, is_denied
-from embedlib.indexing.sources.file_formats import FORMATS, TEXTS, place_of, suffix_of
+from embedlib.indexing.sources.file_formats import (
+    CONVERT_JSON,
+    FORMATS,
+    TEXTS,
+    place_of,
+    suffix_of,
+)
 from embedlib.indexing.sources.file_ids import file_name, forms_of
 from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
 from embedlib.indexing.sources.storage import is_folder, is_storage, list_folder, normal_path
@@ -141,8 +147,8 @@ def _describe_unknown(path: str) -> str:
         )
     if suffix_of(path) == ".json":
         return (
-            "JSON must have one object on each line, and jq -c '.[]' converts an array; then name "
-            "the file .jsonl, or add input_format='jsonl' (--input-format jsonl)"
+            f"{CONVERT_JSON}; then name the file .jsonl, or add input_format='jsonl' "
+            "(--input-format jsonl)"
         )
     if suffix_of(path) in (".db", ".sqlite", ".sqlite3"):
         return f"a database needs a query; write sqlite:{path}, and add --sql (open_sql_source)"

@@ -496,9 +496,7 @@ def test_where_a_format_is_to_be_told_the_way_is_named() -> None:
     write("shop.db", "")
     assert "a database needs a query; write sqlite:shop.db, and add --sql" in refusal("shop.db")
     write("a.json", "[]")
-    assert "'a.json': JSON must have one object on each line, and jq -c '.[]' c" in refusal(
-        "a.json"
-    )
+    assert "'a.json': JSON must have one object on each line: jq -c '.[]' c" in refusal("a.json")
     assert refusal("-").startswith(
         "standard input: it has no name that shows its format; choose on"
     )

@@ -370,6 +370,18 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
     assert [row.id for row in read("c.ndjson")] == ["1.5", "2"]
 
 
+def test_json_in_another_layout_is_told_how_to_convert() -> None:
+    hint = "jq -c '.[]' converts an array"
+    for content in ('[{"text": "a"}]', '{\n"text": "a"\n}'):
+        write("a.jsonl", content)
+        assert hint in refusal("a.jsonl")
+    write("a.jsonl", '[\n{"text": "a"}\n{"text": "b"\n]')
+    reasons = [row.reason for row in read("a.jsonl") if isinstance(row, BadRow)]
+    assert [hint in reason for reason in reasons] == [True, False, False]
+    write("a.jsonl", '{"text": "a"\n{"text": "b"}\n')  # a damaged row
+    assert hint not in summary(read("a.jsonl"))[0][1]
+
+
 @pytest.mark.parametrize(
     ("line", "document_id", "reason"),
     [
