@@ -88,9 +88,7 @@ def _v5_base(config: JsonObject, names: Collection[str]) -> Json:
     """Return the config.json of a v5: a Qwen3 (small) or a EuroBERT (nano)."""
     has_norms = any(name.endswith("layers.0.self_attn.q_norm.weight") for name in names)
     kind = ("qwen3", "Qwen3Model") if has_norms else ("eurobert", "EuroBertModel")
-    # The tokens are those of tokenizer.json.
-    tokens = ("bos_token", "eos_token", "pad_token", "mask_token")
-    kept = _without(config, {"auto_map", "task_names", *tokens})
+    kept = _without(config, {"auto_map", "task_names"})
     return {**kept, "model_type": kind[0], "architectures": [kind[1]]}
 
 

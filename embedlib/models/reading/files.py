@@ -246,14 +246,14 @@ def _default_pooling(parts: Parts) -> Pooling:
         ModelUnsupportedError: the folder has a pooling of its own, which the file would name.
     """
     config, folder = parts.config, parts.folder.absolute()
-    is_whole = is_snapshot(folder)
-    if is_whole and may_have(folder, MODULES):
+    is_cached = is_snapshot(folder)
+    if is_cached and may_have(folder, MODULES):
         raise ModelNotFoundError(
             f"{folder} in the hub's cache has no {MODULES}, which the repository may have; it says "
             "how vectors are pooled, and libraries that load the transformer alone do not cache "
             f"it; load {hub_name(folder.parent.parent)} once online"
         )
-    if not is_whole and has_file(folder / "1_Pooling" / "config.json", folder):
+    if not is_cached and has_file(folder / "1_Pooling" / "config.json", folder):
         raise ModelUnsupportedError(
             f"{parts.folder} has 1_Pooling/config.json but no {MODULES}, which says what follows "
             "the transformer; sentence-transformers would not read the pooling either; copy all "
