@@ -206,7 +206,7 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
     lines = _CsvLines(stream)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
-    number = 0
+    width = number = 0
     while True:
         first_line = lines.line + 1
         lines.problem = None
@@ -229,6 +229,10 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
         if not header:
             if lines.problem is not None:
                 raise BrokenFileError(f"its header {lines.problem}")
+            width = len(values)
+            if values.count("") > 1:  # what spreadsheets write of columns without values
+                while values and not values[-1]:
+                    values.pop()
             _check_unique(values)
             header = values
             continue
@@ -237,6 +241,8 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
         # What spreadsheets write of a row without values: nothing but commas.
         if problem is None and len(header) > 1 and not any(map(str.strip, values)):
             continue
+        if len(values) == width and not any(values[len(header) :]):
+            values = values[: len(header)]
         if problem is None and len(values) != len(header):
             problem = f"has {len(values)} fields, and the header has {len(header)}"
             problem += f"; {SEPARATORS}" if is_undivided(header) else ""

@@ -221,6 +221,20 @@ def test_tables_that_cannot_be_read_are_refused(content: bytes, reason: str) -> 
     assert reason in refusal("a.csv")
 
 
+def test_columns_at_the_end_without_name_and_values_are_left_out() -> None:
+    write("a.csv", ",,,\nid,text,,\n1,one,,\n2,two\n3,three,,x\n4,four,\n")
+    assert summary(read("a.csv")) == [
+        ("1", "one"),
+        ("2", "two"),
+        (None, "has 4 fields, and the header has 2"),
+        (None, "has 3 fields, and the header has 2"),
+    ]
+    write("a.csv", "id,,text,\n1,,one,\n2,,two,\n")
+    assert "more than one column named ''" not in refusal("a.csv", text_field="body")
+    write("a.csv", "id,,,text\n1,,,one\n")
+    assert "more than one column named ''" in refusal("a.csv")
+
+
 def test_a_table_with_other_separators_says_so_also_of_a_field_that_is_named() -> None:
     write("b.csv", "id;body;price\n1;a;1,50\n2;b;2,50\n")
     assert refusal("b.csv").endswith(
