@@ -109,8 +109,12 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
     names = ("bos_token", "eos_token", "pad_token", "mask_token", "cls_token", "sep_token")
     adapters = {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}
     cases: dict[str, dict[str, Any]] = {
-        # ToolBench_IR_bert_based_uncased.
-        "bert": {"adapters": adapters},
+        # ToolBench_IR_bert_based_uncased, and then m3e and what uniem made later.
+        "bert": {
+            "adapters": adapters,
+            "uniem_embedding_strategy": "last_mean",
+            "uniem_pooling_strategy": "last_mean",
+        },
         # EuroBERT.
         "eurobert": dict.fromkeys(names, "<|x|>"),
         # Qwen2.5.
