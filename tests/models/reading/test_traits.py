@@ -119,8 +119,9 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
         "eurobert": dict.fromkeys(names, "<|x|>"),
         # Qwen2.5.
         "qwen2": {"use_mrope": False},
-        # ModernBERT-ja and ruri-v3, and then RuModernBERT and USER2.
+        # ModernBERT-ja and ruri-v3, then RuModernBERT and USER2, then ettin.
         "modernbert": {
+            "causal_mask": False,
             "position_embedding_type": "rope",
             "attention_layer": "rope",
             "attn_qkv_bias": False,
@@ -140,6 +141,7 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
     for variant, key, value in (
         ("qwen2", "use_mrope", True),
         ("modernbert", "position_embedding_type", "alibi"),
+        ("modernbert", "causal_mask", True),
         ("modernbert", "normalization", "rmsnorm"),
         ("modernbert", "rotary_emb_interleaved", True),
         ("modernbert", "hidden_act", "silu"),
