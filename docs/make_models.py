@@ -287,8 +287,9 @@ def prompt_rows() -> Iterator[tuple[str, ...]]:
         prompts = entry.get("prompts", {})
         query = prompts.get("query") or entry.get("query_template", "")
         if "role_names" in entry:
-            name = entry["role_names"]["query"]
-            yield ", ".join(entry["models"]), f"the folder's prompt `{name}`", ""
+            names = [entry["role_names"].get(role) for role in ("query", "document")]
+            told = [f"the folder's prompt `{name}`" if name else "" for name in names]
+            yield ", ".join(entry["models"]), *told
         if query or prompts.get("document"):
             yield ", ".join(entry["models"]), code(query), code(prompts.get("document", ""))
 
