@@ -204,6 +204,14 @@ def test_a_copy_of_a_published_class_is_that_class(variant: str, key: str, own_c
         check_own_code(JsonObject("config.json", strange), key)
 
 
+def test_a_class_of_the_same_name_in_another_file_is_explained() -> None:
+    # jina-embeddings-v2-base-es.
+    own = "jinaai/jina-bert-v2-qk-devlin-norm-1e-2--modeling_bert.JinaBertModel"
+    config = VARIANTS["jina_bert"].config | {"auto_map": {"AutoModel": own}}
+    with pytest.raises(ModelUnsupportedError, match=r"jina-bert-impl.*; its norms of queries"):
+        check_own_code(JsonObject("config.json", config), "AutoModel")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_another_value_is_refused_or_makes_another_model(variant: str) -> None:
     config = VARIANTS[variant].config
