@@ -57,18 +57,18 @@ COVERS: Final = {
     "distilbert": "msmarco-distilbert, multi-qa-distilbert",
     "mpnet": "all-mpnet-base-v2, multi-qa-mpnet",
     "modernbert": "gte-modernbert, granite-embedding-r2, ettin",
-    "jina_bert": "jina-embeddings-v2-small-en and -base-en, -de, -es, -zh",
-    "jina_bert-code": "jina-embeddings-v2-base-code; not yet seen",
+    "jina_bert": "jina-embeddings-v2-small-en and -base-en, -de, -zh",
+    "jina_bert-code": "jina-embeddings-v2-base-code",
     "nomic_bert": "nomic-embed-text-v1, -v1.5",
-    "nomic_bert-moe": "nomic-embed-text-v2-moe; not yet seen",
+    "nomic_bert-moe": "nomic-embed-text-v2-moe",
     "jina_embeddings_v3": "jina-embeddings-v3 with an adapter merged; not yet seen",
     "new": "gte-*-en-v1.5, gte-multilingual-base, stella_en_400M_v5",
     "gte": "gte-* as transformers has them; not yet seen",
-    "eurobert": "EuroBERT, jina-embeddings-v5-text-nano-*; not yet seen",
+    "eurobert": "EuroBERT, jina-embeddings-v5-text-nano-*",
     "gte-arctic": "arctic-embed-m-v2.0",
     "ultrabert": "UltraBERT; not yet seen",
     "t5": "sentence-t5, gtr-t5, instructor: the encoder",
-    "t5-gated": "the same on T5 1.1; not yet seen",
+    "t5-gated": "the same on T5 1.1: FRIDA",
     "mistral": "e5-mistral, SFR-Embedding, bge-en-icl",
     "mistral-gritlm": "GritLM-7B; not yet seen",
     "ministral3": "Nemotron-3-Embed; not yet seen",
@@ -287,8 +287,9 @@ def prompt_rows() -> Iterator[tuple[str, ...]]:
         prompts = entry.get("prompts", {})
         query = prompts.get("query") or entry.get("query_template", "")
         if "role_names" in entry:
-            name = entry["role_names"]["query"]
-            yield ", ".join(entry["models"]), f"the folder's prompt `{name}`", ""
+            names = [entry["role_names"].get(role) for role in ("query", "document")]
+            told = [f"the folder's prompt `{name}`" if name else "" for name in names]
+            yield ", ".join(entry["models"]), *told
         if query or prompts.get("document"):
             yield ", ".join(entry["models"]), code(query), code(prompts.get("document", ""))
 

@@ -126,6 +126,20 @@ def test_which_prompts_they_get(name: str, tmp_path: Path) -> None:
             "query.\n<query>",
             "",
         ),
+        ("nomic-ai/modernbert-embed-base", "search_query: ", "search_document: "),
+        (
+            "WhereIsAI/UAE-Large-V1",
+            "Represent this sentence for searching relevant passages: ",
+            "",
+        ),
+        ("MongoDB/mdbr-leaf-ir", "Represent this sentence for searching relevant passages: ", ""),
+        ("cl-nagoya/ruri-v3-310m", "検索クエリ: ", "検索文書: "),
+        (
+            "dmis-lab/UltraBERT-Embed-150M",
+            "Instruct: Given a question, retrieve passages that answer the question\nQuery: ",
+            "",
+        ),
+        ("google/embeddinggemma-2", "task: search result | query: ", "title: none | text: "),
         ("Alibaba-NLP/gte-modernbert-base", "", ""),
         ("BAAI/bge-m3", "", ""),
     ],
@@ -134,6 +148,24 @@ def test_prompts_of_models_whose_folder_says_nothing(name: str, query: str, docu
     prompts = Prompts(fake_spec(), Config(), known_model(name))
     assert prompts.resolve(role="query").prefix == query
     assert prompts.resolve(role="document").prefix == document
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "document"),
+    [
+        ("deepvk/USER2-small", "search_query", "search_document"),
+        ("deepvk/USER2-base", "search_query", "search_document"),
+        ("ai-forever/ru-en-RoSBERTa", "search_query", "search_document"),
+        ("ai-forever/FRIDA", "search_query", "search_document"),
+        ("retrieva-jp/amber-large", "Retrieval-query", "Retrieval-passage"),
+    ],
+)
+def test_folders_that_call_their_prompts_otherwise(name: str, query: str, document: str) -> None:
+    folder = {key: f"{key}: " for key in (query, document, "paraphrase")}
+    prompts = Prompts(fake_spec(prompts=folder), Config(), known_model(name))
+    assert prompts.resolve(role="query").prefix == f"{query}: "
+    assert prompts.resolve(role="document").prefix == f"{document}: "
+    assert prompts.resolve().prefix == ""
 
 
 def changes(files: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -47,9 +47,16 @@ PLAIN_BERT: Final = Family(
 BERT: Final = replace(
     PLAIN_BERT,
     # Of TinyBERT, whose folders, and those made of them, as rubert-tiny2, are loaded by this class.
-    harmless=frozenset({"cell", "emb_size", "pre_trained", "structure", "training"}),
+    # The last two name the pooling of the package uniem, with which m3e was trained; the pooling of
+    # sentence-transformers has its own file.
+    harmless=frozenset(
+        {
+            "cell", "emb_size", "pre_trained", "structure", "training",
+            "uniem_embedding_strategy", "uniem_pooling_strategy",
+        }
+    ),
     own_rows=(JINA_BERT, JINA_CODE),
-)
+)  # fmt: skip
 
 ROBERTA: Final = replace(
     PLAIN_BERT,

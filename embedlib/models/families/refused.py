@@ -59,6 +59,9 @@ OWN_CLASSES: Final[Mapping[str, str]] = {
     "ettin-reranker are the nearest that load",
     "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
     "that loads",
+    "jinaai/jina-bert-v2-qk-devlin-norm-1e-2--modeling_bert.JinaBertModel": "its norms of queries "
+    "and keys are not yet seen; jina-embeddings-v2-base-de and gte-multilingual-base are the "
+    "nearest that load",
     "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that loads",
 }
-"""By the class that `auto_map` names, without its file: what is known of it."""
+"""By the class that `auto_map` names, with or without its file: what is known of it."""

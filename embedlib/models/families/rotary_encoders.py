@@ -46,6 +46,7 @@ _TRAINED_AS: Final[Mapping[str, tuple[object, ...]]] = {
     "activation_function": ("gelu", None),
     "attention_layer": ("rope", None),
     "bert_layer": ("prenorm", None),
+    "causal_mask": (False, None),
     "embed_norm": (True, None),
     "embedding_layer": ("sans_pos", None),
     "final_norm": (True, None),

@@ -275,7 +275,8 @@ def check_own_code(config: JsonObject, key: str) -> None:
     known = dict.fromkeys(name for row in rows for name in row.own_code.get(key, ()))
     accepted = "".join(f", or {name}" for name in known)
     known_of = NEAREST if key == "AutoModel" else ""
-    told = OWN_CLASSES.get(str(own_code).rpartition(".")[2], known_of)
+    name = str(own_code)
+    told = OWN_CLASSES.get(name) or OWN_CLASSES.get(name.rpartition(".")[2], known_of)
     raise config.refuse(
         "auto_map",
         f"a model without custom code, which embedlib never runs (no {key} in auto_map"

@@ -5,11 +5,13 @@ Source: the keys that sentence-transformers 6.2 reads and writes, and older key 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file, read_file
 
 SETTINGS_NAMES: Final = (
     "sentence_bert_config.json",
@@ -32,6 +34,13 @@ def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
     return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
 
 
+_TEXT_ALONE: Final = _modality("last_hidden_state")
+_ALL_MODALITIES: Final = {
+    **dict.fromkeys(("text", "image", "audio", "video"), _TEXT_ALONE["text"]),
+    "message": _TEXT_ALONE["text"] | {"format": "structured"},
+}
+"""Of EmbeddingGemma 2, of which texts alone are computed."""
+
 # That the folder's own code be run asks for nothing: config.json names it. Nor does it that the
 # pooler be left out, as in snowflake-arctic-embed: no module of an embedding model reads it.
 _OWN_CODE: Final = {"trust_remote_code": True}
@@ -44,7 +53,7 @@ EMBEDDING_KEYS: Final[SettingsKeys] = {
     "do_lower_case": None,
     # since sentence-transformers 6
     "transformer_task": ("feature-extraction",),
-    "modality_config": (_modality("last_hidden_state"),),
+    "modality_config": (_TEXT_ALONE, _ALL_MODALITIES),
     "module_output_name": ("token_embeddings",),
     "unpad_inputs": None,
     "processing_kwargs": ({}, None),
@@ -86,6 +95,15 @@ MASKED_KEYS: Final[SettingsKeys] = {
 """Of a sparse model."""
 
 
+CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
+"""The file of the chat template in transformers 5; 4 wrote it into tokenizer_config.json."""
+
+PLAIN_TEMPLATES: Final = frozenset(
+    {"4b852efc0b9960283e735363331e6f325b33bc74bdbaa076f595bc4e9b94d85e"}
+)
+"""SHA-256 of templates that write the prompt, which comes as the system's message, and behind it
+the text, and nothing else: that of EmbeddingGemma 2, without space at its ends."""
+
 CHAT_TEMPLATE: Final = (
     "text alone; sentence-transformers 5.4 and later write every text of this folder into its chat "
     "template, a program that embedlib does not run; if the model was trained on plain texts, "
@@ -113,10 +131,20 @@ def read_settings(transformer_dir: Path, folder: Path, keys: SettingsKeys) -> Js
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:
             settings.check_keys(keys)
-            if keys is not SCORING_KEYS and "message" in settings.child("modality_config").values:
+            has_messages = keys is not SCORING_KEYS and (
+                "message" in settings.child("modality_config").values
+            )
+            if has_messages and not _is_plain(transformer_dir / CHAT_TEMPLATE_NAME, folder):
                 raise settings.refuse("modality_config", CHAT_TEMPLATE)
             for key, accepted in keys.items():
                 if accepted is not None:
                     settings.check_fixed(key, accepted)
             return settings
     return JsonObject(SETTINGS_NAMES[0], {})
+
+
+def _is_plain(template: Path, folder: Path) -> bool:
+    """Return whether a chat template is there, and writes texts as they are."""
+    if not has_file(template, folder):
+        return False
+    return hashlib.sha256(read_file(template, folder).strip()).hexdigest() in PLAIN_TEMPLATES

@@ -109,14 +109,19 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
     names = ("bos_token", "eos_token", "pad_token", "mask_token", "cls_token", "sep_token")
     adapters = {"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}}
     cases: dict[str, dict[str, Any]] = {
-        # ToolBench_IR_bert_based_uncased.
-        "bert": {"adapters": adapters},
+        # ToolBench_IR_bert_based_uncased, and then m3e and what uniem made later.
+        "bert": {
+            "adapters": adapters,
+            "uniem_embedding_strategy": "last_mean",
+            "uniem_pooling_strategy": "last_mean",
+        },
         # EuroBERT.
         "eurobert": dict.fromkeys(names, "<|x|>"),
         # Qwen2.5.
         "qwen2": {"use_mrope": False},
-        # ModernBERT-ja and ruri-v3, and then RuModernBERT and USER2.
+        # ModernBERT-ja and ruri-v3, then RuModernBERT and USER2, then ettin.
         "modernbert": {
+            "causal_mask": False,
             "position_embedding_type": "rope",
             "attention_layer": "rope",
             "attn_qkv_bias": False,
@@ -136,6 +141,7 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
     for variant, key, value in (
         ("qwen2", "use_mrope", True),
         ("modernbert", "position_embedding_type", "alibi"),
+        ("modernbert", "causal_mask", True),
         ("modernbert", "normalization", "rmsnorm"),
         ("modernbert", "rotary_emb_interleaved", True),
         ("modernbert", "hidden_act", "silu"),
@@ -196,6 +202,14 @@ def test_a_copy_of_a_published_class_is_that_class(variant: str, key: str, own_c
     strange = config | {"auto_map": {key: f"someone/{own_class}"}}
     with pytest.raises(ModelUnsupportedError, match="never runs"):
         check_own_code(JsonObject("config.json", strange), key)
+
+
+def test_a_class_of_the_same_name_in_another_file_is_explained() -> None:
+    # jina-embeddings-v2-base-es.
+    own = "jinaai/jina-bert-v2-qk-devlin-norm-1e-2--modeling_bert.JinaBertModel"
+    config = VARIANTS["jina_bert"].config | {"auto_map": {"AutoModel": own}}
+    with pytest.raises(ModelUnsupportedError, match=r"jina-bert-impl.*; its norms of queries"):
+        check_own_code(JsonObject("config.json", config), "AutoModel")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
