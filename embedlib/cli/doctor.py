@@ -111,9 +111,10 @@ def _memory_of(
     files: ModelFiles, manifest: Manifest | None, config: Config, machine: Machine
 ) -> dict[str, str]:
     from embedlib.engines.candidates import is_model
-    from embedlib.engines.kind import ChosenPrecision, EnginePlan
+    from embedlib.engines.kind import ChosenPrecision
     from embedlib.engines.precision import REFERENCE
     from embedlib.engines.registry import OWN_KINDS, find_devices
+    from embedlib.engines.select import plan_for
     from embedlib.engines.static.kind import NAME as STATIC
     from embedlib.system.memory import gib
 
@@ -136,12 +137,6 @@ def _memory_of(
             if not choice.is_available:
                 lines[f"{kind.name} {name}"] = f"no: {choice.reason}"
                 continue
-            plan = EnginePlan(
-                kind=kind,
-                devices=choice.devices,
-                hardware=choice.hardware,
-                precision=ChosenPrecision(name=name),
-                memory=choice.memory,
-            )
+            plan = plan_for(kind, choice, ChosenPrecision(name=name))
             lines[f"{kind.name} {name}"] = kind.describe_memory(plan, files, config)
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,73 +95,61 @@ def _secrets(path: Path | None, variable: str, what: str = "API key") -> tuple[s
 _FILE: Final = FilePath(exists=True, dir_okay=False, path_type=Path)
 
 
-def _option(title: str, *names: str, **settings: Any) -> Decorator:
-    return click.option(*names, cls=TitledOption, title=title, **settings)
-
-
 def _listening() -> list[Decorator]:
-    title = "Where it listens"
+    option = partial(click.option, cls=TitledOption, title="Where it listens")
     return [
-        _option(title, "--host", default="127.0.0.1", help="Address to listen on."),
-        click.option(
+        option("--host", default="127.0.0.1", help="Address to listen on."),
+        option(
             "--port",
             cls=_PortOption,
-            title=title,
             default=8080,
             type=click.IntRange(0, 65535),
             help="Port to listen on; 0: a free one, which is told.",
         ),
-        _option(
-            title,
+        option(
             "--uds",
             type=FilePath(path_type=Path),
             help="Unix socket to listen on, instead of a port.",
         ),
-        _option(title, "--tls-certificate", type=_FILE, help="Certificate for TLS, a PEM file."),
-        _option(title, "--tls-key", type=_FILE, help="Private key of the certificate, a PEM file."),
+        option("--tls-certificate", type=_FILE, help="Certificate for TLS, a PEM file."),
+        option("--tls-key", type=_FILE, help="Private key of the certificate, a PEM file."),
     ]
 
 
 def _bounds() -> list[Decorator]:
-    title = "Who may use it, and how much"
+    option = partial(click.option, cls=TitledOption, title="Who may use it, and how much")
     return [
-        _option(
-            title,
+        option(
             "--api-keys-file",
             type=_FILE,
             help=f"File with API keys, one a line; {KEYS_VARIABLE} has them with commas.",
         ),
-        _option(
-            title,
+        option(
             "--allow-host",
             "allowed_hosts",
             multiple=True,
             help="Name in the header Host to accept; repeat it for several. Probes, which GET by "
             "an address, are let in.  [default: any, and on a loopback address its own names]",
         ),
-        _option(
-            title,
+        option(
             "--token-ids",
             is_flag=True,
             help="Take token ids in the place of texts, as ids of the model's own tokenizer. "
             "Clients that count with another one, as langchain-openai, would get wrong vectors.",
         ),
-        _option(
-            title,
+        option(
             "--max-body-mb",
             default=32,
             type=click.IntRange(1, 4096),
             help="Size of a request's body, at most, in MiB.",
         ),
-        _option(
-            title,
+        option(
             "--max-bulk-texts",
             default=8192,
             type=click.IntRange(1),
             help="Bulk texts that a model works on; further requests wait.",
         ),
-        _option(
-            title,
+        option(
             "--max-waiting-requests",
             default=1024,
             type=click.IntRange(1),
@@ -170,38 +159,33 @@ def _bounds() -> list[Decorator]:
 
 
 def _jobs() -> list[Decorator]:
-    title = "Jobs"
+    option = partial(click.option, cls=TitledOption, title="Jobs")
     return [
-        _option(
-            title,
+        option(
             "--data-dir",
             type=FilePath(file_okay=False, path_type=Path),
             help="Folder for jobs: batches and asynchronous requests, which outlive the process.  "
             "[default: none, and no jobs]",
         ),
-        _option(
-            title,
+        option(
             "--max-file-mb",
             default=200,
             type=click.IntRange(1, 1 << 20),
             help="Size of an uploaded file of requests, at most, in MiB.",
         ),
-        _option(
-            title,
+        option(
             "--max-batch-requests",
             default=50_000,
             type=click.IntRange(1),
             help="Requests in one file, at most.",
         ),
-        _option(
-            title,
+        option(
             "--keep-jobs-hours",
             default=168,
             type=click.IntRange(1),
             help="Time that files and results of jobs are kept.",
         ),
-        _option(
-            title,
+        option(
             "--webhook-allow",
             "webhook_hosts",
             multiple=True,
@@ -209,8 +193,7 @@ def _jobs() -> list[Decorator]:
             help="Host that webhooks may go to; one whose address is not public needs its address "
             "or network (10.0.0.0/8), too. Repeat it for several.  [default: none]",
         ),
-        _option(
-            title,
+        option(
             "--webhook-secrets-file",
             type=_FILE,
             help="File with secrets that webhooks are signed with, one a line; "

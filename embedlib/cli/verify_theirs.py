@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from embedlib.cli.options import Decorator, TitledOption, decorated
+from embedlib.cli.options import TitledOption, decorated
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import TEXT, one_line
@@ -88,9 +89,7 @@ class TheirsOptions:
         return Prompt(arguments=wanted, said=said or "the model's default prompt")
 
 
-def _option(flag: str, **settings: Any) -> Decorator:
-    return click.option(flag, cls=TitledOption, title=TITLE, **settings)
-
+_option = partial(click.option, cls=TitledOption, title=TITLE)
 
 theirs_options = decorated(
     _option("--query", is_flag=True, help="Use the model's prompt for queries."),

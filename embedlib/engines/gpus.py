@@ -124,7 +124,7 @@ def check_capability(gpu: Gpu) -> None:
     if gpu.compute_capability < MIN_CAPABILITY:
         raise EngineUnavailableError(
             f"{gpu.name} is too old: compute capability "
-            f"{_version_text(gpu.compute_capability)}, at least {_version_text(MIN_CAPABILITY)} is "
+            f"{version_text(gpu.compute_capability)}, at least {version_text(MIN_CAPABILITY)} is "
             "needed"
         )
 
@@ -138,8 +138,8 @@ def check_fp8(device: str, gpu: Gpu) -> None:
     if not gpu.has_fp8:
         raise EngineUnavailableError(
             f"{device}: {gpu.name} has no FP8 (compute capability "
-            f"{_version_text(gpu.compute_capability)}, FP8 needs "
-            f"{_version_text(MIN_FP8_CAPABILITY)}); precision = 'bf16' runs on it"
+            f"{version_text(gpu.compute_capability)}, FP8 needs "
+            f"{version_text(MIN_FP8_CAPABILITY)}); precision = 'bf16' runs on it"
         )
 
 
@@ -153,9 +153,9 @@ def gpu_index(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-def _version_text(capability: tuple[int, int]) -> str:
-    """Return a compute capability as text: 9.0."""
-    return f"{capability[0]}.{capability[1]}"
+def version_text(version: tuple[int, int]) -> str:
+    """Return a compute capability, or the first two numbers of a version, as text: 9.0."""
+    return f"{version[0]}.{version[1]}"
 
 
 def _gpu(row: list[str]) -> Gpu:

@@ -84,8 +84,8 @@ def choose_precision(
         ConfigError: the engine does not have the precision.
     """
     check_precision(kind, config)
-    is_model = manifest is None or manifest.precision in kind.computed_precisions
-    if manifest is not None and not is_model and manifest.precision in kind.precisions:
+    compiled = [name for name in kind.precisions if name not in kind.computed_precisions]
+    if manifest is not None and manifest.precision in compiled:
         return ChosenPrecision(
             name=manifest.precision, excluded=manifest.excluded, folder=files.folder
         )

@@ -28,18 +28,18 @@ from embedlib.models.compiled.engine_folder import Manifest
 from embedlib.models.reading.files import ModelFiles
 
 
-def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoice:
+def choose_engine(config: Config, machine: Machine) -> EngineChoice:
     """Return the engine that these options choose before the model is known.
 
     Args:
         config: the options.
-        machine: what the machine has; None: this machine.
+        machine: what the machine has.
 
     Raises:
         ConfigError: there is no such engine, or it lacks the precision of the options.
         EngineUnavailableError: no engine that the options allow can run here.
     """
-    return find_candidates(config, machine or Machine())[0][1]
+    return find_candidates(config, machine)[0][1]
 
 
 def plan_engine(
@@ -92,7 +92,7 @@ def find_plan(
             check_model(kind, files, config)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
             precision = choose_precision(kind, choice.hardware, files, config, manifest, tried)
-            plan = _checked(_plan(kind, choice, precision, tried), files, config)
+            plan = _checked(plan_for(kind, choice, precision, tried), files, config)
             plan = _with_profile(plan, files, config, machine)
         except EngineError as error:
             if choice is candidates[-1][1]:
@@ -137,7 +137,7 @@ def _refusal(
     names = kind.precisions if config.precision == "auto" else (config.precision,)
     for name in (REFERENCE,) if files.spec.is_splade else names:
         try:
-            _checked(_plan(kind, choice, ChosenPrecision(name=name)), files, config)
+            _checked(plan_for(kind, choice, ChosenPrecision(name=name)), files, config)
         except EngineError as error:
             refusal = error
         else:
@@ -179,7 +179,7 @@ def _plan_static(files: ModelFiles, config: Config, machine: Machine) -> EngineP
             "vectors, which needs none; leave engine out"
         )
     check_precision(STATIC, config)
-    return _plan(STATIC, STATIC.find(config, machine), ChosenPrecision(name="float32"))
+    return plan_for(STATIC, STATIC.find(config, machine), ChosenPrecision(name="float32"))
 
 
 def table_plan() -> EnginePlan:
@@ -205,7 +205,7 @@ def plan_again(plan: EnginePlan, files: ModelFiles, config: Config, machine: Mac
         EngineUnavailableError: the engine cannot run here any more, or lacks the memory.
     """
     choice = plan.kind.find(config, machine)
-    return _checked(_plan(plan.kind, choice, plan.precision, plan.tried), files, config)
+    return _checked(plan_for(plan.kind, choice, plan.precision, plan.tried), files, config)
 
 
 def _checked(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
@@ -247,7 +247,7 @@ def _tried(
     """Return what `auto` may take on an engine, best first; says why not the others."""
 
     def fits(precision: str) -> bool:
-        plan = _plan(kind, choice, ChosenPrecision(name=precision))
+        plan = plan_for(kind, choice, ChosenPrecision(name=precision))
         try:
             _checked(plan, files, config)
         except EngineUnavailableError:
@@ -269,12 +269,13 @@ def _tried(
     return tried
 
 
-def _plan(
+def plan_for(
     kind: EngineKind,
     choice: EngineChoice,
     precision: ChosenPrecision,
     tried: tuple[str, ...] = (),
 ) -> EnginePlan:
+    """Return the plan of an engine and its devices in a precision; checks nothing."""
     return EnginePlan(
         kind=kind,
         devices=choice.devices,

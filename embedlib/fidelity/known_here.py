@@ -11,7 +11,7 @@ from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import known_versions, to_prepare
 from embedlib.engines.registry import find_kind
-from embedlib.engines.select import choose_engine
+from embedlib.engines.select import choose_engine, plan_for
 from embedlib.errors import (
     CloseTimeoutError,
     EngineError,
@@ -52,13 +52,8 @@ class Here:
             EngineUnavailableError: none that the options allow can run here.
         """
         choice = choose_engine(measured.config, machine)
-        plan = EnginePlan(
-            kind=find_kind(choice.name, machine),
-            devices=choice.devices,
-            hardware=choice.hardware,
-            precision=ChosenPrecision(name="float32"),
-        )
-        return cls(measured, machine, plan)
+        kind = find_kind(choice.name, machine)
+        return cls(measured, machine, plan_for(kind, choice, ChosenPrecision(name="float32")))
 
     @property
     def kind(self) -> EngineKind:

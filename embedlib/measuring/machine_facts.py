@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 
+from embedlib.engines.gpus import version_text
 from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
 from embedlib.system.cores import allowed_cores, cpu_limit
@@ -83,9 +84,8 @@ def _gpus(machine: Machine) -> str:
         memory = "memory unknown"
         if gpu.total_bytes is not None and gpu.free_bytes is not None:
             memory = f"{gib(gpu.total_bytes)}, {gib(gpu.free_bytes)} free"
-        major, minor = gpu.compute_capability
         lines.append(
             f"cuda:{index}: {gpu.name}, {memory}, driver {gpu.driver}, compute capability "
-            f"{major}.{minor}"
+            f"{version_text(gpu.compute_capability)}"
         )
     return "\n".join(lines) or "none: CUDA_VISIBLE_DEVICES leaves none"

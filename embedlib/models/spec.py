@@ -119,6 +119,10 @@ class Encoder:
         """Whether the layers rotate queries and keys, or those with a window do."""
         return self.rope is not None or self.window_rope is not None
 
+    def rope_of(self, window: int | None) -> Rope | None:
+        """Return the rotary embedding of the layers with this window; None: they have none."""
+        return self.rope if window is None else self.window_rope or self.rope
+
     @property
     def has_position_table(self) -> bool:
         """Whether learned vectors of absolute positions are added to those of the tokens."""
@@ -323,6 +327,11 @@ class ModelSpec:
         first = self.modules[0]
         assert isinstance(first, Pooling), "modules start with a Pooling; this is a bug in embedlib"
         return first
+
+    @property
+    def has_pooling(self) -> bool:
+        """Whether token vectors become one vector for each text."""
+        return any(isinstance(module, Pooling) for module in self.modules)
 
     @property
     def is_splade(self) -> bool:

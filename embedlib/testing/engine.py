@@ -6,25 +6,24 @@ Nothing here sleeps or reads the clock: a gate holds batches back until the test
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers
 
-from embedlib.config import Config
+from embedlib.config import Config, Similarity
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, EngineLimits
 from embedlib.errors import EngineOutOfMemoryError
-from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.models.spec import Encoder, Head, LateInteraction, ModelSpec, Module, Pooling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
 
     from embedlib.session.signatures import ConfigOptions
-    from embedlib.testing.signatures import SpecFields
 
 FAKE_DIM = 6
 WAIT_SECONDS = 30.0
@@ -191,6 +190,21 @@ def _byte_vocabulary() -> dict[str, int]:
     printable = {letter: ord(letter) for letter in alphabet if ord(letter) < 256}
     others = [byte for byte in range(256) if chr(byte) not in printable]
     return printable | dict(zip(alphabet[len(printable) :], others, strict=True))
+
+
+class SpecFields(TypedDict, total=False):
+    """The fields of `ModelSpec`, which says what they mean, that `fake_spec` takes."""
+
+    modules: tuple[Module, ...]
+    dropped_token_id: int | None
+    lowercase: bool
+    prompts: Mapping[str, str]
+    default_prompt_name: str | None
+    similarity: Similarity
+    truncate_dim: int | None
+    max_active_dims: int | None
+    head: Head | None
+    late_interaction: LateInteraction | None
 
 
 def fake_spec(max_seq_tokens: int = 32, **fields: Unpack[SpecFields]) -> ModelSpec:

@@ -732,7 +732,8 @@ def test_every_row_is_whole() -> None:
 def test_choosing_imports_no_engine() -> None:
     program = (
         "import sys; from embedlib.config import Config; "
-        "from embedlib.engines.select import choose_engine; choose_engine(Config()); "
+        "from embedlib.engines.machine import Machine; "
+        "from embedlib.engines.select import choose_engine; choose_engine(Config(), Machine()); "
         "sys.exit(any(name in sys.modules for name in ('openvino', 'torch', 'tensorrt_llm')))"
     )
     root = Path(__file__).parents[2]

@@ -31,6 +31,7 @@ from embedlib.engines.cuda.capability import torch_version
 from embedlib.engines.cuda.inputs import SHORT_TILE_ROWS, Ints, packed_heads, tile_table
 from embedlib.engines.cuda.plan import Attend, Plan
 from embedlib.engines.cuda.reference import AttentionShape
+from embedlib.engines.gpus import version_text
 from embedlib.errors import EngineUnsupportedError, typed_line
 
 AttentionName = Literal["auto", "own", "flash_attention_3", "torch"]
@@ -217,7 +218,7 @@ def _check_at_all(
         raise _NotServedError("there is no GPU")
     if capability[0] < 8 or (is_hopper_only and capability[0] != 9):
         raise _NotServedError(
-            f"compute capability {capability[0]}.{capability[1]}, it needs "
+            f"compute capability {version_text(capability)}, it needs "
             f"{'9.x' if is_hopper_only else '8.0 or higher'}"
         )
     if dtype not in (torch.bfloat16, torch.float16):

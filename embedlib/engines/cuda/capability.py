@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from embedlib.engines.gpus import version_text
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 
 MIN_CAPABILITY: Final = {"fp8": (8, 9), "bf16": (8, 0), "fp16": (7, 5), "float32": (7, 5)}
@@ -72,12 +73,12 @@ def check_capability(capability: tuple[int, int], precision: str, version: tuple
         can = ", ".join(name for name, needed in MIN_CAPABILITY.items() if capability >= needed)
         raise EngineUnsupportedError(
             f"engine cuda: precision = {precision!r} needs a GPU of compute capability "
-            f"{least[0]}.{least[1]}; this one has {capability[0]}.{capability[1]}, which supports: "
+            f"{version_text(least)}; this one has {version_text(capability)}, which supports: "
             f"{can or 'none'}"
         )
     if precision == "fp8" and is_fp8_wrong(capability, version):
         raise EngineUnsupportedError(
-            f"engine cuda: precision = 'fp8' on compute capability {capability[0]}.{capability[1]} "
-            f"needs torch {ADA_FP8_TORCH[0]}.{ADA_FP8_TORCH[1]} or later; this is "
-            f"{version[0]}.{version[1]}; use precision='bf16'"
+            f"engine cuda: precision = 'fp8' on compute capability {version_text(capability)} "
+            f"needs torch {version_text(ADA_FP8_TORCH)} or later; this is "
+            f"{version_text(version)}; use precision='bf16'"
         )

@@ -30,7 +30,7 @@ from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.engines.first_tokens import batch_of_one, without_first
 from embedlib.engines.gpu_errors import loss_of
 from embedlib.errors import EngineRunError
-from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.models.spec import ModelSpec
 from embedlib.threads.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.threads.interrupts import SafeCondition, is_of_handler
 
@@ -90,7 +90,7 @@ class CudaEngine:
         max_tokens = max_batch_tokens or default_batch_tokens(spec.encoder)
         self.limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
-            is_per_token=not any(isinstance(module, Pooling) for module in spec.modules),
+            is_per_token=not spec.has_pooling,
             is_padded=False,
             max_batch_tokens=max_tokens,
             num_parallel_batches=1,

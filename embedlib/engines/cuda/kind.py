@@ -25,6 +25,7 @@ from embedlib.engines.gpus import (
     check_wanted,
     gpu_index,
     precisions_text,
+    version_text,
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.engines.torch_gpus import torch_index
@@ -171,10 +172,9 @@ def _check_torch(plan: EnginePlan) -> None:
         return
     for device, gpu in zip(plan.devices, plan.gpus, strict=True):
         if is_fp8_wrong(gpu.compute_capability, first_two(plan.version)):
-            least = ".".join(map(str, ADA_FP8_TORCH))
             raise EngineUnavailableError(
-                f"{device}: FP8 on {gpu.name} needs torch {least} or later; this is "
-                f"{plan.version}; upgrade torch, or take precision = 'bf16'"
+                f"{device}: FP8 on {gpu.name} needs torch {version_text(ADA_FP8_TORCH)} or later; "
+                f"this is {plan.version}; upgrade torch, or take precision = 'bf16'"
             )
 
 

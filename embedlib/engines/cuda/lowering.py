@@ -163,9 +163,7 @@ class _PlanBuilder:
 
     def _rotate(self, layer: int, values: Matrix, num_queries: int, num_keys: int) -> list[Step]:
         encoder = self.encoder
-        rope = encoder.rope
-        if encoder.windows[layer] is not None and encoder.window_rope is not None:
-            rope = encoder.window_rope
+        rope = encoder.rope_of(encoder.windows[layer])
         query_norm, key_norm = (
             f"layers.{layer}.{leaf}_norm" if encoder.has_qk_norm and count else None
             for leaf, count in (("q", num_queries), ("k", num_keys))

@@ -23,7 +23,7 @@ from embedlib.engines.cuda.groups import whole
 from embedlib.engines.cuda.inputs import Ints, Layout, depends_on_ids, fill, tile_queries
 from embedlib.engines.cuda.limits import ALWAYS_SHORT_TOKENS
 from embedlib.engines.cuda.plan import Plan
-from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.models.spec import ModelSpec
 
 BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Tokens of each layout, as far as `most_short_tokens` allows. Without a graph a batch takes as
@@ -70,7 +70,7 @@ class ShortBatches:
         self._spec = spec
         self._plan = plan
         self._device = device
-        self._pools = any(isinstance(module, Pooling) for module in spec.modules)
+        self._pools = spec.has_pooling
         self._kept: dict[tuple[int, ...], Ints] = {}
         """Arrays of lone sequences, by all they depend on but the ids."""
         queries = tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize)

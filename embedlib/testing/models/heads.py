@@ -16,6 +16,7 @@ from embedlib.testing.models.encoders import (
 )
 from embedlib.testing.models.rotary_encoders import GTE_NATIVE, MODERNBERT, NEW
 from embedlib.testing.models.variant import (
+    IDENTITY,
     ST6,
     ST6_BASE,
     ST6_SETTINGS,
@@ -103,7 +104,6 @@ def _logit_score(true_token_id: int, false_token_id: int | None) -> TinyModule:
 
 
 SIGMOID: Final = "torch.nn.modules.activation.Sigmoid"
-IDENTITY: Final = "torch.nn.modules.linear.Identity"
 DISTILBERT: Final[Json] = {
     "model_type": "distilbert",
     "dim": 32,

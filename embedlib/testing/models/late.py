@@ -8,6 +8,7 @@ from typing import Final
 from embedlib.testing.models.encoders import BERT, ROBERTA
 from embedlib.testing.models.rotary_encoders import MODERNBERT
 from embedlib.testing.models.variant import (
+    IDENTITY,
     ST5,
     ST6_BASE,
     ST6_SETTINGS,
@@ -16,7 +17,6 @@ from embedlib.testing.models.variant import (
     TinyVariant,
 )
 
-IDENTITY: Final = "torch.nn.modules.linear.Identity"
 MASK_TYPE: Final = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask."
 OF_TOKENS: Final[Json] = {
     "module_input_name": "token_embeddings",

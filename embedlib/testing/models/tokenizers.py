@@ -179,15 +179,11 @@ def _gemma() -> tuple[Tokenizer, dict[str, Any]]:
         "bos_token": "<bos>",
         "unk_token": "<unk>",
     }
-    merges: dict[tuple[str, str], None] = {}
-    for spelling in (*(f"▁{word}" for word in WORDS), *WORDS):
-        for end in range(1, len(spelling)):
-            merges[spelling[:end], spelling[end]] = None
-    merged = [left + right for left, right in merges]
+    merges = _merges(WORDS, space="▁")
     letters = [*LETTERS, *LETTERS.upper(), *SIGNS, *FOREIGN]
-    vocab = _numbered([*special.values(), "▁", *letters, *merged])
+    vocab = _numbered([*special.values(), "▁", *letters, *map("".join, merges)])
     tokenizer = Tokenizer(
-        models.BPE(vocab, list(merges), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -218,17 +214,20 @@ def _byte_pairs(
 ) -> tuple[Tokenizer, dict[str, int]]:
     """Return byte-level BPE whose merges form the words, with and without a leading space."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges: dict[tuple[str, str], None] = {}
-    # Earlier merges take precedence, so a space joins its word before the letters join each other.
-    for spelling in (*(f"Ġ{word}" for word in words), *words):
-        for end in range(1, len(spelling)):
-            merges[spelling[:end], spelling[end]] = None
-    merged = list(dict.fromkeys(left + right for left, right in merges))
-    vocab = _numbered([*special, *alphabet, *merged])
-    tokenizer = Tokenizer(models.BPE(vocab, list(merges)))
+    merges = _merges(words, space="Ġ")
+    vocab = _numbered([*special, *alphabet, *map("".join, merges)])
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(special)
     return tokenizer, vocab
+
+
+def _merges(words: tuple[str, ...], space: str) -> list[tuple[str, str]]:
+    """Return the merges that form the words, with and without the sign for a leading space."""
+    # Earlier merges take precedence, so a space joins its word before the letters join each other.
+    spellings = (*(f"{space}{word}" for word in words), *words)
+    merges = [(word[:end], word[end]) for word in spellings for end in range(1, len(word))]
+    return list(dict.fromkeys(merges))
 
 
 def _unigram(first: list[str], last: list[str]) -> tuple[Tokenizer, dict[str, int]]:

@@ -85,6 +85,7 @@ def pooling(*flags: str, dim: int = 32, **others: object) -> TinyModule:
     return TinyModule(type=ST5 + "Pooling", path="1_Pooling", config=config | others)
 
 
+IDENTITY: Final = "torch.nn.modules.linear.Identity"
 MEAN: Final = pooling("mean_tokens")
 LAST: Final = pooling("lasttoken")
 
@@ -95,6 +96,6 @@ def projection(path: str, in_features: int, out_features: int) -> TinyModule:
         "in_features": in_features,
         "out_features": out_features,
         "bias": False,
-        "activation_function": "torch.nn.modules.linear.Identity",
+        "activation_function": IDENTITY,
     }
     return TinyModule(type=ST5 + "Dense", path=path, config=config)

@@ -55,11 +55,15 @@ def masked(scores: ov.Node, mask: ov.Node) -> ov.Node:
     return op.add(scores, mask)
 
 
+def has_plain_keys(encoder: Encoder) -> bool:
+    """Return whether keys are exactly K x + b and softmax cancels a shift of all scores."""
+    return not encoder.has_rope and not encoder.has_qk_norm and encoder.attention_cap is None
+
+
 def _can_scale_late(encoder: Encoder) -> bool:
     """Return whether a score changes only by its scale and by a mask, which stays finite.
 
     Queries that are rotated are scaled by that, which costs nothing.
     """
-    is_plain = not encoder.has_rope and not encoder.has_qk_norm and encoder.attention_cap is None
     has_bias = encoder.position_bias is not None or encoder.relative_positions is not None
-    return is_plain and not has_bias and encoder.score_scale <= 1
+    return has_plain_keys(encoder) and not has_bias and encoder.score_scale <= 1

@@ -34,16 +34,10 @@ class FirstVectors:
         if encoder.has_position_table:
             table = self.weighted.constant("positions")
             if encoder.pad_token_id is None:
-                rows = op.gather(
-                    table,
-                    op.add(self.tokens.positions, int_constant(encoder.position_offset)),
-                    int_constant(0),
-                )
+                rows = op.add(self.tokens.positions, int_constant(encoder.position_offset))
             else:
-                rows = op.gather(
-                    table, self._positions_past_padding(encoder.pad_token_id), int_constant(0)
-                )
-            hidden = op.add(hidden, rows)
+                rows = self._positions_past_padding(encoder.pad_token_id)
+            hidden = op.add(hidden, op.gather(table, rows, int_constant(0)))
         head = self.spec.head
         if encoder.num_token_types > 1 and head is not None and head.has_token_types:
             hidden = op.add(hidden, self._token_types())

@@ -53,7 +53,6 @@ from embedlib.models.encoder_parts import Rope
 from embedlib.models.position_bias import bias_by_distance
 from embedlib.models.spec import (
     Dense,
-    Encoder,
     LayerNorm,
     ModelSpec,
     Normalize,
@@ -236,7 +235,7 @@ class _GraphBuilder:
             )
             for window in encoder.windows
         }
-        places = [(window, _rope_of(encoder, window)) for window in encoder.windows]
+        places = [(window, encoder.rope_of(window)) for window in encoder.windows]
         sights = {place: self._sight(*place) for place in dict.fromkeys(places)}
         last = len(places) - 1
         for index, place in enumerate(places):
@@ -283,8 +282,7 @@ class _GraphBuilder:
         def mask(askers: ov.Node, positions: ov.Node, is_token: ov.Node | None) -> ov.Node:
             visible = visible_keys(askers, positions, is_token, narrow, encoder.is_causal)
             if encoder.position_bias is not None:
-                num_positions = encoder.num_positions - encoder.position_offset
-                by_distance = bias_by_distance(encoder, self.weights, num_positions)
+                by_distance = bias_by_distance(encoder, self.weights, encoder.max_tokens)
                 return op.add(additive(visible), position_scores(askers, positions, by_distance))
             is_pairwise = encoder.is_causal or narrow is not None
             return visible if is_pairwise else additive(visible)
@@ -306,10 +304,3 @@ def _parameters(outputs: list[ov.Node]) -> set[str]:
             found.add(node.get_name())
         waiting += [value.get_node() for value in node.input_values()]
     return found
-
-
-def _rope_of(encoder: Encoder, window: int | None) -> Rope | None:
-    """Return the rotary embedding of a layer with this window; None if it has none."""
-    if window is not None and encoder.window_rope is not None:
-        return encoder.window_rope
-    return encoder.rope

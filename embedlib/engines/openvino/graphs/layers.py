@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedlib.engines.openvino.graphs.attention import Attention
-from embedlib.engines.openvino.graphs.attention_parts import Mask, masked
+from embedlib.engines.openvino.graphs.attention_parts import Mask, has_plain_keys, masked
 from embedlib.engines.openvino.graphs.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.graphs.distances import Distances
 from embedlib.engines.openvino.graphs.experts import ExpertLayers
@@ -136,7 +136,7 @@ class Layers:
         if self.distances is not None:
             key = self.weighted.linear(hidden, prefix + "k")
             scores = self.distances.scores_of_one(query, key, prefix, sight.place)
-        elif self._has_plain_keys:
+        elif has_plain_keys(self.encoder):
             hidden = self._behind_kept(hidden, prefix + "hidden", 1)
             scores = self._scores_without_keys(query, hidden, prefix)
         else:
@@ -179,12 +179,6 @@ class Layers:
         if encoder.has_v_norm and role.endswith("v"):
             vectors = self.weighted.bare_rms_norm(vectors, encoder.norm_eps)
         return op.transpose(vectors, int_constants(0, 2, 1, 3))
-
-    @property
-    def _has_plain_keys(self) -> bool:
-        """Return whether keys are exactly K x + b and softmax cancels a shift of all scores."""
-        encoder = self.encoder
-        return not encoder.has_rope and not encoder.has_qk_norm and encoder.attention_cap is None
 
     def _scores_without_keys(self, query: ov.Node, hidden: ov.Node, prefix: str) -> ov.Node:
         """Return the scores of one query per sequence, up to a shift: float32[B, heads, 1, L].

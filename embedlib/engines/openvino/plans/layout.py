@@ -18,7 +18,7 @@ from embedlib.engines.openvino.sizes.operator_sizes import PREPARED, PREPARED_FO
 from embedlib.engines.openvino.sizes.padding import MIN_ROWS, QUERY_ROWS, Padding
 from embedlib.engines.openvino.sizes.stage_sizes import max_stages
 from embedlib.engines.profile import Library
-from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.models.spec import Encoder, ModelSpec
 
 MAX_INFLIGHT_QUERIES: Final = 1
 """Those that wait become one batch. With one more ready behind it, 4 clients of MiniLM in bf16 got
@@ -85,13 +85,10 @@ class Layout:
 
     def limits(self, spec: ModelSpec) -> EngineLimits:
         """Return what the scheduler must know."""
-        num_bulk = self.max_inflight_bulk
-        if num_bulk is None:
-            num_bulk = self.streams + 1
+        num_bulk = self.max_inflight_bulk or self.streams + 1
         return EngineLimits(
             embedding_dim=spec.embedding_dim,
-            is_per_token=not spec.is_splade
-            and not any(isinstance(module, Pooling) for module in spec.modules),
+            is_per_token=not spec.is_splade and not spec.has_pooling,
             is_sparse=spec.is_splade,
             is_padded=True,
             max_padding_tokens=TILES_PADDING_TOKENS if self._has_tiles else PADDING_TOKENS,
@@ -191,7 +188,7 @@ class Layout:
     def padding(self, encoder: Encoder) -> Padding:
         """Return to how many tokens batches of a model are padded."""
         return Padding(
-            encoder.num_positions - encoder.position_offset,
+            encoder.max_tokens,
             min_rows=MIN_ROWS if self.is_large else 1,
             query_rows=QUERY_ROWS if self._is_lower else 1,
             has_tiles=self._has_tiles,
