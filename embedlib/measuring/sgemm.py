@@ -13,6 +13,7 @@ import numpy as np
 
 from embedlib.measuring.openvino_products import ROWS, openvino_multiply
 from embedlib.models.spec import Encoder
+from embedlib.models.weights.tensor_roles import linear_weights
 
 SGEMM = "sgemm"
 """Name of the contestant that measures this."""
@@ -31,7 +32,7 @@ Rates = dict[str, dict[str, float]]
 
 
 def linear_shapes(encoder: Encoder) -> Shapes:
-    """Return (inputs, outputs) of every weight matrix of one layer."""
+    """Return (inputs, outputs) of every weight matrix of one layer, of the most usual kind."""
     hidden, intermediate = encoder.hidden_size, encoder.intermediate_size
     query = encoder.num_heads * encoder.head_dim
     key = encoder.num_kv_heads * encoder.head_dim
@@ -43,10 +44,14 @@ def linear_shapes(encoder: Encoder) -> Shapes:
 def flop_per_token(encoder: Encoder) -> int:
     """Return the additions and multiplications of the linear layers for one token.
 
-    Attention itself is left out: it depends on the length, and is a few percent for short texts.
+    Of experts, those of the ones that are chosen. Attention itself is left out: it depends on the
+    length, and is a few percent for short texts.
     """
-    per_layer = sum(inputs * outputs for inputs, outputs in linear_shapes(encoder))
-    return 2 * per_layer * encoder.num_layers
+    weights = linear_weights(encoder)
+    if (experts := encoder.experts) is not None:
+        chosen = experts.num_chosen * 2 * encoder.intermediate_size
+        weights += len(experts.layers) * (experts.count + chosen) * encoder.hidden_size
+    return 2 * weights
 
 
 class SgemmCalls:

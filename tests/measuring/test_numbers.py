@@ -7,6 +7,7 @@ import pytest
 from embedlib.measuring.openvino_products import ROWS
 from embedlib.measuring.sgemm import SgemmCalls, flop_per_token, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
+from embedlib.models.encoder_parts import Convolutions, Experts, WideHeads
 from embedlib.models.spec import Encoder
 
 MINILM = Encoder(
@@ -47,6 +48,19 @@ def test_flop_with_grouped_heads_and_a_gate() -> None:
         *((10, 7), (10, 7), (7, 10)),
     ]
     assert flop_per_token(GROUPED) == 2 * 2 * (120 + 60 + 60 + 120 + 70 + 70 + 70)
+
+
+def test_flop_of_layers_that_differ() -> None:
+    """Experts, convolutions and heads of another width are no attention with one MLP."""
+    chosen = Experts(count=8, num_chosen=2, layers=(1,))
+    attention, mlp = 120 + 60 + 60 + 120, 70 + 70 + 70
+    plain = replace(GROUPED, is_gated=False, experts=chosen)
+    assert flop_per_token(plain) == 2 * (2 * attention + 2 * 70 + 8 * 10 + 2 * 2 * 70)
+    short = Convolutions(layers=(0,), width=3, has_bias=False)
+    convolved = replace(GROUPED, convolutions=short)
+    assert flop_per_token(convolved) == 2 * (30 * 10 + 10 * 10 + attention + 2 * mlp)
+    wide = replace(GROUPED, windows=(4, None), wide_heads=WideHeads(head_dim=6, num_kv_heads=2))
+    assert flop_per_token(wide) == 2 * (attention + 2 * attention + 2 * mlp)
 
 
 def test_spread() -> None:
