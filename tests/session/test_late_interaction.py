@@ -256,6 +256,12 @@ GENERAL, SETTINGS = "config_sentence_transformers.json", "sentence_bert_config.j
         ("late-pylate", GENERAL, {"model_type": "SparseEncoder"}, "model_type|pylate|known key"),
         ("late-stanford", "artifact.metadata", {"similarity": "l2"}, 'similarity = "l2"'),
         ("late-stanford", "artifact.metadata", {"new": 1}, "new = 1 is not a known key"),
+        (
+            "late-stanford",
+            "artifact.metadata",
+            {"pool_factor": 2},
+            "pool_factor = 2 .* accepted: 1",
+        ),
     ],
 )
 def test_files_that_differ_are_refused(
@@ -291,6 +297,12 @@ MASK, METADATA = "4_Mask/config.json", "artifact.metadata"
             {"expansion": QueryExpansion(min_tokens=32, token="[MASK]")},
         ),
         ("late-stanford", METADATA, {"query_maxlen": None}, {"query_tokens": 32}),
+        (  # As release 0.2.22 of colbert-ai writes it.
+            "late-stanford",
+            METADATA,
+            {"pool_factor": 1, "clustering_mode": "hierarchical", "protected_tokens": 0},
+            {"query_tokens": 16},
+        ),
         (
             "late-stanford",
             METADATA,

@@ -13,7 +13,7 @@ from embedlib.models.spec import Activation
 HARMLESS_KEYS: Final = frozenset(
     {
         # identity and bookkeeping
-        "model_type", "architectures", "_name_or_path", "name_or_path", "_commit_hash",
+        "model_type", "architectures", "_name_or_path", "name_or_path", "name", "_commit_hash",
         "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class", "language",
         "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
         "pooler_size_per_head", "pooler_type", "output_past", "gradient_checkpointing",

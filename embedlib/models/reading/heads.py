@@ -26,6 +26,7 @@ from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.parts import Parts
 from embedlib.models.reading.settings_file import CHAT_TEMPLATE_NAME
+from embedlib.models.reading.tokenizer_classes import PLAIN
 from embedlib.models.spec import Dense, Head, Module, PairTemplate, ScoreActivation
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
@@ -45,8 +46,11 @@ RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = {
 
 PASSES_TYPES: Final[Mapping[str, bool]] = {
     "BertTokenizer": True,
+    # transformers 4 does, with which its models were trained; 5 has no such class and does not.
+    "ElectraTokenizer": True,
     "RobertaTokenizer": False,
     "XLMRobertaTokenizer": False,
+    PLAIN: False,  # only 5 has it
 }
 """Whether a tokenizer class, without "Fast", passes token types to the model."""
 
@@ -96,6 +100,8 @@ def read_head(parts: Parts, template: str | None) -> HeadFiles:
     """
     config, settings, general = parts.config, parts.settings, parts.general
     general.check_keys(GENERAL_KEYS)
+    # Those of the chat template count for nothing: a known template takes its place.
+    settings.child("processing_kwargs").check_keys({"chat_template"})
     known = None if template is None else known_reranker(template)
     tensors: Tensors = {}
     if any(kind == "Pooling" for kind, *_ in parts.modules):
@@ -129,6 +135,7 @@ def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonOb
     if not settings.values and architecture.endswith(LM_CLASS):
         kind = LM_CLASS
     if not architecture.endswith(kind):
+        check_own_code(config, f"AutoModel{kind}")  # says what is known of it
         raise config.refuse("architectures", f"one name that ends with {kind}")
     if settings.values and settings.choice("transformer_task", TASKS) != kind:
         names = [task for task, name in TASKS.items() if name == kind]
@@ -206,7 +213,8 @@ def _has_token_types(parts: Parts) -> bool:
     if isinstance(names, list):
         return "token_type_ids" in names
     kind = tokenizer_config.text("tokenizer_class") or config.text("tokenizer_class")
-    kind = kind or family_of(config).tokenizer_class
+    usual = family_of(config).tokenizer_class
+    kind = kind or (None if usual == PLAIN else usual)
     passes = None if kind is None else PASSES_TYPES.get(kind.removesuffix("Fast"))
     if names is not None or passes is None:
         raise tokenizer_config.refuse(

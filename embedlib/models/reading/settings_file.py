@@ -28,10 +28,10 @@ SettingsKeys = Mapping[str, tuple[object, ...] | None]
 """Keys of the settings. A tuple holds the only values implemented; None: any value."""
 
 
-def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
-    """Return the `modality_config` of a model for text only, with or without chat messages."""
+def _modality(output: str, *, messages: str | None = None) -> dict[str, Any]:
+    """Return the `modality_config` of a model for text only; with chat messages, in this form."""
     text = {"method": "forward", "method_output_name": output}
-    return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
+    return {"text": text} | ({"message": text | {"format": messages}} if messages else {})
 
 
 _TEXT_ALONE: Final = _modality("last_hidden_state")
@@ -77,11 +77,15 @@ LATE_KEYS: Final[SettingsKeys] = {
 }
 """Of a late-interaction model; `late_interaction` checks the values of its own keys."""
 
+MESSAGES: Final = (None, "flat", "structured")
+"""Forms of chat messages. A known template takes the place of that of the folder."""
+
 SCORING_KEYS: Final[SettingsKeys] = {
     **EMBEDDING_KEYS,
     "transformer_task": None,
-    "modality_config": (_modality("logits"), _modality("logits", has_messages=True)),
+    "modality_config": tuple(_modality("logits", messages=form) for form in MESSAGES),
     "module_output_name": ("scores", "causal_logits"),
+    "processing_kwargs": None,
     **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGS),
 }
 """Of a reranker or classifier."""

@@ -37,6 +37,7 @@ STANFORD_KEYS: Final = frozenset(
         "warmup", "warmup_bert", "nway", "use_ib_negatives", "reranker", "distillation_alpha",
         "ignore_scores", "model_name", "index_path", "index_bsize", "nbits", "kmeans_niters",
         "ncells", "centroid_score_threshold", "ndocs", "load_index_with_mmap", "meta", "version",
+        "num_partitions_max", "pool_factor", "clustering_mode", "protected_tokens",
     }
 )  # fmt: skip
 
@@ -58,6 +59,7 @@ def read_stanford(parts: Parts) -> LateFiles:
     metadata.check_fixed("similarity", ("cosine", None))
     metadata.check_fixed("interaction", ("colbert", None))
     metadata.check_fixed("relu", (False, None))
+    metadata.check_fixed("pool_factor", (1, None))  # more: an index averages tokens that are alike
     prompts = {
         "query": (metadata.text("query_token_id") or "[unused0]") + " ",
         "document": (metadata.text("doc_token_id") or "[unused1]") + " ",

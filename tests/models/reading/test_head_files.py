@@ -259,6 +259,23 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "an unknown key": (
         "bert-cross-encoder", "config_sentence_transformers.json", {"other": 1}, "other = 1",
     ),
+    "settings of texts": (
+        "bert-cross-encoder",
+        "sentence_bert_config.json",
+        {"processing_kwargs": {"chat_template": {}, "text": {"max_length": 8}}},
+        "processing_kwargs: text = ",
+    ),
+    "a head that is not seen": (  # jina-reranker-v1-tiny-en
+        "bert-reranker",
+        "config.json",
+        {
+            "architectures": ["JinaBertForMaskedLM"],
+            "auto_map": {
+                "AutoModelForSequenceClassification": "a.JinaBertForSequenceClassification"
+            },
+        },
+        "auto_map = .*its head is not yet seen",
+    ),
     "inputs that are not told": (
         "bert-reranker",
         "tokenizer_config.json",
@@ -401,7 +418,12 @@ def test_a_left_over_tensor_of_a_head(tmp_path: Path, variant: str, name: str) -
 def test_some_tokenizers_tell_no_types(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "roberta-emotions")
     _change(folder, type_vocab_size=2)
-    for kind, has_types in (("RobertaTokenizer", False), ("BertTokenizer", True)):
+    for kind, has_types in (
+        ("RobertaTokenizer", False),
+        ("BertTokenizer", True),
+        ("ElectraTokenizer", True),  # as ms-marco-electra-base was trained
+        ("TokenizersBackend", False),
+    ):
         _change(folder, "tokenizer_config.json", tokenizer_class=kind)
         assert _head(_read(folder, "roberta-emotions")).has_token_types is has_types
         names = ["input_ids", *(() if has_types else ("token_type_ids",))]  # they decide
@@ -603,3 +625,19 @@ def test_a_known_template_takes_the_place_of_a_chat_template(tmp_path: Path) -> 
     _change(folder, "tokenizer_config.json", chat_template=TEMPLATE)
     with Reranker(folder, template="qwen3-reranker") as reranker:
         assert len(reranker.rank("query", ["the river", "a model"])) == 2
+
+
+def test_with_a_template_settings_of_the_chat_template_count_for_nothing(tmp_path: Path) -> None:
+    # As Qwen3-VL-Reranker has them, whose files Qwen3-Reranker's are like.
+    folder = write_tiny_model(tmp_path, "qwen3-logit-score")
+    before = read_model_files(folder, with_head=True, template="qwen3-reranker").spec
+    output = {"method": "forward", "method_output_name": "logits"}
+    for form in ("flat", "structured"):
+        _change(
+            folder,
+            "sentence_bert_config.json",
+            modality_config={"text": output, "message": output | {"format": form}},
+            processing_kwargs={"chat_template": {"chat_template": "reranker"}},
+        )
+        spec = read_model_files(folder, with_head=True, template="qwen3-reranker").spec
+        assert spec == before

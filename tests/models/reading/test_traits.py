@@ -162,6 +162,13 @@ def test_keys_of_exporters_count_for_nothing() -> None:
         assert _read(VARIANTS[variant].config | keys) == before
 
 
+def test_the_name_that_farm_gave_a_model_counts_for_nothing() -> None:
+    keys = {"name": "Roberta", "language": "english"}
+    before = _read(VARIANTS["roberta"].config)
+    assert before is not None
+    assert _read(VARIANTS["roberta"].config | keys) == before
+
+
 def test_keys_of_bert_in_a_modernbert_count_for_nothing() -> None:
     # granite-embedding-small-english-r2 and its kin.
     keys = {
