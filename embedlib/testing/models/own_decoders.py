@@ -41,9 +41,10 @@ GRITLM: Final[Json] = DECODER | {
     "tie_word_embeddings": False,
 }
 VOYAGE: Final[Json] = QWEN3 | {
-    "architectures": ["VoyageQwen3BidirectionalEmbedModel"],
-    "auto_map": {"AutoModel": "modeling.VoyageQwen3BidirectionalEmbedModel"},
+    "architectures": ["Qwen3ForCausalLM"],
+    "auto_map": {"AutoModel": "modeling_qwen3_bidirectional.Qwen3BidirectionalModel"},
     "num_labels": 40,
+    "use_bidirectional_attention": True,
 }
 PPLX: Final[Json] = QWEN3 | {
     "model_type": "bidirectional_pplx_qwen3",

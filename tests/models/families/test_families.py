@@ -195,6 +195,17 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ),
         ("ministral3", {"is_causal": False, "pooling": "avg"}, "ministral3"),  # Nemotron-3-Embed
         ("qwen3-voyage", {}, "qwen3-voyage"),
+        (
+            "qwen3-voyage",
+            {
+                "auto_map": {
+                    "AutoModel": "voyageai/voyage-4-nano"
+                    "--modeling_qwen3_bidirectional.Qwen3BidirectionalModel"
+                },
+                "use_bidirectional_attention": MISSING,
+            },
+            "qwen3-voyage",
+        ),
         ("mistral-gritlm", {}, "mistral-gritlm"),
         ("mistral-gritlm", {"auto_map": MISSING}, "mistral"),
         (
@@ -536,6 +547,12 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("jina_bert", {"feed_forward_type": MISSING}, "feed_forward_type is missing"),
         ("qwen2-both-ways", {"is_causal": True}, "is_causal = true"),
         ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
+        ("qwen3-voyage", {"use_bidirectional_attention": False}, "use_bidirectional_attention = f"),
+        (  # a class of this name in another file has no matrix
+            "qwen3-voyage",
+            {"auto_map": {"AutoModel": "modeling_bidirectional.Qwen3BidirectionalModel"}},
+            "auto_map = .*or modeling_qwen3_bidirectional.Qwen3BidirectionalModel",
+        ),
         (
             "xlm-roberta",
             {"model_type": MISSING, "auto_map": {"AutoConfig": "configuration_other.Config"}},
