@@ -79,7 +79,7 @@ COVERS: Final = {
     "qwen2-qzhou": "QZhou-Embedding; not yet seen",
     "qwen3": "Qwen3-Embedding, Octen-Embedding, F2LLM-v2, harrier-0.6b",
     "qwen3-voyage": "voyage-4-nano",
-    "bidirectional_pplx_qwen3": "pplx-embed-v1; not yet seen",
+    "bidirectional_pplx_qwen3": "pplx-embed-v1",
     "bidirlm": "BidirLM-0.6B and -1.7B; not yet seen",
     "gemma": "bge-reranker-v2-gemma; not yet seen",
     "gemma2": "bge-multilingual-gemma2",

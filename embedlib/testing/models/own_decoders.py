@@ -115,7 +115,7 @@ LFM2: Final[Json] = {
     "layer_types": ["conv", "full_attention", "conv", "conv"],
     "tie_embedding": True,
 }
-QUANTIZER: Final = TinyModule(type="st_quantize.FlexibleQuantizer", path="2_Quantizer")
+QUANTIZER: Final = TinyModule(type="st_quantize.FlexibleQuantizer", path="")
 
 OWN_DECODERS: Final[Mapping[str, TinyVariant]] = {
     # Like gte-Qwen2, whose own tokenizer adds the end.
