@@ -25,6 +25,7 @@ from embedlib.models.reading.head_modules import (
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.parts import Parts
+from embedlib.models.reading.settings_file import CHAT_TEMPLATE_NAME
 from embedlib.models.spec import Dense, Head, Module, PairTemplate, ScoreActivation
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
@@ -41,9 +42,6 @@ RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = {
     "torch.nn.modules.linear.Identity": "identity",
     "torch.nn.Identity": "identity",
 }
-
-CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
-"""The file of the chat template in transformers 5; 4 wrote it into tokenizer_config.json."""
 
 PASSES_TYPES: Final[Mapping[str, bool]] = {
     "BertTokenizer": True,

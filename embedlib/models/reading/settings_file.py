@@ -6,10 +6,12 @@ Source: the keys that sentence-transformers 6.2 reads and writes, and older key 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file, read_file
 
 SETTINGS_NAMES: Final = (
     "sentence_bert_config.json",
@@ -39,12 +41,18 @@ _NO_POOLER: Final = {"add_pooling_layer": False}
 _MODEL_ARGS: Final[tuple[object, ...]] = ({}, None, _OWN_CODE)
 _WITHOUT_POOLER: Final = (*_MODEL_ARGS, _NO_POOLER, _OWN_CODE | _NO_POOLER)
 
+_ALL_MODALITIES: Final = {
+    **dict.fromkeys(("text", "image", "audio", "video"), _modality("last_hidden_state")["text"]),
+    "message": _modality("last_hidden_state")["text"] | {"format": "structured"},
+}
+"""Of EmbeddingGemma 2, whose texts come through a chat template."""
+
 EMBEDDING_KEYS: Final[SettingsKeys] = {
     "max_seq_length": None,
     "do_lower_case": None,
     # since sentence-transformers 6
     "transformer_task": ("feature-extraction",),
-    "modality_config": (_modality("last_hidden_state"),),
+    "modality_config": (_modality("last_hidden_state"), _ALL_MODALITIES),
     "module_output_name": ("token_embeddings",),
     "unpad_inputs": None,
     "processing_kwargs": ({}, None),
@@ -98,6 +106,18 @@ convert to the message format if it's supported". A folder without `modality_con
 """
 
 
+CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
+"""The file of the chat template in transformers 5; 4 wrote it into tokenizer_config.json."""
+
+PLAIN_TEMPLATES: Final = frozenset(
+    {"4b852efc0b9960283e735363331e6f325b33bc74bdbaa076f595bc4e9b94d85e"}
+)
+"""SHA-256 of chat templates that write texts and prompts as they are: that of EmbeddingGemma 2.
+
+Its processor adds the special tokens, as a tokenizer alone would not.
+"""
+
+
 def read_settings(transformer_dir: Path, folder: Path, keys: SettingsKeys) -> JsonObject:
     """Return the checked settings of the transformer module; empty if there is no settings file.
 
@@ -113,10 +133,19 @@ def read_settings(transformer_dir: Path, folder: Path, keys: SettingsKeys) -> Js
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:
             settings.check_keys(keys)
-            if keys is not SCORING_KEYS and "message" in settings.child("modality_config").values:
+            if keys is not SCORING_KEYS and _is_rewritten(settings, transformer_dir, folder):
                 raise settings.refuse("modality_config", CHAT_TEMPLATE)
             for key, accepted in keys.items():
                 if accepted is not None:
                     settings.check_fixed(key, accepted)
             return settings
     return JsonObject(SETTINGS_NAMES[0], {})
+
+
+def _is_rewritten(settings: JsonObject, transformer_dir: Path, folder: Path) -> bool:
+    """Return whether texts come through a chat template that may change them."""
+    if "message" not in settings.child("modality_config").values:
+        return False
+    path = transformer_dir / CHAT_TEMPLATE_NAME
+    known = has_file(path, folder) and sha256(read_file(path, folder)).hexdigest()
+    return known not in PLAIN_TEMPLATES

@@ -611,6 +611,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ),
         (
             "embedding_gemma2_text",
+            {"per_layer_config": {key: {"head_dim": 12} for key in ("1", "01", "3")}},
+            "per_layer_config = .* the layers 1, 3 alone",
+        ),
+        (
+            "embedding_gemma2_text",
             {"per_layer_config": {key: {"head_dim": 7, "num_key_value_heads": 1} for key in "13"}},
             "per_layer_config = .* even head_dim",
         ),

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading import settings_file
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import Dense, Normalize, Pooling, RoundTanh
@@ -77,6 +79,38 @@ def test_what_stands_beside_the_text_half_is_checked(
     _nest(folder)
     _change(folder / "config.json", **changes)
     with pytest.raises(ModelUnsupportedError, match=f"^config.json: {message}"):
+        read_model_files(folder)
+
+
+def test_layers_of_embedding_gemma2_may_be_numbered_with_zeros(
+    tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    folder = write_tiny_model(tmp_path, "embedding_gemma2_text")
+    heads = {"head_dim": 12, "num_key_value_heads": 1}
+    _change(folder / "config.json", per_layer_config=dict.fromkeys(("01", "03"), heads))
+    expected = read_model_files(tiny_folder("embedding_gemma2_text")).spec
+    assert read_model_files(folder).spec == expected
+
+
+def test_a_chat_template_that_is_known_to_write_texts_as_they_are(
+    tmp_path: Path, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_model(tmp_path, "embedding_gemma2_text")
+    text = {"method": "forward", "method_output_name": "last_hidden_state"}
+    modalities = dict.fromkeys(("text", "image", "audio", "video"), text)
+    modalities["message"] = text | {"format": "structured"}
+    settings = folder / "sentence_bert_config.json"
+    _change(settings, modality_config=modalities)
+    (folder / "chat_template.jinja").write_text("{{ text }}")
+    with pytest.raises(ModelUnsupportedError, match=r"modality_config = .*chat template"):
+        read_model_files(folder)
+    known = sha256(b"{{ text }}").hexdigest()
+    monkeypatch.setattr(settings_file, "PLAIN_TEMPLATES", frozenset({known}))
+    expected = read_model_files(tiny_folder("embedding_gemma2_text")).spec
+    assert read_model_files(folder).spec == expected
+    # Without another modality a tokenizer renders it, which then adds no special tokens.
+    _change(settings, modality_config={key: modalities[key] for key in ("text", "message")})
+    with pytest.raises(ModelUnsupportedError, match=r"modality_config = "):
         read_model_files(folder)
 
 
