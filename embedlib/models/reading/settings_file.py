@@ -81,6 +81,8 @@ SCORING_KEYS: Final[SettingsKeys] = {
     "transformer_task": None,
     "modality_config": (_modality("logits"), _modality("logits", has_messages=True)),
     "module_output_name": ("scores", "causal_logits"),
+    # The header of the answer at the end of a chat template, in whose place a known one stands.
+    "processing_kwargs": ({}, None, {"chat_template": {"add_generation_prompt": True}}),
     **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGS),
 }
 """Of a reranker or classifier."""
