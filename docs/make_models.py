@@ -84,7 +84,7 @@ COVERS: Final = {
     "gemma": "bge-reranker-v2-gemma; not yet seen",
     "gemma2": "bge-multilingual-gemma2",
     "gemma3_text": "EmbeddingGemma, harrier-270m and -27b",
-    "lfm2": "LFM2.5-Embedding, class `Lfm2BidirectionalModel`; not yet seen",
+    "lfm2": "LFM2.5-Embedding, class `Lfm2BidirectionalModel`",
     "lfm2_bidirectional": "the same as transformers has it; not yet seen",
     "embedding_gemma2_text": "EmbeddingGemma 2, texts alone; not yet seen",
 }

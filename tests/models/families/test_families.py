@@ -245,6 +245,7 @@ LFM2_KEYS = {
     "block_dim": 32, "block_mlp_init_scale": 1.0, "block_norm_eps": 1e-5,
     "block_out_init_scale": 1.0, "block_use_swiglu": True, "block_use_xavier_init": True,
     "conv_dim": 32, "conv_dim_out": 32, "conv_use_xavier_init": True, "use_pos_enc": True,
+    "disable_flash_attention": True,
     "full_attn_idxs": [1],
 }  # fmt: skip
 
