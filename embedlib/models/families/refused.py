@@ -57,8 +57,10 @@ NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
 OWN_CLASSES: Final[Mapping[str, str]] = {
     "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
     "ettin-reranker are the nearest that load",
-    "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
-    "that loads",
+    **dict.fromkeys(
+        ("JasperModel", "JasperV2Encoder"),
+        "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest that loads",
+    ),
     "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that loads",
 }
 """By the class that `auto_map` names, without its file: what is known of it."""

@@ -31,6 +31,9 @@ AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
 QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
 """The module of pplx-embed-v1, whose code is in its folder; computed here as `RoundTanh`."""
 
+NO_KWARGS: Final = ([], {}, None)
+"""`kwargs` lists arguments of `encode` that the module receives; adapters use it."""
+
 MAX_PATH_PARTS: Final = 8
 """Of a module's path; known models have at most 2."""
 
@@ -57,6 +60,8 @@ def read_module_list(
         before = [kind for kind, _ in entries]
         accepted = OF_TOKENS if is_late and before else accepted_after(before, with_head)
         kind = module_kind(entry, accepted, is_late=is_late)
+        takes = (["quantization"],) if kind == "FlexibleQuantizer" else ()
+        entry.check_fixed("kwargs", (*NO_KWARGS, *takes))
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
@@ -73,7 +78,7 @@ def read_module_list(
 
 
 def read_entries(folder: Path) -> list[JsonObject]:
-    """Return the entries of modules.json; their class and path are not checked."""
+    """Return the entries of modules.json; their class, path and kwargs are not checked."""
     name = "modules.json"
     content = load_json(folder / name, folder)
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
@@ -84,9 +89,6 @@ def read_entries(folder: Path) -> list[JsonObject]:
     names: set[str] = set()
     for entry in entries:
         entry.check_keys({"idx", "name", "path", "type", "kwargs"})
-        # kwargs lists arguments of `encode` that the module receives; adapters use it.
-        takes = (["quantization"],) if entry.values.get("type") == QUANTIZER else ()
-        entry.check_fixed("kwargs", ([], {}, None, *takes))
         _check_own_name(entry, names)
     return entries
 

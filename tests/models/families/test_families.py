@@ -424,6 +424,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
             "quantization_config = .*gptq.* not quantized: load the one it was made from",
         ),
         ("bert", {"hidden_act": "foo"}, 'hidden_act = "foo" is not supported; accepted: gelu'),
+        (
+            "qwen3",
+            {"auto_map": {"AutoModel": "modeling_qwen3_jasper.JasperV2Encoder"}},
+            "auto_map = .*Jasper pools tokens",
+        ),
         ("bert", {"hidden_act": ["gelu"]}, r'hidden_act = \["gelu"\] is not supported'),
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "rela'),
         ("bert", {"is_decoder": True}, "is_decoder = true"),
