@@ -31,7 +31,13 @@ AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
 QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
 """The module of pplx-embed-v1, whose code is in its folder; computed here as `RoundTanh`."""
 
-NO_KWARGS: Final = ([], {}, None)
+SUFFIXED: Final = "modeling_zembed.ZembedTransformer"
+"""The Transformer of zembed-1, whose code is in its folder: it writes the `suffix` of
+config_sentence_transformers.json behind every text."""
+
+_OF_OWN_CODE: Final = tuple(name.rpartition(".")[2] for name in (QUANTIZER, SUFFIXED))
+
+NO_KWARGS: Final[tuple[object, ...]] = ([], {}, None)
 """`kwargs` lists arguments of `encode` that the module receives; adapters use it."""
 
 MAX_PATH_PARTS: Final = 8
@@ -117,7 +123,7 @@ def module_kind(
         entry: its entry in modules.json.
         accepted: the classes that it may have.
         is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers;
-            else the module of pplx-embed-v1 is.
+            else the modules of pplx-embed-v1 and zembed-1 are.
         key: where the entry names the class.
 
     Raises:
@@ -126,15 +132,14 @@ def module_kind(
     name = entry.text(key) or ""
     first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
-    others = PYLATE_DENSE if is_late else (QUANTIZER,)
-    is_own = kind == QUANTIZER.rpartition(".")[2]
-    is_known = name in others or (first == "sentence_transformers" and not is_own)
+    others = PYLATE_DENSE if is_late else (QUANTIZER, SUFFIXED)
+    is_known = name in others or (first == "sentence_transformers" and kind not in _OF_OWN_CODE)
     if not is_known or kind not in accepted:
         reason = refusals.OF_TOKENS if first == "pylate" else refusals.MODULES.get(kind)
         if reason is not None:
             raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(name)} {reason}")
         names = ", ".join(
-            f"sentence_transformers.….{name}" for name in accepted if name != "FlexibleQuantizer"
+            f"sentence_transformers.….{name}" for name in accepted if name not in _OF_OWN_CODE
         )
         raise entry.refuse(key, names or "nothing behind it")
     return kind
@@ -143,11 +148,14 @@ def module_kind(
 def accepted_after(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
     """Return the classes that a module may have behind these."""
     if not before:
-        return ("Transformer",) if with_head else ("Transformer", MASKED, STATIC, TOKEN_WEIGHTS)
+        others = (MASKED, STATIC, TOKEN_WEIGHTS, "ZembedTransformer")
+        return ("Transformer",) if with_head else ("Transformer", *others)
     if before[-1] == "Transformer":
         return ("Pooling", "LogitScore") if with_head else ("Pooling", SPLADE)
     if before[-1] == MASKED:
         return (SPLADE,)
+    if before[-1] == "ZembedTransformer":
+        return ("Pooling",)
     if before[-1] == "Pooling" and not with_head:
         return (*AFTER_POOLING, "FlexibleQuantizer")
     is_last = before[-1] in ("LogitScore", SPLADE, TOKEN_WEIGHTS, "FlexibleQuantizer")

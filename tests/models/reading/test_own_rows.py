@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from embedlib import Embedder
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading import settings_file
 from embedlib.models.reading.files import read_model_files
@@ -166,6 +167,32 @@ def test_whole_numbers_come_from_the_known_module_alone(
     entries[2]["type"] = name
     (folder / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelUnsupportedError, match=r"modules.json: \[2\]: (kwargs|type) = "):
+        read_model_files(folder)
+
+
+def test_a_suffix_goes_behind_every_text(tmp_path: Path) -> None:
+    plain, folder = (write_tiny_model(tmp_path / name, "qwen3") for name in ("plain", "suffixed"))
+    of_bytes = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    for place in (plain, folder):  # a text before a suffix is decoded, as published tokenizers do
+        _change(place / "tokenizer.json", decoder={"type": "ByteLevel"} | of_bytes)
+    general = folder / "config_sentence_transformers.json"
+    _change(general, suffix=" fox.", prompts={"query": "the "}, default_prompt_name=None)
+    with pytest.raises(ModelUnsupportedError, match=r'suffix = " fox\." is not a known key'):
+        read_model_files(folder)
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["type"] = "modeling_zembed.ZembedTransformer"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    assert read_model_files(folder).spec.suffix == " fox."
+    with Embedder(folder) as embedder, Embedder(plain, prompts={"query": "the "}) as expected:
+        for text, prompt in (("a quick", ""), ("a quick", "of "), ("", "of ")):
+            found = embedder.encode(text, prompt=prompt)
+            assert np.array_equal(found, expected.encode(f"{text} fox.", prompt=prompt))
+        found = embedder.encode_query(["quick"])
+        assert np.array_equal(found, expected.encode_query(["quick fox."]))
+        assert embedder.fingerprint != expected.fingerprint
+    entries[0]["type"] = "other.ZembedTransformer"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(ModelUnsupportedError, match=r"\[0\]: type = .*ZembedTransformer"):
         read_model_files(folder)
 
 
