@@ -11,7 +11,7 @@ the text. Prompts of a folder are used literally, as in sentence-transformers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -55,6 +55,7 @@ class Prompts:
         """
         known = known or KnownModel()
         self._is_embedder = spec.head is None
+        self._suffix = spec.suffix
         caller = config.prompts or {}
         known_names = known.templates
         folder = _without_silent(spec, known, known_names)
@@ -126,7 +127,7 @@ class Prompts:
             resolved = Prompt() if prompt_name is None else self._of_name(prompt_name, few)
         if examples and not resolved.examples:
             raise _refuse_examples()
-        return resolved
+        return replace(resolved, suffix=resolved.suffix + self._suffix)
 
     def role_name(self, role: Role) -> str | None:
         """Return the name of the prompt for a role; None if the model has none.
@@ -189,6 +190,7 @@ class Prompts:
             "query_template": self._template,
             "default_task": self.default_task,
             "examples": [dict(example) for example in self._examples],
+            "suffix": self._suffix,
         }
         # A setting without effect must not change the fingerprint.
         return found | {name: value for name, value in more.items() if value}
@@ -200,7 +202,8 @@ class Prompts:
             return self._of_name(task, examples)
         if task in self._query_tasks or self._template is not None:
             if role == "document":  # documents get the same prompt for every task
-                return self.resolve(role=role)
+                name = self.role_name(role)
+                return Prompt() if name is None else self._of_name(name, examples)
             if task in self._query_tasks:
                 return Prompt(prefix=self._query_tasks[task])
             assert self._template is not None

@@ -21,6 +21,7 @@ from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import is_file_name
 from embedlib.models.reading.module_list import (
+    NO_KWARGS,
     SPLADE,
     TOKEN_WEIGHTS,
     accepted_after,
@@ -76,6 +77,7 @@ def read_router(folder: Path) -> ModelFiles:
         raise ModelUnsupportedError(
             f"modules.json: has {len(others) + 1} modules; accepted: a {ROUTER} alone"
         )
+    entry.check_fixed("kwargs", NO_KWARGS)
     entry.check_fixed("path", ("", None))
     config = JsonObject.load(folder / ROUTER_NAME, folder)
     config.check_keys({"types", "structure", "parameters"})

@@ -308,6 +308,8 @@ class ModelSpec:
     """Tokens with this id are left out of a sequence (model2vec: the unknown token)."""
     lowercase: bool = False
     """`do_lower_case` of sentence-transformers; the tokenizer of `load_tokenizer` applies it."""
+    suffix: str = ""
+    """Goes behind every text, whatever its prompt is."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: Similarity = "cosine"

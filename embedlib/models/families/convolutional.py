@@ -51,6 +51,8 @@ LFM2_BIDIRECTIONAL: Final = Family(
             "conv_use_xavier_init",
             # Whether padding is mixed into texts of a batch; it never is here.
             "conv_zero_padding",
+            # How attention is computed, of LFM2.5-ColBERT.
+            "disable_flash_attention",
         }
     ),
     own_code={"AutoModel": ("Lfm2BidirectionalModel",)},

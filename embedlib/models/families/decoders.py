@@ -146,11 +146,19 @@ QWEN2: Final = replace(PLAIN_QWEN2, own_rows=(QWEN2_BOTH_WAYS, QZHOU))
 
 _QWEN3_BOTH_WAYS: Final = _both_ways(PLAIN_QWEN3)
 
-# Source: vLLM, model_executor/models/voyage.py: Qwen3 with attention both ways and a matrix behind.
+# Source: modeling_qwen3_bidirectional.py of voyage-4-nano: Qwen3 with attention both ways and a
+# matrix behind; and vLLM, model_executor/models/voyage.py. Another model has a class of the same
+# name without the matrix in a file of another name, so the file belongs to the name.
 VOYAGE: Final = replace(
     _QWEN3_BOTH_WAYS,
     name="qwen3-voyage",
-    own_code={"AutoModel": ("VoyageQwen3BidirectionalEmbedModel",)},
+    fixed={**_QWEN3_BOTH_WAYS.fixed, "use_bidirectional_attention": (True, None)},
+    own_code={
+        "AutoModel": (
+            "modeling_qwen3_bidirectional.Qwen3BidirectionalModel",
+            "voyageai/voyage-4-nano--modeling_qwen3_bidirectional.Qwen3BidirectionalModel",
+        )
+    },
     projection=Projection(tensor="linear", features=Key("num_labels")),
     ignored_tensors=(*DECODER_IGNORED, "linear.*"),
 )

@@ -57,8 +57,10 @@ NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
 OWN_CLASSES: Final[Mapping[str, str]] = {
     "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
     "ettin-reranker are the nearest that load",
-    "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
-    "that loads",
+    **dict.fromkeys(
+        ("JasperModel", "JasperV2Encoder"),
+        "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest that loads",
+    ),
     "jinaai/jina-bert-v2-qk-devlin-norm-1e-2--modeling_bert.JinaBertModel": "its norms of queries "
     "and keys are not yet seen; jina-embeddings-v2-base-de and gte-multilingual-base are the "
     "nearest that load",

@@ -59,17 +59,18 @@ def read_wide_heads(
         return None
     key = family.wide_heads.name
     by_layer = config.child(key)
+    # A key is a layer's number, in the published file with a zero in front: "05".
+    names = {name.lstrip("0") or name[-1:]: name for name in by_layer.values}
     wide = {str(layer) for layer, window in enumerate(windows) if window is None}
     if windows[-1] is not None:
         # The class makes the last one full, whatever the file says.
         raise config.refuse("layer_types", "full_attention in the last layer")
-    if by_layer.values.keys() != wide or any(
-        value != by_layer.values[min(wide)] for value in by_layer.values.values()
-    ):
+    values = list(by_layer.values.values())
+    if names.keys() != wide or len(values) > len(names) or any(x != values[0] for x in values):
         raise config.refuse(
             key, f"the same heads for each of the layers {', '.join(sorted(wide, key=int))} alone"
         )
-    heads = by_layer.child(min(wide))
+    heads = by_layer.child(names[min(wide)])
     heads.check_keys({"head_dim", "num_key_value_heads"})
     head_dim, num_kv_heads = heads.integer("head_dim"), heads.integer("num_key_value_heads")
     if head_dim % 2 or num_heads % num_kv_heads:

@@ -91,6 +91,8 @@ def load_config(kind: str, directory: Path, folder: Path) -> JsonObject:
         ModelUnsupportedError: it is missing, or no JSON object.
     """
     path = directory / "config.json"
+    if kind == "FlexibleQuantizer" and directory == folder:  # the transformer's; it has none
+        return JsonObject(path.name, {})
     if kind in NEED_CONFIG and not has_file(path, folder):
         raise ModelUnsupportedError(missing_file(path, folder))
     return JsonObject.load(path, folder)

@@ -31,6 +31,15 @@ AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
 QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
 """The module of pplx-embed-v1, whose code is in its folder; computed here as `RoundTanh`."""
 
+SUFFIXED: Final = "modeling_zembed.ZembedTransformer"
+"""The Transformer of zembed-1, whose code is in its folder: it writes the `suffix` of
+config_sentence_transformers.json behind every text."""
+
+_OF_OWN_CODE: Final = tuple(name.rpartition(".")[2] for name in (QUANTIZER, SUFFIXED))
+
+NO_KWARGS: Final[tuple[object, ...]] = ([], {}, None)
+"""`kwargs` lists arguments of `encode` that the module receives; adapters use it."""
+
 MAX_PATH_PARTS: Final = 8
 """Of a module's path; known models have at most 2."""
 
@@ -57,6 +66,8 @@ def read_module_list(
         before = [kind for kind, _ in entries]
         accepted = OF_TOKENS if is_late and before else accepted_after(before, with_head)
         kind = module_kind(entry, accepted, is_late=is_late)
+        takes = (["quantization"],) if kind == "FlexibleQuantizer" else ()
+        entry.check_fixed("kwargs", (*NO_KWARGS, *takes))
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
@@ -73,7 +84,7 @@ def read_module_list(
 
 
 def read_entries(folder: Path) -> list[JsonObject]:
-    """Return the entries of modules.json; their class and path are not checked."""
+    """Return the entries of modules.json; their class, path and kwargs are not checked."""
     name = "modules.json"
     content = load_json(folder / name, folder)
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
@@ -84,9 +95,6 @@ def read_entries(folder: Path) -> list[JsonObject]:
     names: set[str] = set()
     for entry in entries:
         entry.check_keys({"idx", "name", "path", "type", "kwargs"})
-        # kwargs lists arguments of `encode` that the module receives; adapters use it.
-        takes = (["quantization"],) if entry.values.get("type") == QUANTIZER else ()
-        entry.check_fixed("kwargs", ([], {}, None, *takes))
         _check_own_name(entry, names)
     return entries
 
@@ -115,7 +123,7 @@ def module_kind(
         entry: its entry in modules.json.
         accepted: the classes that it may have.
         is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers;
-            else the module of pplx-embed-v1 is.
+            else the modules of pplx-embed-v1 and zembed-1 are.
         key: where the entry names the class.
 
     Raises:
@@ -124,15 +132,14 @@ def module_kind(
     name = entry.text(key) or ""
     first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
-    others = PYLATE_DENSE if is_late else (QUANTIZER,)
-    is_own = kind == QUANTIZER.rpartition(".")[2]
-    is_known = name in others or (first == "sentence_transformers" and not is_own)
+    others = PYLATE_DENSE if is_late else (QUANTIZER, SUFFIXED)
+    is_known = name in others or (first == "sentence_transformers" and kind not in _OF_OWN_CODE)
     if not is_known or kind not in accepted:
         reason = refusals.OF_TOKENS if first == "pylate" else refusals.MODULES.get(kind)
         if reason is not None:
             raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(name)} {reason}")
         names = ", ".join(
-            f"sentence_transformers.….{name}" for name in accepted if name != "FlexibleQuantizer"
+            f"sentence_transformers.….{name}" for name in accepted if name not in _OF_OWN_CODE
         )
         raise entry.refuse(key, names or "nothing behind it")
     return kind
@@ -141,11 +148,14 @@ def module_kind(
 def accepted_after(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
     """Return the classes that a module may have behind these."""
     if not before:
-        return ("Transformer",) if with_head else ("Transformer", MASKED, STATIC, TOKEN_WEIGHTS)
+        others = (MASKED, STATIC, TOKEN_WEIGHTS, "ZembedTransformer")
+        return ("Transformer",) if with_head else ("Transformer", *others)
     if before[-1] == "Transformer":
         return ("Pooling", "LogitScore") if with_head else ("Pooling", SPLADE)
     if before[-1] == MASKED:
         return (SPLADE,)
+    if before[-1] == "ZembedTransformer":
+        return ("Pooling",)
     if before[-1] == "Pooling" and not with_head:
         return (*AFTER_POOLING, "FlexibleQuantizer")
     is_last = before[-1] in ("LogitScore", SPLADE, TOKEN_WEIGHTS, "FlexibleQuantizer")

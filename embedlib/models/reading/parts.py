@@ -18,7 +18,7 @@ from embedlib.models.reading.general_file import is_cross_encoder, is_late
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file, name_in
 from embedlib.models.reading.module_files import load_config
-from embedlib.models.reading.module_list import MASKED, SPLADE, read_module_list
+from embedlib.models.reading.module_list import MASKED, SPLADE, SUFFIXED, read_module_list
 from embedlib.models.reading.refusals import ADAPTER, held_instead
 from embedlib.models.reading.settings_file import (
     EMBEDDING_KEYS,
@@ -54,6 +54,8 @@ class Parts:
     """Class name, directory and config.json of each module after the transformer."""
     is_masked: bool
     """Whether the class of the transformer has the head of a masked language model."""
+    suffix: str
+    """What the class of the transformer writes behind every text."""
 
 
 def read_parts(
@@ -74,6 +76,11 @@ def read_parts(
     if entries is None:
         entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
     kinds = [kind for kind, _ in entries]
+    suffix = ""
+    if kinds and SUFFIXED.endswith(f".{kinds[0]}"):
+        suffix = general.text("suffix") or ""
+        values = {key: general.values[key] for key in general.values if key != "suffix"}
+        general = replace(general, values=values)
     # A modular head stands on the same transformer as an embedding.
     if with_head and "Pooling" not in kinds:
         keys = SCORING_KEYS
@@ -94,6 +101,7 @@ def read_parts(
         else JsonObject("", {}),
         modules=[(kind, path, load_config(kind, path, folder)) for kind, path in entries[1:]],
         is_masked=MASKED in kinds,
+        suffix=suffix,
     )
 
 
@@ -121,6 +129,7 @@ def transformer_fields(parts: Parts) -> dict[str, Any]:
         "max_seq_tokens": tokens,
         "max_seq_tokens_source": source,
         "lowercase": parts.settings.boolean("do_lower_case", False),
+        "suffix": parts.suffix,
     }
 
 

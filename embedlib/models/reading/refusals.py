@@ -31,12 +31,14 @@ MODULES: Final[Mapping[str, str]] = {
     "SparseAutoEncoder": _SPARSE,
     "MultiVectorMask": OF_TOKENS,
     "HierarchicalTokenPooling": _POOLED_TOKENS,
+    "JasperTransformer": "averages neighbouring tokens inside the model, which embedlib does not; "
+    "Qwen3-Embedding-0.6B is the nearest that loads",
     **dict.fromkeys(
         ("Router", "Asym"),
         "has one model for queries and another for documents; load the folder of one of them",
     ),
 }
-"""By the class of a module of sentence-transformers."""
+"""By the class of a module of sentence-transformers, or of a folder's own code."""
 
 QUANTIZED: Final = (
     "a model that is not quantized: load the one it was made from, with precision='int8' to save "

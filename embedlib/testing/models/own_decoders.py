@@ -41,9 +41,10 @@ GRITLM: Final[Json] = DECODER | {
     "tie_word_embeddings": False,
 }
 VOYAGE: Final[Json] = QWEN3 | {
-    "architectures": ["VoyageQwen3BidirectionalEmbedModel"],
-    "auto_map": {"AutoModel": "modeling.VoyageQwen3BidirectionalEmbedModel"},
+    "architectures": ["Qwen3ForCausalLM"],
+    "auto_map": {"AutoModel": "modeling_qwen3_bidirectional.Qwen3BidirectionalModel"},
     "num_labels": 40,
+    "use_bidirectional_attention": True,
 }
 PPLX: Final[Json] = QWEN3 | {
     "model_type": "bidirectional_pplx_qwen3",
@@ -114,7 +115,7 @@ LFM2: Final[Json] = {
     "layer_types": ["conv", "full_attention", "conv", "conv"],
     "tie_embedding": True,
 }
-QUANTIZER: Final = TinyModule(type="st_quantize.FlexibleQuantizer", path="2_Quantizer")
+QUANTIZER: Final = TinyModule(type="st_quantize.FlexibleQuantizer", path="")
 
 OWN_DECODERS: Final[Mapping[str, TinyVariant]] = {
     # Like gte-Qwen2, whose own tokenizer adds the end.

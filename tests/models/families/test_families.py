@@ -195,6 +195,17 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ),
         ("ministral3", {"is_causal": False, "pooling": "avg"}, "ministral3"),  # Nemotron-3-Embed
         ("qwen3-voyage", {}, "qwen3-voyage"),
+        (
+            "qwen3-voyage",
+            {
+                "auto_map": {
+                    "AutoModel": "voyageai/voyage-4-nano"
+                    "--modeling_qwen3_bidirectional.Qwen3BidirectionalModel"
+                },
+                "use_bidirectional_attention": MISSING,
+            },
+            "qwen3-voyage",
+        ),
         ("mistral-gritlm", {}, "mistral-gritlm"),
         ("mistral-gritlm", {"auto_map": MISSING}, "mistral"),
         (
@@ -234,6 +245,7 @@ LFM2_KEYS = {
     "block_dim": 32, "block_mlp_init_scale": 1.0, "block_norm_eps": 1e-5,
     "block_out_init_scale": 1.0, "block_use_swiglu": True, "block_use_xavier_init": True,
     "conv_dim": 32, "conv_dim_out": 32, "conv_use_xavier_init": True, "use_pos_enc": True,
+    "disable_flash_attention": True,
     "full_attn_idxs": [1],
 }  # fmt: skip
 
@@ -412,6 +424,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
             "quantization_config = .*gptq.* not quantized: load the one it was made from",
         ),
         ("bert", {"hidden_act": "foo"}, 'hidden_act = "foo" is not supported; accepted: gelu'),
+        (
+            "qwen3",
+            {"auto_map": {"AutoModel": "modeling_qwen3_jasper.JasperV2Encoder"}},
+            "auto_map = .*Jasper pools tokens",
+        ),
         ("bert", {"hidden_act": ["gelu"]}, r'hidden_act = \["gelu"\] is not supported'),
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "rela'),
         ("bert", {"is_decoder": True}, "is_decoder = true"),
@@ -536,6 +553,12 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("jina_bert", {"feed_forward_type": MISSING}, "feed_forward_type is missing"),
         ("qwen2-both-ways", {"is_causal": True}, "is_causal = true"),
         ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
+        ("qwen3-voyage", {"use_bidirectional_attention": False}, "use_bidirectional_attention = f"),
+        (  # a class of this name in another file has no matrix
+            "qwen3-voyage",
+            {"auto_map": {"AutoModel": "modeling_bidirectional.Qwen3BidirectionalModel"}},
+            "auto_map = .*or modeling_qwen3_bidirectional.Qwen3BidirectionalModel",
+        ),
         (
             "xlm-roberta",
             {"model_type": MISSING, "auto_map": {"AutoConfig": "configuration_other.Config"}},
@@ -590,6 +613,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         (
             "embedding_gemma2_text",
             {"per_layer_config": {"1": {"head_dim": 12, "num_key_value_heads": 1}}},
+            "per_layer_config = .* the layers 1, 3 alone",
+        ),
+        (
+            "embedding_gemma2_text",
+            {"per_layer_config": {key: {"head_dim": 12} for key in ("1", "01", "3")}},
             "per_layer_config = .* the layers 1, 3 alone",
         ),
         (

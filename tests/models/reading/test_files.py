@@ -287,6 +287,15 @@ def test_a_model_of_another_kind_is_told_what_it_is(
         read_model_files(folder)
 
 
+def test_a_transformer_of_the_folder_s_own_code_is_told_before_its_arguments(
+    tmp_path: Path,
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change_modules(folder, 0, type="custom_st.JasperTransformer", kwargs=["compression_ratio"])
+    with pytest.raises(ModelUnsupportedError, match=r"\[0\]: type = .*averages neighbouring to"):
+        read_model_files(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

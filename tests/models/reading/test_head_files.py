@@ -522,6 +522,8 @@ def test_a_family_without_a_head_is_refused(tmp_path: Path) -> None:
 def test_known_rerankers_are_found_by_their_hub_name() -> None:
     assert template_of("Qwen/Qwen3-Reranker-4B") == "qwen3-reranker"
     assert template_of("mixedbread-ai/mxbai-rerank-large-v2") == "mxbai-rerank-v2"
+    assert template_of("zeroentropy/zerank-2-reranker") == template_of("zeroentropy/zerank-2")
+    assert template_of("zeroentropy/zerank-2") == "zerank"
     assert template_of("BAAI/bge-reranker-v2-m3") is None
 
 
@@ -547,7 +549,10 @@ def test_the_folder_s_instruction_takes_the_place_of_the_known_one(tmp_path: Pat
     folder = write_tiny_model(tmp_path, "qwen3-logit-score")
     chat = {"method": "forward", "method_output_name": "logits"}
     modalities = {"text": chat, "message": chat | {"format": "flat"}}
-    _change(folder, "sentence_bert_config.json", modality_config=modalities)
+    # As CrossEncoder saves a template that writes the answer's header only if it is asked to.
+    asked = {"chat_template": {"add_generation_prompt": True}}
+    settings = "sentence_bert_config.json"
+    _change(folder, settings, modality_config=modalities, processing_kwargs=asked)
     general = "config_sentence_transformers.json"
     known = known_reranker("qwen3-reranker").template
     for name, instruction in ((None, known.instruction), ("code", "Find code.")):

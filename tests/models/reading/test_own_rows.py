@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from embedlib import Embedder
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading import settings_file
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import Dense, Normalize, Pooling, RoundTanh
@@ -80,6 +83,38 @@ def test_what_stands_beside_the_text_half_is_checked(
         read_model_files(folder)
 
 
+def test_layers_of_embedding_gemma2_may_be_numbered_with_zeros(
+    tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    folder = write_tiny_model(tmp_path, "embedding_gemma2_text")
+    heads = {"head_dim": 12, "num_key_value_heads": 1}
+    _change(folder / "config.json", per_layer_config=dict.fromkeys(("01", "03"), heads))
+    expected = read_model_files(tiny_folder("embedding_gemma2_text")).spec
+    assert read_model_files(folder).spec == expected
+
+
+def test_a_chat_template_that_is_known_to_write_texts_as_they_are(
+    tmp_path: Path, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_model(tmp_path, "embedding_gemma2_text")
+    text = {"method": "forward", "method_output_name": "last_hidden_state"}
+    modalities = dict.fromkeys(("text", "image", "audio", "video"), text)
+    modalities["message"] = text | {"format": "structured"}
+    settings = folder / "sentence_bert_config.json"
+    _change(settings, modality_config=modalities)
+    (folder / "chat_template.jinja").write_text("{{ text }}")
+    with pytest.raises(ModelUnsupportedError, match=r"modality_config = .*chat template"):
+        read_model_files(folder)
+    known = sha256(b"{{ text }}").hexdigest()
+    monkeypatch.setattr(settings_file, "PLAIN_TEMPLATES", frozenset({known}))
+    expected = read_model_files(tiny_folder("embedding_gemma2_text")).spec
+    assert read_model_files(folder).spec == expected
+    # Without another modality a tokenizer renders it, which then adds no special tokens.
+    _change(settings, modality_config={key: modalities[key] for key in ("text", "message")})
+    with pytest.raises(ModelUnsupportedError, match=r"modality_config = "):
+        read_model_files(folder)
+
+
 def test_a_matrix_of_the_class_comes_behind_the_pooling(
     tmp_path: Path, tiny_folder: Callable[[str], Path]
 ) -> None:
@@ -132,6 +167,32 @@ def test_whole_numbers_come_from_the_known_module_alone(
     entries[2]["type"] = name
     (folder / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelUnsupportedError, match=r"modules.json: \[2\]: (kwargs|type) = "):
+        read_model_files(folder)
+
+
+def test_a_suffix_goes_behind_every_text(tmp_path: Path) -> None:
+    plain, folder = (write_tiny_model(tmp_path / name, "qwen3") for name in ("plain", "suffixed"))
+    of_bytes = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    for place in (plain, folder):  # a text before a suffix is decoded, as published tokenizers do
+        _change(place / "tokenizer.json", decoder={"type": "ByteLevel"} | of_bytes)
+    general = folder / "config_sentence_transformers.json"
+    _change(general, suffix=" fox.", prompts={"query": "the "}, default_prompt_name=None)
+    with pytest.raises(ModelUnsupportedError, match=r'suffix = " fox\." is not a known key'):
+        read_model_files(folder)
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["type"] = "modeling_zembed.ZembedTransformer"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    assert read_model_files(folder).spec.suffix == " fox."
+    with Embedder(folder) as embedder, Embedder(plain, prompts={"query": "the "}) as expected:
+        for text, prompt in (("a quick", ""), ("a quick", "of "), ("", "of ")):
+            found = embedder.encode(text, prompt=prompt)
+            assert np.array_equal(found, expected.encode(f"{text} fox.", prompt=prompt))
+        found = embedder.encode_query(["quick"])
+        assert np.array_equal(found, expected.encode_query(["quick fox."]))
+        assert embedder.fingerprint != expected.fingerprint
+    entries[0]["type"] = "other.ZembedTransformer"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(ModelUnsupportedError, match=r"\[0\]: type = .*ZembedTransformer"):
         read_model_files(folder)
 
 
