@@ -110,9 +110,7 @@ def open_embedder(
 
 def _followed_precision(state: SinkState, embedder: Embedder) -> PrecisionName | None:
     """Return the precision to load the model in again; None: that would not help."""
-    if state.dim != embedder.get_embedding_dimension():
-        return None
-    if stands_beside(embedder, state):
+    if state.dim != embedder.get_embedding_dimension() or stands_beside(embedder, state):
         return None
     return _precision_of(state, embedder)
 

@@ -79,9 +79,8 @@ class SettingSearch:
         self._theirs = theirs
         self._asked = asked
         self._gate = gate
-        order = sorted(range(len(theirs.texts)), key=lambda row: len(theirs.texts[row]))
-        self._by_length = order
-        self._all = list(range(len(order)))
+        self._all = range(len(theirs.texts))
+        self._by_length = sorted(self._all, key=lambda row: len(theirs.texts[row]))
 
     def run(self, apart: tuple[str, ...]) -> Match:
         """Return the result.

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -131,7 +131,7 @@ class Server:
         if not isinstance(rows, list) or not all(
             isinstance(row, dict) and type(row.get("index")) is int for row in rows
         ):
-            return self._fail(answer)
+            self._fail(answer)
         return [row.get("embedding") for row in sorted(rows, key=lambda row: row["index"])]
 
     def _post(self, url: str, body: dict[str, Any]) -> Any:
@@ -157,7 +157,7 @@ class Server:
         except (ValueError, RecursionError):
             raise self._error("does not answer with JSON") from None
 
-    def _fail(self, answer: object) -> list[Any]:
+    def _fail(self, answer: object) -> NoReturn:
         protocol = "text-embeddings-inference's /embed" if self._is_tei else "OpenAI's embeddings"
         raise self._error(f"does not answer as {protocol}: {json.dumps(answer)}")
 

@@ -38,6 +38,8 @@ Kind = Literal[
     "internal",  # a bug
 ]
 
+BUG_MESSAGE = "the server has a bug; its log has the traceback under this request id"
+
 
 class ClientGoneError(Exception):
     """The client has closed the connection; nobody reads an answer."""
@@ -77,6 +79,12 @@ class HTTPError(Exception):
         """Return the error of a field whose value, of which it shows the beginning, is wrong."""
         said = str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"  # as JSON has it
         return cls(HTTPStatus.BAD_REQUEST, f"{param} = {said}; {remedy}", param=param)
+
+    @classmethod
+    def missing_field(cls, param: str) -> HTTPError:
+        """Return the error of a body without a field that it must have."""
+        message = f"{param} is missing; the body must have it"
+        return cls(HTTPStatus.UNPROCESSABLE_ENTITY, message, param=param)
 
     @classmethod
     def overloaded(cls, message: str, seconds: float) -> HTTPError:
@@ -141,6 +149,4 @@ def describe(error: BaseException, field: str) -> HTTPError:
         return HTTPError(500, shortened(str(error)), "failed")
     if isinstance(error, MemoryError):
         return HTTPError.overloaded("the server is out of memory; send fewer texts", seconds=1)
-    return HTTPError(
-        500, "the server has a bug; its log has the traceback under this request id", "internal"
-    )
+    return HTTPError(500, BUG_MESSAGE, "internal")

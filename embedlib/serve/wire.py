@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -17,8 +18,6 @@ T = TypeVar("T")
 
 _PLACE = re.compile(r"`\$\.?([^`]*)`$")
 _STEP = re.compile(r"\w+|\[")
-_MARK = b"\xef\xbb\xbf"
-"""Begins a body that a .NET program has written as UTF-8 by its defaults."""
 _HALF_OF_A_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 
 
@@ -61,8 +60,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise HTTPError(400, "the body is nested too deep; send the fields as documented") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        if body.startswith(_MARK) and not body.startswith(_MARK + _MARK):  # each costs a copy
-            return decode(body[len(_MARK) :], kind)
+        # As a .NET program writes UTF-8 by its defaults; of several marks each would cost a copy.
+        if body.startswith(BOM_UTF8) and not body.startswith(BOM_UTF8 * 2):
+            return decode(body[len(BOM_UTF8) :], kind)
         what = str(error) if body.strip() else "the body is empty"
         remedy = "send a JSON object"
         # Before msgspec 0.23 a UnicodeDecodeError, then a DecodeError that says so.
@@ -81,7 +81,7 @@ def _invalid(message: str, kind: Any) -> HTTPError:
     if "missing required field" in message:  # the place is its object's
         name = message.split("`")[1]
         place = f"{place}.{name}".lstrip(".")
-        return HTTPError(422, f"{place} is missing; the body must have it", param=place)
+        return HTTPError.missing_field(place)
     if "unknown field" in message or message.startswith("Expected `null`,"):
         name = place or message.split("`")[1]
         here = getattr(kind, "foreign", {}).get(name)

@@ -76,7 +76,7 @@ class DatabaseSession:
         locate: Callable[[], str],
         prepare: Callable[[Connection], None],
         wait: Callable[[float], None],
-        secret: str = "",
+        secret: str,
     ) -> None:
         """Make a session; this does not connect.
 
@@ -85,7 +85,7 @@ class DatabaseSession:
             locate: returns the conninfo; may start the server.
             prepare: sets up a new connection; called again after every loss.
             wait: sleeps for a number of seconds.
-            secret: the password, which messages replace by ***.
+            secret: the password, which messages replace by ***; empty: there is none.
         """
         self.tell: Tell = tell_nobody
         self.has_begun = False

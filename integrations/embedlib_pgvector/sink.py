@@ -294,7 +294,7 @@ class PgvectorSink(TableReader):
         # Number of rows and state of the index are not compared.
         check_target(None if table is None else table.to_state(0, ""), target, self.name)
         is_new = table is None or target.recreate
-        is_halfvec = choose_halfvec(destination, target.dim) if is_new else None
+        is_halfvec = is_new and choose_halfvec(destination, target.dim)
         check_configuration(connection, target.full_text, self.name)
         with connection.transaction():
             rights: Rights | None = None
@@ -304,8 +304,8 @@ class PgvectorSink(TableReader):
                 rights = read_rights(connection, table)
                 drop_to_make_anew(connection, table, self.name)
             if is_new:
-                check_version(connection, destination, target, is_halfvec=bool(is_halfvec))
-                create_table(connection, destination, target, is_halfvec=bool(is_halfvec))
+                check_version(connection, destination, target, is_halfvec=is_halfvec)
+                create_table(connection, destination, target, is_halfvec=is_halfvec)
             if table is not None and rights is not None:
                 give_rights(connection, table.identifier, rights)
         if is_halfvec and destination.is_halfvec is None:

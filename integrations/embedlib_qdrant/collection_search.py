@@ -110,7 +110,6 @@ class CollectionSearch:
         if where is not None:
             passes.must = [make_filter(where, ClientConditions(self.models))]
         is_vector = isinstance(query, list)
-
         similarity = mark.similarity if is_vector else "dot"
         accepts = matcher(ALL if where is None else where)
         hits: list[Hit] = []

@@ -42,9 +42,9 @@ class EdgeSearch:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
-        return self._search(self.edge.Query.Nearest(vector.tolist()), k, None)
+        return self.search_where(vector, k, None)
 
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         """Return the nearest of the rows that pass a filter."""
         return self._search(self.edge.Query.Nearest(vector.tolist()), k, where)
 

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from embedlib.errors import EmbedlibError, first_line
+from embedlib.errors import EmbedlibError, typed_line
 
 
 def is_ray_itself(error: BaseException) -> bool:
@@ -36,12 +36,12 @@ def cause_of(error: BaseException) -> EmbedlibError:
             return cause
         logging.getLogger(__name__).debug("in a worker", exc_info=error)
         if cause is not None:
-            return EmbedlibError(f"a worker failed: {type(cause).__name__}: {first_line(cause)}")
+            return EmbedlibError(f"a worker failed: {typed_line(cause)}")
     if isinstance(error, RayActorError):
         return EmbedlibError(f"the worker died: {_why_died(error)}")
     if isinstance(error, EmbedlibError):
         return error
-    return EmbedlibError(f"a worker failed: {type(error).__name__}: {first_line(error)}")
+    return EmbedlibError(f"a worker failed: {typed_line(error)}")
 
 
 def _why_died(error: RayActorError) -> str:

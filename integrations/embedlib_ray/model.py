@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from embedlib.config import Config, LateSimilarity
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.indexing import Tell
+from embedlib.indexing import Tell, tell_nobody
 from embedlib_ray.cluster import machines
 from embedlib_ray.failures import cause_of, is_ray_itself
 from embedlib_ray.pool import ATTEMPTS
@@ -137,7 +137,7 @@ def describe_model(model: str | MakeEmbedder, config: Config, plan: Plan) -> Ide
         EmbedlibError: it cannot be loaded there.
     """
     made = ModelPlan(model=name_for_workers(model), config=config_for(config, plan.num_gpus))
-    first = open_first(plan, made, lambda _: None)
+    first = open_first(plan, made, tell_nobody)
     ray.kill(first.worker, no_restart=True)
     return first.identity
 

@@ -113,7 +113,7 @@ def _texts_of(body: EmbedBody) -> list[str]:
     """
     if body.inputs is None:
         if body.texts is None:
-            raise HTTPError(422, "texts is missing; the body must have it", param="texts")
+            raise HTTPError.missing_field("texts")
         return body.texts
     if body.texts is not None:
         raise HTTPError(400, "texts and inputs are both there; send one of them", param="inputs")

@@ -79,8 +79,7 @@ async def rerank(exchange: Exchange) -> Response:
         exchange.refuse = TEI.respond
         return await rerank_texts(exchange)
     if body.query is None or body.documents is None:
-        missing = "query" if body.query is None else "documents"
-        raise HTTPError(422, f"{missing} is missing; the body must have it", param=missing)
+        raise HTTPError.missing_field("query" if body.query is None else "documents")
     documents = texts_of(body.documents, "documents", exchange.shared.options)
     is_voyage = body.top_k is not msgspec.UNSET
     is_v1 = exchange.request.path.endswith("/v1/rerank")
@@ -242,7 +241,7 @@ def _only_of(body: ScoreBody, *names: str) -> tuple[str, list[str]]:
     """
     found = [name for name in names if getattr(body, name) is not None]
     if not found:
-        raise HTTPError(422, f"{names[0]} is missing; the body must have it", param=names[0])
+        raise HTTPError.missing_field(names[0])
     if len(found) > 1:
         both = " and ".join(found[:2])
         raise HTTPError(400, f"{both} are the same side; send one of them", param=found[1])

@@ -124,7 +124,6 @@ async def embed_texts(exchange: Exchange) -> Response:
 async def embed_all(exchange: Exchange) -> Response:
     """Answer `POST /embed_all`: the vector of every token, special ones included."""
     texts = await _embed_tokens(exchange, "token_embeddings", "embed")
-
     num_rows = sum(map(len, texts))
     return _timed(exchange, await exchange.answer(lambda: list(map(encoded, texts)), num_rows))
 

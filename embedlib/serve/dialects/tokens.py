@@ -49,7 +49,7 @@ async def tokenize(exchange: Exchange) -> Response:
     session = exchange.find(body.model, *ALL_TASKS).open()
     given = body.prompt if body.inputs is None else body.inputs
     if given is None:
-        raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
+        raise HTTPError.missing_field("inputs")
     if None not in (body.inputs, body.prompt):
         message = "inputs and prompt are both there; send one of them"
         raise HTTPError(400, message, param="prompt")

@@ -31,7 +31,6 @@ class Resumable(Protocol):
             parser: takes the place of the one before, which may take no more: the message may be
                 the last of its connection.
         """
-        ...
 
 
 class RequestParser(httptools.HttpRequestParser):

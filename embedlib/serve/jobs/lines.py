@@ -5,6 +5,7 @@ Source: openai-python 3.54, `types/batch_error.py` and the guide of the Batch AP
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +23,6 @@ SLICE_BYTES = 8 << 20
 MAX_ID_CHARS = 512
 MAX_ERRORS = 100
 """Wrong lines of an input that are told."""
-_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def read_lines(path: Path, offset: int, number: int, max_line_bytes: int) -> lis
             number += 1
             offset += len(data)
             num_bytes += len(data)
-            text = data.removeprefix(_MARK) if number == 1 else data
+            text = data.removeprefix(BOM_UTF8) if number == 1 else data
             # An empty line counts, so that numbers are those of an editor; it is no request.
             is_cut = len(data) > max_line_bytes and not data.endswith(b"\n")
             lines.append(Line(number, offset, text.strip(), is_cut))

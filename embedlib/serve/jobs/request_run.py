@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from embedlib.serve.errors import Kind
+from embedlib.serve.errors import BUG_MESSAGE, Kind
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.requests import RequestRow, Result
 from embedlib.serve.jobs.spans import JobSpan
@@ -24,7 +24,6 @@ _CODES: Final[Mapping[Kind, str]] = {
     "failed": "MODEL_PREDICT_ERROR",
     "internal": "INTERNAL_SERVER_ERROR",
 }
-_BUG_MESSAGE = "the server has a bug; its log has the traceback under this request id"
 
 
 async def run_request(row: RequestRow, tools: Tools) -> None:
@@ -33,7 +32,7 @@ async def run_request(row: RequestRow, tools: Tools) -> None:
         await _run(row, tools)
     except Exception:
         log.exception("request %s", row.id)
-        await _end(row, Result("FAILED", 500, None, "", _CODES["internal"], _BUG_MESSAGE), tools)
+        await _end(row, Result("FAILED", 500, None, "", _CODES["internal"], BUG_MESSAGE), tools)
 
 
 async def _run(row: RequestRow, tools: Tools) -> None:

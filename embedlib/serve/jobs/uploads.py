@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from uuid import uuid4
 
 from embedlib.serve.errors import HTTPError
@@ -31,12 +30,7 @@ class Upload:
         """Return self."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Remove what arrived, unless it became a file."""
         if not self._is_kept:
             await self._tools.thread.run(lambda: self._tools.folder.remove(self.id))

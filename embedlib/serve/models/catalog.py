@@ -17,6 +17,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import CallerEngine, why_lost
 from embedlib.errors import EmbedlibError, typed_line
+from embedlib.models.opening import OpenedModel
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.token_heads import has_token_head
 from embedlib.reranker import Reranker
@@ -332,8 +333,6 @@ def load_by_kind(name: str, config: Config, tell: Callable[[Tasks], None]) -> An
     Raises:
         what `Embedder` raises.
     """
-    from embedlib.models.opening import OpenedModel
-
     with OpenedModel.described(name, config) as opened:
         files = opened.read_files(with_head=opened.has_head)
         is_sparse = has_token_head(files, "sparse")

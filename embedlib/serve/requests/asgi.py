@@ -33,19 +33,15 @@ class Direct(Protocol):
     @property
     def gone(self) -> asyncio.Future[None]:
         """Done when the client has left."""
-        ...
 
     def take_body(self) -> bytes | None:
         """Return the body, or what is left of it, if all of it is there; None: `receive` waits."""
-        ...
 
     def resume_reading(self) -> None:
         """Read on behind the body, so that `gone` is seen."""
-        ...
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Send a whole answer, unless that is not so simple; False: `send` must do it."""
-        ...
 
 
 class Request(msgspec.Struct):

@@ -85,7 +85,6 @@ class Exchange(msgspec.Struct):
     """The body as it arrives, of a route that reads it itself."""
     num_body_bytes: int = 0
     """That have been read."""
-
     owner: str = ""
     """Whose jobs it sees, as `Keys.check` returns it."""
 
