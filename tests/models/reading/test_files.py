@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from embedlib.config import Config
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.hub import resolve
-from embedlib.models.reading import settings_file
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.settings_file import (
     MASKED_KEYS,
@@ -351,29 +349,6 @@ def test_texts_that_would_go_through_a_chat_template_are_refused(
     assert read_model_files(tmp_path / "llama").spec is not None
     with pytest.raises(ModelUnsupportedError, match=r"has a chat template and no modules\.json: "):
         read_model_files(tmp_path / "llama-bare")
-
-
-def test_a_chat_template_that_writes_texts_as_they_are_changes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # EmbeddingGemma 2.
-    folder = write_tiny_model(tmp_path, "embedding_gemma2_text")
-    before = read_model_files(folder).spec
-    part = {"method": "forward", "method_output_name": "last_hidden_state"}
-    modalities: dict[str, Any] = dict.fromkeys(("text", "image", "audio", "video"), part)
-    modalities["message"] = part | {"format": "structured"}
-    _change(folder / "sentence_bert_config.json", modality_config=modalities)
-    template = "{% for message in messages %}{{ message.content[0].text }}{% endfor %}"
-    digest = hashlib.sha256(template.encode()).hexdigest()
-    monkeypatch.setattr(settings_file, "PLAIN_TEMPLATES", {digest})
-    (folder / "chat_template.jinja").write_text(template + "\n")
-    assert read_model_files(folder).spec == before
-    (folder / "chat_template.jinja").write_text("User: " + template)
-    with pytest.raises(ModelUnsupportedError, match=r"modality_config = .* chat template"):
-        read_model_files(folder)
-    (folder / "chat_template.jinja").unlink()
-    with pytest.raises(ModelUnsupportedError, match=r"modality_config = .* chat template"):
-        read_model_files(folder)
 
 
 def test_the_types_of_all_releases_are_known(tmp_path: Path) -> None:

@@ -102,13 +102,18 @@ def test_a_chat_template_that_is_known_to_write_texts_as_they_are(
     modalities["message"] = text | {"format": "structured"}
     settings = folder / "sentence_bert_config.json"
     _change(settings, modality_config=modalities)
-    (folder / "chat_template.jinja").write_text("{{ text }}")
+    template = folder / "chat_template.jinja"
+    template.write_text("{{ text }}\n")
     with pytest.raises(ModelUnsupportedError, match=r"modality_config = .*chat template"):
         read_model_files(folder)
     known = sha256(b"{{ text }}").hexdigest()
     monkeypatch.setattr(settings_file, "PLAIN_TEMPLATES", frozenset({known}))
     expected = read_model_files(tiny_folder("embedding_gemma2_text")).spec
     assert read_model_files(folder).spec == expected
+    template.unlink()
+    with pytest.raises(ModelUnsupportedError, match=r"modality_config = .*chat template"):
+        read_model_files(folder)
+    template.write_text("{{ text }}")
     # Without another modality a tokenizer renders it, which then adds no special tokens.
     _change(settings, modality_config={key: modalities[key] for key in ("text", "message")})
     with pytest.raises(ModelUnsupportedError, match=r"modality_config = "):
