@@ -207,6 +207,7 @@ def _embedding_rows(spec: ModelSpec, prompts: Prompts) -> list[tuple[str, str]]:
         else ("for each token", _describe_late(late)),
         ("a query gets", _describe_role(prompts, "query")),
         ("a document", _describe_role(prompts, "document")),
+        *((("every text ends in", _quote(spec.suffix)),) if spec.suffix else ()),
         ("tasks", _describe_tasks(prompts)),
         ("prompts", _list_prompts(prompts)),
     ]

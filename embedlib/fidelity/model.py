@@ -43,12 +43,13 @@ class MeasuredModel:
 
         Pairs, prompts and templates count too.
         """
+        spec = self.files.spec
         own = (self.config.prompts, self.config.examples, self.config.template, self.known)
         lengths = [
             max((len(text.encode(errors="replace")) for text in some), default=0)
             for some in (texts.queries, texts.documents)
         ]
-        longest = sum(lengths) + len(repr((*own, self.files.spec.prompts)).encode())
+        longest = sum(lengths) + len(repr((*own, spec.prompts, spec.suffix)).encode())
         return replace(self, longest_tokens=longest)
 
     @property

@@ -124,7 +124,7 @@ class Prompts:
         else:
             if prompt_name is None:
                 prompt_name = self.default_name if role is None else self.role_name(role)
-            resolved = Prompt() if prompt_name is None else self._of_name(prompt_name, few)
+            resolved = self._of_name(prompt_name, few)
         if examples and not resolved.examples:
             raise _refuse_examples()
         return replace(resolved, suffix=resolved.suffix + self._suffix)
@@ -181,6 +181,7 @@ class Prompts:
 
     def settings(self) -> dict[str, object]:
         """Return everything that determines the prompts, as JSON values for the fingerprint."""
+        document = self.role_name("document")
         found: dict[str, object] = {
             "prompts": self.by_name,
             "default_prompt_name": self.default_name,
@@ -191,6 +192,8 @@ class Prompts:
             "default_task": self.default_task,
             "examples": [dict(example) for example in self._examples],
             "suffix": self._suffix,
+            # The same prompts give other documents if one of another name is theirs.
+            "document_prompt_name": None if document in ROLE_PROMPTS["document"] else document,
         }
         # A setting without effect must not change the fingerprint.
         return found | {name: value for name, value in more.items() if value}
@@ -202,8 +205,7 @@ class Prompts:
             return self._of_name(task, examples)
         if task in self._query_tasks or self._template is not None:
             if role == "document":  # documents get the same prompt for every task
-                name = self.role_name(role)
-                return Prompt() if name is None else self._of_name(name, examples)
+                return self._of_name(self.role_name(role), examples)
             if task in self._query_tasks:
                 return Prompt(prefix=self._query_tasks[task])
             assert self._template is not None
@@ -214,7 +216,9 @@ class Prompts:
             "for any other"
         )
 
-    def _of_name(self, name: str, examples: Examples) -> Prompt:
+    def _of_name(self, name: str | None, examples: Examples) -> Prompt:
+        if name is None:
+            return Prompt()
         text = self._named(name)
         if self._origins.get(name, "folder") == "folder":
             return Prompt(prefix=text)

@@ -278,7 +278,7 @@ def test_offsets_are_those_of_the_sequence() -> None:
     for text in ("x€y", "xyz", "x" * 30):
         [sequence] = tokenizer(make_job(1), 0, [text], prompt)
         assert len(tokenizer.offsets(text, prompt)) == sequence.num_tokens
-    with pytest.raises(ConfigError, match="not one on both sides"):
+    with pytest.raises(ConfigError, match="chunks need a text with nothing behind it"):
         tokenizer.offsets("x", Prompt(prefix="a", suffix="b"))
     with pytest.raises(InputError, match="text 0 is 3"):
         tokenizer.offsets(3, prompt)  # type: ignore[arg-type]

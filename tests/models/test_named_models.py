@@ -166,6 +166,8 @@ def test_folders_that_call_their_prompts_otherwise(name: str, query: str, docume
     assert prompts.resolve(role="query").prefix == f"{query}: "
     assert prompts.resolve(role="document").prefix == f"{document}: "
     assert prompts.resolve().prefix == ""
+    # What was loaded without that prompt must not be gone on with.
+    assert prompts.settings() != Prompts(fake_spec(prompts=folder), Config()).settings()
 
 
 def changes(files: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -285,7 +285,10 @@ class Tokenizer:
             InputError: the text is not a str or has a lone surrogate.
         """
         if prompt.suffix:
-            raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
+            raise ConfigError(
+                f"chunks need a text with nothing behind it, and {prompt.suffix!r:.60} goes behind "
+                "this one"
+            )
         list(self._encode([text], "", row))  # raises for a bad text
         found = encode_one(self._tokenizer, prompt.prefix + text, add_special_tokens=True)
         spans = list(zip(found.offsets, found.ids, strict=True))
@@ -308,10 +311,13 @@ class Tokenizer:
         limit = min(self.max_seq_tokens, self._longest - num_examples)
         room = limit - num_suffix - self.num_special_tokens
         if room < 1:
+            taken = f"what goes behind the text has {num_suffix} tokens"
+            fewer = ""
+            if num_examples:
+                taken, fewer = f"the examples have {num_examples} tokens", "fewer examples, or "
             raise ConfigError(
-                f"the examples have {num_examples} tokens, which leaves no room for a query: the "
-                f"model takes {self._longest}, max_seq_length is {self.max_seq_tokens}; pass fewer "
-                "examples, or a higher max_seq_tokens"
+                f"{taken}, which leaves no room for a query: the model takes {self._longest}, "
+                f"max_seq_length is {self.max_seq_tokens}; pass {fewer}a higher max_seq_tokens"
             )
         return room
 

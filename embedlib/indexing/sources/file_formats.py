@@ -241,7 +241,7 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
         # What spreadsheets write of a row without values: nothing but commas.
         if problem is None and len(header) > 1 and not any(map(str.strip, values)):
             continue
-        if len(values) == width and not any(values[len(header) :]):
+        if len(values) == width and not any(map(str.strip, values[len(header) :])):
             values = values[: len(header)]
         if problem is None and len(values) != len(header):
             problem = f"has {len(values)} fields, and the header has {len(header)}"

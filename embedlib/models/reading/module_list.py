@@ -31,9 +31,13 @@ AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
 QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
 """The module of pplx-embed-v1, whose code is in its folder; computed here as `RoundTanh`."""
 
-SUFFIXED: Final = "modeling_zembed.ZembedTransformer"
-"""The Transformer of zembed-1, whose code is in its folder: it writes the `suffix` of
-config_sentence_transformers.json behind every text."""
+ZEMBED: Final = "ZembedTransformer"
+"""The Transformer of zembed-1, whose code is in its folder: it writes a suffix behind texts."""
+
+ZEMBED_SUFFIX: Final = "<|im_end|>\n"
+"""Source: `suffix` in config_sentence_transformers.json of zembed-1, as its class has it."""
+
+SUFFIXED: Final = f"modeling_zembed.{ZEMBED}"
 
 _OF_OWN_CODE: Final = tuple(name.rpartition(".")[2] for name in (QUANTIZER, SUFFIXED))
 
@@ -148,13 +152,13 @@ def module_kind(
 def accepted_after(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
     """Return the classes that a module may have behind these."""
     if not before:
-        others = (MASKED, STATIC, TOKEN_WEIGHTS, "ZembedTransformer")
+        others = (MASKED, STATIC, TOKEN_WEIGHTS, ZEMBED)
         return ("Transformer",) if with_head else ("Transformer", *others)
     if before[-1] == "Transformer":
         return ("Pooling", "LogitScore") if with_head else ("Pooling", SPLADE)
     if before[-1] == MASKED:
         return (SPLADE,)
-    if before[-1] == "ZembedTransformer":
+    if before[-1] == ZEMBED:
         return ("Pooling",)
     if before[-1] == "Pooling" and not with_head:
         return (*AFTER_POOLING, "FlexibleQuantizer")

@@ -18,7 +18,13 @@ from embedlib.models.reading.general_file import is_cross_encoder, is_late
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file, name_in
 from embedlib.models.reading.module_files import load_config
-from embedlib.models.reading.module_list import MASKED, SPLADE, SUFFIXED, read_module_list
+from embedlib.models.reading.module_list import (
+    MASKED,
+    SPLADE,
+    ZEMBED,
+    ZEMBED_SUFFIX,
+    read_module_list,
+)
 from embedlib.models.reading.refusals import ADAPTER, held_instead
 from embedlib.models.reading.settings_file import (
     EMBEDDING_KEYS,
@@ -77,8 +83,9 @@ def read_parts(
         entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
     kinds = [kind for kind, _ in entries]
     suffix = ""
-    if kinds and SUFFIXED.endswith(f".{kinds[0]}"):
-        suffix = general.text("suffix") or ""
+    if kinds[:1] == [ZEMBED]:
+        if (suffix := general.text("suffix") or "") != ZEMBED_SUFFIX:
+            raise general.refuse("suffix", quote(ZEMBED_SUFFIX))
         values = {key: general.values[key] for key in general.values if key != "suffix"}
         general = replace(general, values=values)
     # A modular head stands on the same transformer as an embedding.

@@ -168,9 +168,10 @@ def ignore_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -
 def _check_no_prompt(form: EmbeddingCall) -> None:
     around = form.prompt.examples + form.prompt.prefix + form.prompt.suffix
     if around:
+        place = "around" if form.prompt.suffix else "in front of"
         raise ConfigError(
             f"token ids are embedded as they are, without the prompt {around!r:.60}; put its ids "
-            "in front of them and leave input_type and prompt_name out, or send texts"
+            f"{place} them and leave input_type and prompt_name out, or send texts"
         )
 
 

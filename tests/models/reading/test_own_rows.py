@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 from embedlib import Embedder
-from embedlib.errors import ModelUnsupportedError
+from embedlib.cli import main
+from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.reading import settings_file
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
@@ -181,20 +183,37 @@ def test_a_suffix_goes_behind_every_text(tmp_path: Path) -> None:
     for place in (plain, folder):  # a text before a suffix is decoded, as published tokenizers do
         _change(place / "tokenizer.json", decoder={"type": "ByteLevel"} | of_bytes)
     general = folder / "config_sentence_transformers.json"
-    _change(general, suffix=" fox.", prompts={"query": "the "}, default_prompt_name=None)
-    with pytest.raises(ModelUnsupportedError, match=r'suffix = " fox\." is not a known key'):
+    end = "<|im_end|>\n"
+    _change(general, suffix=end, prompts={"query": "the "}, default_prompt_name=None)
+    with pytest.raises(ModelUnsupportedError, match=r'suffix = "<.* is not a known key'):
         read_model_files(folder)
     entries = json.loads((folder / "modules.json").read_text())
     entries[0]["type"] = "modeling_zembed.ZembedTransformer"
     (folder / "modules.json").write_text(json.dumps(entries))
-    assert read_model_files(folder).spec.suffix == " fox."
+    assert read_model_files(folder).spec.suffix == end
     with Embedder(folder) as embedder, Embedder(plain, prompts={"query": "the "}) as expected:
         for text, prompt in (("a quick", ""), ("a quick", "of "), ("", "of ")):
             found = embedder.encode(text, prompt=prompt)
-            assert np.array_equal(found, expected.encode(f"{text} fox.", prompt=prompt))
+            assert np.array_equal(found, expected.encode(f"{text}{end}", prompt=prompt))
         found = embedder.encode_query(["quick"])
-        assert np.array_equal(found, expected.encode_query(["quick fox."]))
+        assert np.array_equal(found, expected.encode_query([f"quick{end}"]))
         assert embedder.fingerprint != expected.fingerprint
+        # A text that is too long is shortened, and keeps what goes behind it.
+        limit = len(expected.tokenizer.encode(f"the{end}").ids)
+        with Embedder(folder, max_seq_tokens=limit, on_truncate="ignore") as short:
+            assert np.array_equal(short.encode("the quick fox"), expected.encode(f"the{end}"))
+        with (
+            Embedder(folder, max_seq_tokens=2) as short,
+            pytest.raises(ConfigError, match="what goes behind the text has"),
+        ):
+            short.encode("the")
+    shown = CliRunner().invoke(main, ["inspect", str(folder)]).output
+    assert "every text ends in" in shown
+    for wrong in (" fox.", None):
+        _change(general, suffix=wrong)
+        with pytest.raises(ModelUnsupportedError, match=r'suffix = .* "<\|im_end\|>'):
+            read_model_files(folder)
+    _change(general, suffix=end)
     entries[0]["type"] = "other.ZembedTransformer"
     (folder / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelUnsupportedError, match=r"\[0\]: type = .*ZembedTransformer"):
