@@ -32,7 +32,7 @@ Rates = dict[str, dict[str, float]]
 
 
 def linear_shapes(encoder: Encoder) -> Shapes:
-    """Return (inputs, outputs) of every weight matrix of one layer, of the most usual kind."""
+    """Return (inputs, outputs) of each weight matrix of a layer with attention and one MLP."""
     hidden, intermediate = encoder.hidden_size, encoder.intermediate_size
     query = encoder.num_heads * encoder.head_dim
     key = encoder.num_kv_heads * encoder.head_dim

@@ -214,13 +214,14 @@ def _has_token_types(parts: Parts) -> bool:
         return "token_type_ids" in names
     kind = tokenizer_config.text("tokenizer_class") or config.text("tokenizer_class")
     usual = family_of(config).tokenizer_class
-    kind = kind or (None if usual == PLAIN else usual)
-    passes = None if kind is None else PASSES_TYPES.get(kind.removesuffix("Fast"))
+    passes = PASSES_TYPES.get((kind or usual or "").removesuffix("Fast"))
+    if kind is None and usual == PLAIN:  # a file that names it is of transformers 5, others of any
+        passes = None
     if names is not None or passes is None:
         raise tokenizer_config.refuse(
             "model_input_names",
             "a list with or without token_type_ids, since releases of transformers differ on the "
-            f"default for {quote(kind)}",
+            f"default for {quote(kind or usual)}",
         )
     return passes
 
