@@ -59,6 +59,9 @@ class Encoder:
     so that x itself is normed."""
     embedding_scale: float = 1.0
     """Factor on the token embeddings."""
+    embedding_size: int | None = None
+    """E: the tables of tokens, positions and types have E numbers a row, of which a matrix behind
+    their norm makes H. None: they have H. Source: Lan et al., ALBERT (arXiv:1909.11942) 3.1."""
     num_positions: int
     """Rows of the learned position table, or the trained length if positions are rotary."""
     position_offset: int = 0
@@ -108,6 +111,11 @@ class Encoder:
     def max_tokens(self) -> int:
         """The number of tokens that there are positions for."""
         return self.num_positions - self.position_offset
+
+    @property
+    def table_width(self) -> int:
+        """The numbers in a row of the tables of tokens, positions and types."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def score_scale(self) -> float:

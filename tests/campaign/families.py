@@ -42,7 +42,15 @@ from tests.campaign.verdict import (
 BASES: Final = (
     *("t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe", "embedding_gemma2_text"),
     *("qwen2-both-ways", "qwen3-voyage", "pplx", "lfm2", "mistral-gritlm", "bidirlm"),
-    *("camembert", "xlm-roberta-xl", "ernie", "electra", "deberta-v2", "jina_embeddings_v3"),
+    *(
+        "camembert",
+        "xlm-roberta-xl",
+        "ernie",
+        "electra",
+        "albert",
+        "deberta-v2",
+        "jina_embeddings_v3",
+    ),
     *("gte-native", "eurobert", "ultrabert", "ministral3", "llama_bidirec", "gemma"),
 )
 OWN: Final = (

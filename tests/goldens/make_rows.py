@@ -26,7 +26,15 @@ from transformers import CONFIG_MAPPING
 
 HERE = Path(__file__).parent
 EMBEDDING = (
-    *("gte-native", "camembert", "xlm-roberta-xl", "ernie", "electra", "jina_embeddings_v3"),
+    *(
+        "gte-native",
+        "camembert",
+        "xlm-roberta-xl",
+        "ernie",
+        "electra",
+        "albert",
+        "jina_embeddings_v3",
+    ),
     *("deberta-v2", "t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe"),
     *("qwen2-both-ways", "qwen3-voyage", "pplx", "embedding_gemma2_text", "lfm2"),
     *("mistral-gritlm", "bidirlm"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-OPENVINO_ALONE: Final = frozenset({"embedding_gemma2_text"})
+OPENVINO_ALONE: Final = frozenset({"embedding_gemma2_text", "albert", "electra-reranker"})
 """Variants that the GPU engines refuse."""
 
 ALIKE: Final = frozenset(
@@ -18,7 +18,14 @@ ALIKE: Final = frozenset(
 nothing new, once their vectors are right."""
 
 GRAPHS: Final = (
-    *("bert-cls-dense", "bert-concat", "bert-prompt", "deberta-v2", "embedding_gemma2_text"),
+    *(
+        "albert",
+        "bert-cls-dense",
+        "bert-concat",
+        "bert-prompt",
+        "deberta-v2",
+        "embedding_gemma2_text",
+    ),
     *("gemma2", "gemma2-bidirectional", "gemma3_text", "gemma3_text-causal", "gte"),
     *("jina_bert-code", "lfm2", "llama", "llama-bidirectional", "ministral3", "mistral"),
     *("modernbert", "modernbert-biases", "mpnet", "nomic_bert", "nomic_bert-moe", "pplx"),

@@ -23,8 +23,9 @@ aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by
 MAX_HEAD_DIM: Final = 256
 """A tile of queries, keys and values of larger heads does not fit into shared memory."""
 
-NOT_IMPLEMENTED: Final = ("layer_input_size", "has_v_norm", "wide_heads")
-"""Traits of an `Encoder` that no step computes, all of EmbeddingGemma 2."""
+NOT_IMPLEMENTED: Final = ("embedding_size", "layer_input_size", "has_v_norm", "wide_heads")
+"""Traits of an `Encoder` that no step computes: the first of ALBERT and small ELECTRAs, the others
+of EmbeddingGemma 2."""
 
 COMPUTED_MODULES: Final = (Pooling, Dense, LayerNorm, Normalize, RoundTanh)
 """Those that the executor computes behind the plan."""
@@ -74,7 +75,7 @@ def _check_encoder(encoder: Encoder) -> None:
     for trait in NOT_IMPLEMENTED:
         if getattr(encoder, trait):
             raise EngineUnsupportedError(
-                f"engine cuda: {trait} (EmbeddingGemma 2) is not implemented; use engine='openvino'"
+                f"engine cuda: {trait} is not implemented; use engine='openvino'"
             )
     # Keys that heads share have no products of their own, nor have those that are kept.
     is_shared = encoder.num_kv_heads < encoder.num_heads

@@ -30,7 +30,7 @@ CONFIG_MAPPING_NAMES of transformers 5.5 to 5.17."""
 
 NOT_IMPLEMENTED: Final = (
     *("norms_embeddings", "position_bias", "experts", "convolutions", "layer_input_size"),
-    *("qk_norm_joins_heads", "norms_attention_twice", "has_v_norm", "wide_heads"),
+    *("qk_norm_joins_heads", "norms_attention_twice", "has_v_norm", "wide_heads", "embedding_size"),
     *("relative_positions", "window_rope", "attention_cap", "attention_scale"),
 )
 """Traits of an `Encoder`, beside those that depend on others."""

@@ -12,6 +12,7 @@ from typing import Final
 from embedlib.models.families.alibi_encoders import JINA_BERT, JINA_CODE
 from embedlib.models.families.row import Family, Key, cls_head, masked_head
 from embedlib.models.families.tensor_names import (
+    ALBERT_TENSORS,
     DEBERTA_V2_TENSORS,
     DISTILBERT_TENSORS,
     ENCODER_TENSORS,
@@ -133,9 +134,7 @@ ERNIE: Final = replace(
 ELECTRA: Final = replace(
     PLAIN_BERT,
     model_type="electra",
-    # Smaller embeddings, as in the small models, pass through a matrix more.
-    names={"hidden_size": ("embedding_size",)},
-    implied={"hidden_size": ("embedding_size",)},
+    embedding_size=Key("embedding_size", 128),
     harmless=frozenset({"summary_type", "summary_use_proj", "summary_last_dropout"}),
     prefixes=("", "electra.", "0.auto_model.", "auto_model."),
     ignored_tensors=(
@@ -146,6 +145,35 @@ ELECTRA: Final = replace(
     sequence_head=cls_head("classifier.dense", "gelu", "classifier.out_proj"),
     masked_head=masked_head(
         "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"
+    ),
+)  # fmt: skip
+
+# All layers have the same weights. The tokenizer class of transformers sets what tokenizer.json
+# has.
+ALBERT: Final = replace(
+    PLAIN_BERT,
+    model_type="albert",
+    activation=Key("hidden_act", "gelu_new"),
+    embedding_size=Key("embedding_size", 128),
+    fixed={**PLAIN_BERT.fixed, "num_hidden_groups": (1, None), "inner_group_num": (1, None)},
+    # Of the first release, whose class does not read them.
+    harmless=frozenset(
+        {
+            "classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type",
+            "num_memory_blocks",
+        }
+    ),
+    tokenizer_class="TokenizersBackend",
+    prefixes=("", "albert.", "0.auto_model.", "auto_model."),
+    tensors=ALBERT_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "predictions.*",
+        "sop_classifier.*", "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=cls_head("albert.pooler"),
+    masked_head=masked_head(
+        "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias",
+        Key("hidden_act", "gelu_new"),
     ),
 )  # fmt: skip
 

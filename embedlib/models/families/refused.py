@@ -20,6 +20,14 @@ _IMAGES: Final = (
     "takes images, which embedlib does not; Qwen3-Embedding and Nemotron-3-Embed are the nearest "
     "for text"
 )
+_OLD: Final = (
+    "is a text generator of before 2023, which embedlib does not compute; Qwen3-Embedding-0.6B and "
+    "multilingual-e5 are the nearest that load"
+)
+_LONG: Final = (
+    "is for long texts, by attention which embedlib does not compute; gte-modernbert-base and "
+    "granite-embedding-english-r2 read 8,192 tokens"
+)
 MODEL_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "lfm3"), _LINEAR
@@ -29,6 +37,15 @@ MODEL_TYPES: Final[Mapping[str, str]] = {
         ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3", "bidirlm_omni"), _IMAGES
     ),
     **dict.fromkeys(("llama_nemotron_vl", "llama_nemotron_vl_rerank"), _IMAGES),
+    **dict.fromkeys(("clip", "clip_text_model", "siglip", "siglip2"), _IMAGES),
+    **dict.fromkeys(("bloom", "gpt2", "gpt_neo", "gptj"), _OLD),
+    **dict.fromkeys(("big_bird", "longformer", "xlnet"), _LONG),
+    "deberta": "is the first DeBERTa, which embedlib does not compute; of the third, "
+    "nli-deberta-v3-base and mxbai-rerank-base-v1 load",
+    "codesage": "has code of its own, which embedlib never runs; CodeRankEmbed and "
+    "nomic-embed-code are the nearest for code",
+    "luke": "reads names of things beside words, which embedlib does not; ruri-v3 and "
+    "multilingual-e5 are the nearest for Japanese",
     "bart": "has an encoder and a decoder, which embedlib does not compute; for bart-large-mnli, "
     "MoritzLaurer/deberta-v3-large-zeroshot-v2.0 is the nearest zero-shot classifier",
     "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "

@@ -184,6 +184,8 @@ class Family:
     norms_embeddings: bool = False
     scales_embeddings: bool = False
     """True: token embeddings are multiplied by the square root of the hidden size."""
+    embedding_size: Key | None = None
+    """Set if the class has narrower tables where this is not the hidden size."""
     is_gated: bool
     activation: Activation | Key
     gelu_is_tanh: bool = False

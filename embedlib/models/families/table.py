@@ -25,6 +25,7 @@ from embedlib.models.families.decoders import (
     ULTRABERT,
 )
 from embedlib.models.families.encoders import (
+    ALBERT,
     BERT,
     CAMEMBERT,
     DEBERTA_V2,
@@ -50,7 +51,7 @@ from embedlib.models.families.t5_encoders import T5
 FAMILIES: Final[Mapping[str, Family]] = {
     row.model_type: row
     for row in (
-        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DEBERTA_V2,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, ALBERT, DEBERTA_V2,
         DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT,
         ULTRABERT, T5,
         MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,

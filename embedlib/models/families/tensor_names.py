@@ -23,6 +23,7 @@ ENCODER_TENSORS: Final[TensorNames] = {
     "positions": "embeddings.position_embeddings.weight",
     "token_types": "embeddings.token_type_embeddings.weight",
     "embedding_norm": "embeddings.LayerNorm",
+    "embedding_projection": "embeddings_project",
     "layers.{i}.q": "encoder.layer.{i}.attention.self.query",
     "layers.{i}.k": "encoder.layer.{i}.attention.self.key",
     "layers.{i}.v": "encoder.layer.{i}.attention.self.value",
@@ -61,6 +62,19 @@ DEBERTA_V2_TENSORS: Final[TensorNames] = {
     "layers.{i}.q": "encoder.layer.{i}.attention.self.query_proj",
     "layers.{i}.k": "encoder.layer.{i}.attention.self.key_proj",
     "layers.{i}.v": "encoder.layer.{i}.attention.self.value_proj",
+}
+_ALBERT_LAYER: Final = "encoder.albert_layer_groups.0.albert_layers.0"
+ALBERT_TENSORS: Final[TensorNames] = {
+    **ENCODER_TENSORS,
+    "embedding_projection": "encoder.embedding_hidden_mapping_in",
+    "layers.{i}.q": f"{_ALBERT_LAYER}.attention.query",
+    "layers.{i}.k": f"{_ALBERT_LAYER}.attention.key",
+    "layers.{i}.v": f"{_ALBERT_LAYER}.attention.value",
+    "layers.{i}.o": f"{_ALBERT_LAYER}.attention.dense",
+    "layers.{i}.attention_norm": f"{_ALBERT_LAYER}.attention.LayerNorm",
+    "layers.{i}.up": f"{_ALBERT_LAYER}.ffn",
+    "layers.{i}.down": f"{_ALBERT_LAYER}.ffn_output",
+    "layers.{i}.mlp_norm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
 }
 DISTILBERT_TENSORS: Final[TensorNames] = {
     **ENCODER_TENSORS,

@@ -164,6 +164,7 @@ def read_encoder(config: JsonObject) -> Encoder:
     rope, window_rope = read_ropes(config, family, num_positions, head_dim)
     if family.ends_at_original_length and rope is not None:
         num_positions = min(num_positions, rope.original_max_positions)
+    embedding_size = optional_integer(config, family.embedding_size)
     activation = read_activation(config, family.activation)
     if family.gelu_is_tanh and activation == "gelu":
         activation = "gelu_tanh"
@@ -186,6 +187,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         norm_placement=family.norm_placement,
         norms_embeddings=family.norms_embeddings,
         embedding_scale=math.sqrt(hidden_size) if family.scales_embeddings else 1.0,
+        embedding_size=None if embedding_size == hidden_size else embedding_size,
         num_positions=num_positions,
         position_offset=0 if pad_token_id is None else pad_token_id + 1,
         pad_token_id=pad_token_id,

@@ -103,9 +103,14 @@ def masked_modules(
         raise config.refuse("model_type", f"for a sparse model {', '.join(able)}")
     modules: list[Module] = []
     tensors: Tensors = {}
+    width = encoder.hidden_size
     for index, layer in enumerate(row.layers):
         tensors[index] = layer.tensors
-        modules.append(_head_layer(config, layer, family.norm_eps, encoder.hidden_size))
+        module = _head_layer(config, layer, family.norm_eps, width)
+        if isinstance(module, Dense):
+            module = replace(module, out_features=encoder.table_width)
+        width = output_dim(module, width)
+        modules.append(module)
     has_bias = read_boolean(config, row.has_bias)
     is_tied = config.boolean("tie_word_embeddings", True)
     tensors[len(modules)] = VocabularyRows(row.decoder, row.bias, is_tied)

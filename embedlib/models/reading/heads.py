@@ -46,7 +46,8 @@ RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = {
 
 PASSES_TYPES: Final[Mapping[str, bool]] = {
     "BertTokenizer": True,
-    # transformers 4 does, with which its models were trained; 5 has no such class and does not.
+    # These do in transformers 4, with which their models were trained, and not in 5.
+    "AlbertTokenizer": True,
     "ElectraTokenizer": True,
     "RobertaTokenizer": False,
     "XLMRobertaTokenizer": False,

@@ -191,7 +191,7 @@ def _load_vocabulary(
     found: dict[str, StoredTensor] = {}
     if own in stored or not place.is_tied:
         names[f"{role}.weight"] = own
-        shapes[f"{role}.weight"] = (num_tokens, files.spec.encoder.hidden_size)
+        shapes[f"{role}.weight"] = (num_tokens, files.spec.encoder.table_width)
     else:
         found[f"{role}.weight"] = tokens
     if module.has_bias:

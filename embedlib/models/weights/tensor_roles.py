@@ -3,8 +3,9 @@
 Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim, K = key/value heads x
 head_dim:
 
-- `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `position_bias` [buckets, heads],
-  `relative` [2 buckets, H], `embedding_norm.weight/.bias` and `relative_norm.weight/.bias` [H]
+- `tokens` [V, E], `positions` [P, E], `token_types` [types, E], `embedding_norm.weight/.bias` [E],
+  where E is H unless there is an `embedding_projection.weight` [H, E] and `.bias` [H]
+- `position_bias` [buckets, heads], `relative` [2 buckets, H], `relative_norm.weight/.bias` [H]
 - per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
   `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
   `.mlp_norm` [H], and with sandwich norms `.attention_out_norm` and `.mlp_out_norm` [H];
@@ -61,7 +62,8 @@ EXPERT_LAYERS: Final = ("router", "experts_up", "experts_down")
 def encoder_shapes(encoder: Encoder) -> Shapes:
     """Return the shape of every role of a transformer."""
     hidden = encoder.hidden_size
-    shapes: Shapes = {"tokens": (encoder.vocab_size, hidden)}
+    width = encoder.table_width
+    shapes: Shapes = {"tokens": (encoder.vocab_size, width)}
     if encoder.is_table:
         return shapes
     relative = encoder.relative_positions
@@ -69,13 +71,16 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
         shapes["relative"] = (2 * relative.num_buckets, hidden)
         shapes |= _norm_shapes("relative_norm", encoder)
     elif encoder.has_position_table:
-        shapes["positions"] = (encoder.num_positions, hidden)
+        shapes["positions"] = (encoder.num_positions, width)
     if encoder.num_token_types:
-        shapes["token_types"] = (encoder.num_token_types, hidden)
+        shapes["token_types"] = (encoder.num_token_types, width)
     if isinstance(encoder.position_bias, PositionBias):
         shapes["position_bias"] = (encoder.position_bias.num_buckets, encoder.num_heads)
     if encoder.norm_placement == "post" or encoder.norms_embeddings:
-        shapes |= _norm_shapes("embedding_norm", encoder)
+        shapes |= _norm_shapes("embedding_norm", replace(encoder, hidden_size=width))
+    if encoder.embedding_size is not None:
+        shapes["embedding_projection.weight"] = (hidden, width)
+        shapes["embedding_projection.bias"] = (hidden,)
     if encoder.norm_placement != "post":
         shapes |= _norm_shapes("final_norm", encoder)
     if encoder.layer_input_size is not None:

@@ -66,6 +66,20 @@ ELECTRA: Final[Json] = BERT | {
     "architectures": ["ElectraModel"],
     "embedding_size": 32,
 }
+ALBERT: Final[Json] = BERT | {
+    "model_type": "albert",
+    "architectures": ["AlbertModel"],
+    "embedding_size": 16,
+    "hidden_act": "gelu_new",
+    # As in paraphrase-albert-small-v2.
+    "classifier_dropout_prob": 0.1,
+    "down_scale_factor": 1,
+    "gap_size": 0,
+    "inner_group_num": 1,
+    "net_structure_type": 0,
+    "num_hidden_groups": 1,
+    "num_memory_blocks": 0,
+}
 T5: Final[Json] = {
     "model_type": "t5",
     "architectures": ["T5EncoderModel"],
@@ -256,6 +270,12 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = {
         modules=(MEAN,),
         tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
         prefix="electra.",
+    ),
+    "albert": TinyVariant(
+        tokenizer="bert",
+        config=ALBERT,
+        modules=(MEAN,),
+        tokenizer_config={"model_max_length": 48},
     ),
     "deberta-v2": TinyVariant(
         tokenizer="bert",

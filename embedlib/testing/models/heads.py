@@ -288,7 +288,8 @@ HEADS: Final[Mapping[str, TinyVariant]] = {
         _dense("4_Dense", 24, 1, IDENTITY, bias=True, module_output_name="scores"),
     ),
     "electra-reranker": _scoring(
-        ELECTRA | _labels("LABEL_0"),
+        # Narrower, as in electra-small.
+        ELECTRA | _labels("LABEL_0") | {"embedding_size": 16},
         "ElectraForSequenceClassification",
         "bert",
         tokenizer_config=BERT_TOKENIZER,

@@ -148,7 +148,7 @@ def _head_values(
         shape = (spec.encoder.vocab_size, spec.encoder.hidden_size)
         return {place.tensor: _values(variant, "lm_head.weight", shape)} if place.tensor else {}
     if isinstance(place, VocabularyRows):
-        size, width = spec.encoder.vocab_size, spec.encoder.hidden_size
+        size, width = spec.encoder.vocab_size, spec.encoder.table_width
         bias = place.bias or f"{place.matrix}.bias"
         found = {bias: _values(variant, "lm_head.bias", (size,))}
         if not place.is_tied:

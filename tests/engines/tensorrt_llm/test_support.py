@@ -41,6 +41,7 @@ REFUSED = {
     "pplx": "model_type bidirectional_pplx_qwen3, which its transformers .*; the module RoundTanh",
     "llama_bidirec": "model_type llama_bidirec, which its transformers does not know",
     "bidirlm": "model_type bidirlm, which its transformers does not know",
+    "albert": "embedding_size 16",
     "bert-prompt": "pooling that excludes the prompt",
     "bert-concat": "pooling max; pooling mean_sqrt_len; pooling weighted_mean",
 }

@@ -422,6 +422,7 @@ def test_some_tokenizers_tell_no_types(tmp_path: Path) -> None:
         ("RobertaTokenizer", False),
         ("BertTokenizer", True),
         ("ElectraTokenizer", True),  # as ms-marco-electra-base was trained
+        ("AlbertTokenizer", True),
         ("TokenizersBackend", False),
     ):
         _change(folder, "tokenizer_config.json", tokenizer_class=kind)

@@ -270,6 +270,7 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "attention_scale": ("gemma3_text", None),
     "attention_cap": ("gemma2", None),
     "embedding_scale": ("gemma3_text", 1.0),
+    "embedding_size": ("albert", None),
     "norms_embeddings": ("modernbert", False),
     "norm_placement": ("gemma2", "pre"),
     "num_heads": ("mpnet", 2),

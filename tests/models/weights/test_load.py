@@ -51,7 +51,7 @@ def test_every_variant_loads(variant: str, tiny_folder: Callable[[str], Path]) -
     encoder = files.spec.encoder
     weights = load_weights(files)
     assert len(weights) == len(list(weights))
-    assert weights["tokens"].shape == (encoder.vocab_size, encoder.hidden_size)
+    assert weights["tokens"].shape == (encoder.vocab_size, encoder.table_width)
     assert ("positions" in weights) == encoder.has_position_table
     assert ("layers.0.gate.weight" in weights) == encoder.is_gated
     if encoder.convolutions is None:

@@ -48,6 +48,8 @@ class FirstVectors:
             )
         if encoder.norm_placement == "post" or encoder.norms_embeddings:
             hidden = self.weighted.norm(encoder.norm, hidden, "embedding_norm", encoder.norm_eps)
+        if encoder.embedding_size is not None:
+            hidden = self.weighted.linear(hidden, "embedding_projection")
         return hidden
 
     def _token_types(self) -> ov.Node:
