@@ -58,7 +58,7 @@ COVERS: Final = {
     "distilbert": "msmarco-distilbert, multi-qa-distilbert",
     "mpnet": "all-mpnet-base-v2, multi-qa-mpnet",
     "modernbert": "gte-modernbert, granite-embedding-r2, ettin",
-    "jina_bert": "jina-embeddings-v2-small-en and -base-en, -de, -zh",
+    "jina_bert": "jina-embeddings-v2-small-en and -base-en, -de, -zh, jina-reranker-v1",
     "jina_bert-code": "jina-embeddings-v2-base-code",
     "nomic_bert": "nomic-embed-text-v1, -v1.5",
     "nomic_bert-moe": "nomic-embed-text-v2-moe",

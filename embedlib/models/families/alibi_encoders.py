@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from embedlib.models.families.row import Family, Key
+from embedlib.models.families.row import Family, Key, cls_head
 from embedlib.models.families.tensor_names import JINA_BERT_TENSORS, JINA_CODE_TENSORS
 
 # Source: JinaBertModel of huggingface.co/jinaai/jina-bert-implementation, modeling_bert.py.
@@ -36,12 +36,19 @@ JINA_BERT: Final = Family(
         "AutoModel": (
             "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
             "modeling_bert.JinaBertModel",
-        )
+        ),
+        "AutoModelForSequenceClassification": (
+            "jinaai/jina-bert-implementation--modeling_bert.JinaBertForSequenceClassification",
+            "modeling_bert.JinaBertForSequenceClassification",
+        ),
     },
     tokenizer_class="BertTokenizer",
     prefixes=("", "bert.", "0.auto_model.", "auto_model."),
     tensors=JINA_BERT_TENSORS,
     ignored_tensors=("*embeddings.position_ids", "*pooler.*", "cls.*"),
+    # That of BERT. Source: JinaBertClassificationHead of text-embeddings-inference,
+    # backends/candle/src/models/jina.rs.
+    sequence_head=cls_head("bert.pooler.dense"),
 )
 
 # The same with two norms more. Source: JinaBertModel of
@@ -56,4 +63,5 @@ JINA_CODE: Final = replace(
     norms_attention_twice=True,
     own_code={"AutoModel": ("jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel",)},
     tensors=JINA_CODE_TENSORS,
+    sequence_head=None,
 )

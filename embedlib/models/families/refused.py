@@ -72,8 +72,6 @@ NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
 """For a class of which nothing else is known."""
 
 OWN_CLASSES: Final[Mapping[str, str]] = {
-    "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
-    "ettin-reranker are the nearest that load",
     **dict.fromkeys(
         ("JasperModel", "JasperV2Encoder"),
         "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest that loads",

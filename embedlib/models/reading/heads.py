@@ -135,8 +135,7 @@ def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonOb
     kind = SEQUENCE_CLASS if logit_score is None else LM_CLASS
     if not settings.values and architecture.endswith(LM_CLASS):
         kind = LM_CLASS
-    if not architecture.endswith(kind):
-        check_own_code(config, f"AutoModel{kind}")  # says what is known of it
+    if not architecture.endswith(kind) and f"AutoModel{kind}" not in config.child("auto_map"):
         raise config.refuse("architectures", f"one name that ends with {kind}")
     if settings.values and settings.choice("transformer_task", TASKS) != kind:
         names = [task for task, name in TASKS.items() if name == kind]
@@ -147,11 +146,13 @@ def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonOb
 def _labels(config: JsonObject) -> tuple[str, ...]:
     """Return the names of the labels in the order of the rows.
 
-    If the file does not mention labels there are two, as in transformers.
+    If the file does not mention labels there are two, as in transformers. Of a file of another
+    class, such as jina-reranker-v1's, CrossEncoder of sentence-transformers 6.2 takes one.
     """
     table = config.child("id2label")
     if "id2label" not in config:
-        return tuple(f"LABEL_{index}" for index in range(config.integer("num_labels", 2)))
+        default = 2 if is_scoring(config) else 1
+        return tuple(f"LABEL_{index}" for index in range(config.integer("num_labels", default)))
     ids = [str(index) for index in range(len(table.values))]
     if not ids or set(table.values) != set(ids) or None in table.values.values():
         raise config.refuse("id2label", "a name for every id from 0 on")

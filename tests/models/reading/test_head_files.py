@@ -265,16 +265,14 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {"processing_kwargs": {"chat_template": {}, "text": {"max_length": 8}}},
         "processing_kwargs: text = ",
     ),
-    "a head that is not seen": (  # jina-reranker-v1-tiny-en
+    "a head of another class": (
         "bert-reranker",
         "config.json",
         {
-            "architectures": ["JinaBertForMaskedLM"],
-            "auto_map": {
-                "AutoModelForSequenceClassification": "a.JinaBertForSequenceClassification"
-            },
+            "architectures": ["BertForMaskedLM"],
+            "auto_map": {"AutoModelForSequenceClassification": "own.Model"},
         },
-        "auto_map = .*its head is not yet seen",
+        "auto_map = .*never runs",
     ),
     "inputs that are not told": (
         "bert-reranker",
@@ -306,6 +304,8 @@ HEAD_KEYS = (
 CHANGES_NOTHING = {
     # The modules say what the head is.
     ("modernbert-modules", "architectures"),
+    # auto_map names the class of the head.
+    ("new-reranker", "architectures"),
     # Heads that do not use the embedding matrix, and classes without these keys.
     *((name, "tie_word_embeddings") for name, row in SCORING_VARIANTS.items()
       if not row.config["architectures"][0].endswith("ForCausalLM")),

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
-from embedlib import Embedder
+from embedlib import Classifier, Embedder
 from embedlib.cli import main
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.reading import settings_file
@@ -23,7 +23,10 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import Dense, Normalize, Pooling, RoundTanh
 from embedlib.models.weights.load import load_weights
-from embedlib.testing.models.write import write_tiny_model
+from embedlib.testing.models.alibi_encoders import JINA_BERT
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.variant import pooling
+from embedlib.testing.models.write import write_tiny_model, write_variant
 
 
 def _change(path: Path, **changes: Any) -> None:
@@ -312,3 +315,52 @@ def test_an_xlm_roberta_under_the_names_of_flash_attention(tmp_path: Path) -> No
     _change(flash / "config.json", position_embedding_type="rotary")
     with pytest.raises(ModelUnsupportedError, match='position_embedding_type = "rotary"'):
         read_model_files(flash, with_head=True)
+
+
+def test_a_jina_bert_with_a_head(tmp_path: Path) -> None:
+    """Like jina-reranker-v1, whose config.json names no label, and another class."""
+    own = "jinaai/jina-bert-implementation--modeling_bert."
+    row = replace(
+        VARIANTS["jina_bert"],
+        config=JINA_BERT
+        | {
+            "auto_map": {
+                "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
+                "AutoModelForSequenceClassification": f"{own}JinaBertForSequenceClassification",
+            }
+        },
+        modules=(),
+        settings=None,
+        prefix="bert.",
+        with_head=True,
+    )
+    folder = write_variant(tmp_path / "head", "jina", row)
+    spec = read_model_files(folder, with_head=True).spec
+    assert spec.encoder.family == "jina_bert"
+    assert spec.head is not None
+    assert (spec.head.labels, spec.head.reranker_activation) == (("LABEL_0",), "sigmoid")
+    tensors = load_file(folder / "model.safetensors")
+    without = {"architectures": ["JinaBertModel"], "auto_map": {"AutoModel": f"{own}JinaBertModel"}}
+    alone = write_variant(
+        tmp_path / "alone",
+        "jina",
+        replace(
+            row,
+            config=JINA_BERT | without,
+            modules=(pooling("cls_token", dim=36),),
+            with_head=False,
+        ),
+    )
+    with Embedder(alone, precision="float32") as embedder:
+        first = embedder.encode("the quick fox")
+    dense, last = (
+        [tensors[f"{name}.{leaf}"] for leaf in ("weight", "bias")]
+        for name in ("bert.pooler.dense", "classifier")
+    )
+    logit = (np.tanh(first @ dense[0].T + dense[1]) @ last[0].T + last[1]).item()
+    with Classifier(folder, precision="float32") as classifier:
+        found = classifier.predict("the quick fox")[0]["score"]
+    assert found == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
+    _change(folder / "config.json", auto_map={"AutoModel": f"{own}JinaBertModel"})
+    with pytest.raises(ModelUnsupportedError, match=r"architectures = .*ForSequenceClassification"):
+        read_model_files(folder, with_head=True)
