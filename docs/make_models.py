@@ -61,6 +61,7 @@ COVERS: Final = {
     "jina_bert": "jina-embeddings-v2-small-en and -base-en, -de, -zh, jina-reranker-v1",
     "jina_bert-code": "jina-embeddings-v2-base-code",
     "nomic_bert": "nomic-embed-text-v1, -v1.5",
+    "nomic_bert-long": "arctic-embed-m-long: texts of 2,048 tokens",
     "nomic_bert-moe": "nomic-embed-text-v2-moe",
     "jina_embeddings_v3": "jina-embeddings-v3 with an adapter merged; not yet seen",
     "new": "gte-*-en-v1.5, gte-multilingual-base, stella_en_400M_v5",

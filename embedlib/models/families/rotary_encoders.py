@@ -232,7 +232,22 @@ NOMIC_MOE: Final = replace(
     tokenizer_class="XLMRobertaTokenizer",
     tensors=NOMIC_MOE_TENSORS,
 )
-NOMIC_BERT: Final = replace(PLAIN_NOMIC_BERT, own_rows=(NOMIC_MOE,))
+# Beyond the trained length the class takes a theta for the longest text of a batch, and keeps it
+# for those that follow, so texts end there. Source: NomicBertDynamicNTKRotaryEmbedding in
+# modeling_hf_nomic_bert.py.
+NOMIC_LONG: Final = replace(
+    PLAIN_NOMIC_BERT,
+    name="nomic_bert-long",
+    chosen_by={"rotary_scaling_factor": ()},
+    num_positions=("max_trained_positions",),
+    fixed={
+        key: accepted
+        for key, accepted in PLAIN_NOMIC_BERT.fixed.items()
+        if key != "rotary_scaling_factor"
+    },
+    harmless=PLAIN_NOMIC_BERT.harmless | {"n_positions", "max_position_embeddings"},
+)
+NOMIC_BERT: Final = replace(PLAIN_NOMIC_BERT, own_rows=(NOMIC_MOE, NOMIC_LONG))
 
 # The base of the model; its adapters of tasks are not merged here, so a folder that has them is
 # refused by its tensors.

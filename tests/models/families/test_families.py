@@ -185,6 +185,7 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ("nomic_bert-own-keys", {}, "nomic_bert"),
         ("nomic_bert-own-keys", {"num_experts": 0}, None),
         ("nomic_bert-moe", {}, "nomic_bert-moe"),
+        ("nomic_bert-own-keys", {"rotary_scaling_factor": 2}, "nomic_bert-long"),
         ("qwen2-both-ways", {}, "qwen2-both-ways"),
         ("qwen2-both-ways", {"is_causal": MISSING}, "qwen2-both-ways"),  # stella_en_1.5B_v5
         ("qwen2-both-ways", {"auto_map": MISSING}, "qwen2"),
@@ -522,7 +523,16 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("nomic_bert-own-keys", {"activation_function": "gelu"}, 'activation_function = "gelu"'),
         ("nomic_bert-own-keys", {"rotary_emb_fraction": MISSING}, "rotary_emb_fraction is missing"),
         ("nomic_bert-own-keys", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction = 0.5"),
-        ("nomic_bert-own-keys", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
+        (
+            "nomic_bert-own-keys",
+            {"rotary_scaling_factor": 2, "max_trained_positions": MISSING},
+            "max_trained_positions is missing",
+        ),
+        (
+            "nomic_bert-moe",
+            {"rotary_scaling_factor": 2},
+            "rotary_scaling_factor = 2",
+        ),
         ("nomic_bert-own-keys", {"prenorm": True}, "prenorm = true"),
         ("nomic_bert-own-keys", {"num_experts": 8}, "moe_normalize_expert_weights is missing"),
         (

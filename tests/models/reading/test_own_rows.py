@@ -364,3 +364,13 @@ def test_a_jina_bert_with_a_head(tmp_path: Path) -> None:
     _change(folder / "config.json", auto_map={"AutoModel": f"{own}JinaBertModel"})
     with pytest.raises(ModelUnsupportedError, match=r"architectures = .*ForSequenceClassification"):
         read_model_files(folder, with_head=True)
+
+
+def test_texts_of_a_scaled_nomic_bert_end_at_the_trained_length(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "nomic_bert-own-keys")  # as arctic-embed-m-long has it
+    before = read_model_files(folder).spec
+    _change(folder / "config.json", rotary_scaling_factor=2)
+    spec = read_model_files(folder).spec
+    assert spec.max_seq_tokens == 30 < before.max_seq_tokens
+    assert spec.max_seq_tokens_source == "config.json: max_trained_positions"
+    assert spec.encoder.rope == before.encoder.rope
