@@ -32,6 +32,15 @@ class EmbeddingsFields(ModelFields, total=False):
     """Whether `embed_documents` shows a progress bar."""
 
 
+class SparseFields(ModelFields, total=False):
+    """The fields of `EmbedlibSparse`."""
+
+    max_active_dims: int | None
+    """How many weights of a text are kept, the greatest; None: as the model's files say."""
+    show_progress: bool
+    """Whether `embed_documents` shows a progress bar."""
+
+
 class RerankFields(ModelFields, total=False):
     """The fields of `EmbedlibRerank`."""
 
