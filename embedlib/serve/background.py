@@ -35,7 +35,7 @@ class Background:
             response = check_json(await route.handle(exchange), "a job's answer")
             exchange.count(perf_counter() - started)
         except Exception as raised:
-            error = exchange.error_of(raised)
+            error = _lasting(exchange, exchange.error_of(raised))
             response = exchange.refuse(error)
         return Answer(
             status=response.status,
@@ -44,3 +44,14 @@ class Background:
             num_tokens=exchange.work.usage.num_tokens,
             model="" if exchange.model is None else exchange.model.name,
         )
+
+
+def _lasting(exchange: Exchange, error: HTTPError) -> HTTPError:
+    """Return an error as that of a model which only a new start brings back, if it is such a one.
+
+    A GPU that is lost would fail all lines of all batches until the server is started again.
+    """
+    lost = None if exchange.model is None else exchange.model.lost
+    if lost is None or error.kind not in ("failed", "unavailable"):
+        return error
+    return HTTPError(503, lost, "not_loaded")

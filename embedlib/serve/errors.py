@@ -33,7 +33,7 @@ Kind = Literal[
     "missing",  # no such file, batch or request
     "disk_full",  # what was sent cannot be kept
     "unavailable",  # the model is loading, or the server drains
-    "not_loaded",  # the model could not be loaded
+    "not_loaded",  # the model could not be loaded, or is lost: only a new start brings it back
     "failed",  # the engine
     "internal",  # a bug
 ]

@@ -118,9 +118,10 @@ def test_a_failure_reaches_every_twin() -> None:
 
 def test_what_an_engine_can_tell_apart_are_no_twins() -> None:
     (one,) = make([[1, 2]])
-    others = [replace(one), replace(one, num_prompt_tokens=1), replace(one, num_type0_tokens=1)]
+    numbers = ("num_prompt_tokens", "num_type0_tokens", "num_attended")
+    others = [replace(one), *(replace(one, **{name: 1}) for name in numbers)]
     distinct = Distinct.of([one, *others])
-    assert list(distinct.places) == [0, 0, 1, 2]
+    assert list(distinct.places) == [0, 0, 1, 2, 3]
     assert distinct.sequences[0] is one
 
 

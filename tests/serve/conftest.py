@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -114,6 +117,7 @@ class Client:
 
 
 MakeClient = Callable[..., Client]
+MakeCertificate = Callable[..., tuple[Path, Path]]
 
 
 @contextmanager
@@ -168,3 +172,28 @@ def embedder() -> Iterator[Embedder]:
     """An Embedder like the one that is served."""
     with fake_embedder() as embedder:
         yield embedder
+
+
+@pytest.fixture
+def make_certificate(tmp_path: Path) -> MakeCertificate:
+    """Return a function that makes a certificate for localhost, and its key, by a name."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes a certificate, is not installed")
+
+    kinds = {"ec": ("ec", "-pkeyopt", "ec_paramgen_curve:P-256"), "rsa": ("rsa:2048",)}
+
+    def make(name: str, *key: str, kind: str = "ec") -> tuple[Path, Path]:
+        files = tmp_path / f"{name}.pem", tmp_path / f"{name}-key.pem"
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", *kinds[kind]),
+                *("-days", "2", "-subj", "/CN=localhost"),
+                *("-addext", "subjectAltName=DNS:localhost", "-out", files[0]),
+                *("-keyout", files[1], *(key or ("-nodes",))),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        return files
+
+    return make

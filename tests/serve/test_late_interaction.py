@@ -202,10 +202,13 @@ def test_texts_are_computed_while_they_have_so_many_tokens(
 def test_more_numbers_than_an_answer_takes_are_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    client.post("/v1/multi-vector", {"input": TEXTS})
     monkeypatch.setattr(compute_module, "MAX_TOKEN_NUMBERS", 10)
     status, error = client.refuse("/v1/multi-vector", {"input": TEXTS})
     assert status == 413
     assert "send fewer texts at once" in str(error)
+    doors = [model.admission for model in client.application.catalog]
+    assert {sum(door.inside.values()) for door in doors} == {0}, "each request leaves its place"
 
 
 def test_it_orders_the_rows_of_a_search(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -345,6 +345,13 @@ def test_a_client_that_leaves_with_the_last_step_ends_nothing_more() -> None:
         return "answered"
 
     assert asyncio.run(work()) == "answered"
+
+
+def test_a_client_that_leaves_before_its_answer_is_no_fault(client: Client) -> None:
+    """Source: ASGI, "Send": OSError to a closed connection; uvicorn raises none, others do."""
+    scope = {"type": "http", "method": "GET", "path": "/health", "headers": [], "client": None}
+    client.run(client.application(scope, AsyncMock(), AsyncMock(side_effect=OSError("closed"))))
+    assert client.application.metrics.num_inflight == 0
 
 
 def test_a_server_that_drains_is_not_ready_and_serves_on(client: Client) -> None:

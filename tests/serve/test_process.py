@@ -32,7 +32,7 @@ from embedlib.serve.http.tls import Renewable, new_context
 from embedlib.serve.models.admission import Unread
 from embedlib.testing import FakeEngine, fake_embedder, write_tiny_model
 from tests.ports import free_port
-from tests.serve.conftest import ended_in_time
+from tests.serve.conftest import MakeCertificate, ended_in_time
 from tests.tiny_models.static import write_static_model
 from tests.waiting import WAIT_SECONDS
 
@@ -443,34 +443,6 @@ def test_a_port_in_use_is_one_line(server: Server) -> None:
 def test_an_address_of_no_machine_here_is_one_line(host: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"http://{host}:0 cannot be listened on: .*{reason}"):
         serve(create_app({"fake": fake_embedder()}), Listen(host=host, port=0))
-
-
-@pytest.fixture
-def make_certificate(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
-    """Return a function that makes a certificate for localhost, and its key, by a name."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes a certificate, is not installed")
-
-    kinds = {"ec": ("ec", "-pkeyopt", "ec_paramgen_curve:P-256"), "rsa": ("rsa:2048",)}
-
-    def make(name: str, *key: str, kind: str = "ec") -> tuple[Path, Path]:
-        files = tmp_path / f"{name}.pem", tmp_path / f"{name}-key.pem"
-        subprocess.run(
-            [
-                *("openssl", "req", "-x509", "-newkey", *kinds[kind]),
-                *("-days", "2", "-subj", "/CN=localhost"),
-                *("-addext", "subjectAltName=DNS:localhost", "-out", files[0]),
-                *("-keyout", files[1], *(key or ("-nodes",))),
-            ],
-            check=True,
-            capture_output=True,
-        )
-        return files
-
-    return make
-
-
-MakeCertificate = Callable[..., tuple[Path, Path]]
 
 
 def test_a_certificate_that_cannot_be_offered_is_one_line(

@@ -42,7 +42,7 @@ class Answer:
 
     @property
     def is_not_loaded(self) -> bool:
-        """Whether its model could not be loaded, which only a new start of the server changes."""
+        """Whether its model is not loaded, or lost, which only a new start changes."""
         return self.kind == "not_loaded"
 
     @property

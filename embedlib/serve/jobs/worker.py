@@ -47,7 +47,7 @@ class Worker:
         self._woken = asyncio.Event()
         self._batches: dict[str, BatchRun] = {}
         self._not_loaded: set[str] = set()
-        """Batches that wait for a server which could load their model; they have no place."""
+        """Batches that wait for a server which has their model; they have no place."""
         self._requests: dict[str, int] = {}
         """The sizes of those that run."""
         self._deliveries: dict[str, int] = {}
@@ -108,7 +108,7 @@ class Worker:
             state = await run.run()
             if state == "not_loaded":
                 self._not_loaded.add(row.id)
-                log.warning("batch %s waits: its model could not be loaded; see above", row.id)
+                log.warning("batch %s waits: its model is not loaded, or lost; see /ready", row.id)
         except Exception:
             log.exception("batch %s", row.id)
             error = {

@@ -175,6 +175,22 @@ def test_a_route_that_is_gone_is_an_answer(keeper: Client) -> None:
     assert "is not there any more" in str(answer.error)
 
 
+def test_a_lost_gpu_fails_no_job(keeper: Client, engine: FakeEngine) -> None:
+    """They wait for a new start: it would fail all lines of all batches, as fast as they come."""
+    answering = Background(COMPUTING, keeper.application._shared)
+
+    def answer(**fields: Any) -> Answer:
+        body = json.dumps({"input": "x", **fields}).encode()
+        return keeper.run(answering.answer("/v1/embeddings", body, "r"))
+
+    engine.poison(ord("x"))
+    assert answer().kind == "failed"
+    engine.lost = "the GPU is lost (an error); restart the process"  # type: ignore[attr-defined]
+    assert (answer().is_not_loaded, str(answer().error)) == (True, engine.lost)  # type: ignore[attr-defined]
+    assert answer(dimensions=99).kind == "invalid"
+    assert answer(input="a").kind is None
+
+
 @pytest.mark.parametrize("body", [{"texts": []}, {"texts": 1}, {"documents": []}])
 def test_a_line_is_refused_in_the_words_of_its_route(keeper: Client, body: Any) -> None:
     """Those of `/rerank` depend on the field."""

@@ -22,6 +22,7 @@ from embedlib.serve.requests.asgi import DIRECT
 from embedlib.serve.requests.multipart import MultipartReader, Part
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import input_of
+from tests.serve.jobs.test_batches import wait
 
 Upload = Callable[[bytes], str]
 TYPE = "multipart/form-data; boundary=XX"
@@ -214,7 +215,7 @@ def test_files_are_listed(keeper: Client, upload: Upload, tmp_path: Path) -> Non
     assert keeper.send("GET", "/v1/files?order=up").status_code == 400
 
 
-def test_a_file_that_a_batch_reads_stays(keeper: Client, upload: Upload, engine: Any) -> None:
+def test_a_file_stays_while_a_batch_reads_it(keeper: Client, upload: Upload, engine: Any) -> None:
     engine.hold()
     file_id = upload(input_of(1))
     body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
@@ -222,6 +223,9 @@ def test_a_file_that_a_batch_reads_stays(keeper: Client, upload: Upload, engine:
     answer = keeper.send("DELETE", f"/v1/files/{file_id}")
     assert answer.status_code == 400
     assert batch["id"] in answer.json()["error"]["message"]
+    engine.release()
+    wait(keeper, batch["id"])
+    assert keeper.send("DELETE", f"/v1/files/{file_id}").status_code == 200
 
 
 FILE = ("file", "in.jsonl", b"{}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -15,6 +17,7 @@ import pytest
 from embedlib.serve.jobs import database
 from embedlib.serve.jobs.database import insert
 from embedlib.serve.keys import owner_of
+from embedlib.serve.requests.asgi import Request
 from embedlib.testing import fake_embedder
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import batch_row, input_of, request_row
@@ -130,6 +133,36 @@ def test_the_key_is_not_on_disk_and_its_owner_is_the_same_at_each_start(
 def test_the_owner_of_a_key_never_changes() -> None:
     """It stands in folders of jobs: another one would hide them from their key."""
     assert owner_of("a key") == "44079fb29bf7a09e3166bd1de3db477b"
+
+
+def test_a_head_that_comes_again_has_the_owner_and_the_path_of_the_first(start: Start) -> None:
+    """A connection gives the request of a head that it has understood once more than once."""
+    client = start(*KEYS)
+    _, batch_id, _, _ = make_jobs(client, ANN)
+
+    async def ask_twice(path: str, body: Any) -> list[Any]:
+        request = Request(method="POST", path=path, query="", headers=dict(ANN), client="")
+        found = []
+
+        async def send(message: Any) -> None:
+            if "body" in message:
+                found.append(json.loads(message["body"]))
+
+        for _ in range(2):
+            messages = [{"type": "http.request", "body": json.dumps(body).encode()}]
+
+            async def receive(messages: Any = messages) -> Any:
+                return messages.pop() if messages else await asyncio.Future()
+
+            await client.application.answer(request, receive, send)
+        return found
+
+    for asked in client.run(ask_twice("/async_predict", {"model_input": {"input": "a"}})):
+        path = f"/async_request/{asked['request_id']}"
+        assert client.send("GET", path, headers=ANN).status_code == 200
+        assert client.send("GET", path, headers=BOB).status_code == 404
+    for refused in client.run(ask_twice(f"/v1/batches/{batch_id}/cancel", {})):
+        assert f"the batch {batch_id} is completed" in refused["error"]["message"]
 
 
 def test_jobs_without_an_owner_are_for_every_key(start: Start) -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs import database
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchStore
+from embedlib.serve.jobs.database import open_database
 from embedlib.serve.jobs.folder import FREE_BYTES, DataFolder, told
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
@@ -603,3 +604,35 @@ def test_a_commit_that_cannot_be_undone_keeps_nobody_waiting() -> None:
     with pytest.raises(HTTPError, match="disk I/O error"):
         asyncio.run(write())
     thread.close()
+
+
+def test_a_commit_that_fails_is_undone_for_all_and_the_next_one_is_made(tmp_path: Path) -> None:
+    connection = open_database(tmp_path / "jobs")
+    failures = [sqlite3.OperationalError("disk I/O error")]
+
+    def execute(statement: str, *values: Any) -> Any:
+        if statement == "COMMIT" and failures:
+            raise failures.pop()
+        return connection.execute(statement, *values)
+
+    thread = StoreThread(Mock(in_transaction=True, execute=execute))
+    store = RequestStore(connection)
+
+    def write(name: str) -> Awaitable[None]:
+        return thread.write(lambda: store.insert(request_row(name), body=b"{}"))
+
+    async def work() -> None:
+        may_commit = threading.Event()
+        thread._executor.submit(may_commit.wait)
+        both = asyncio.gather(write("a"), write("b"), return_exceptions=True)
+        await until(lambda: len(thread._waiting) == 2)
+        may_commit.set()
+        assert [str(error) for error in await both] == [
+            "the disk of --data-dir failed, nothing was accepted: disk I/O error"
+        ] * 2
+        await write("c")
+        assert await thread.run(store.count) == {"QUEUED": 1}
+
+    run(work())
+    thread.close()
+    connection.close()

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ import pytest
 from embedlib.errors import ConfigError
 from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.http.tls import new_context
 from embedlib.serve.jobs import deliveries, webhook, worker
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.database import open_database
@@ -27,6 +29,7 @@ from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.webhook import DeliveryError, Policy, Sender, is_public
 from embedlib.serve.jobs.worker import MAX_HOST_DELIVERIES
+from tests.serve.conftest import MakeCertificate
 from tests.serve.jobs.conftest import FakeClock, echo, error, request_row, request_that, run, until
 
 MakeJobs = Callable[..., Jobs]
@@ -42,8 +45,8 @@ class Receiver:
         self.port = 0
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[Receiver]:
-        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+    async def listen(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self
@@ -364,6 +367,7 @@ def test_a_large_result_is_to_be_fetched(
         (("a.example",), "https://a.example?" + "a" * 2030, "2048"),  # of 2049 with its /
         (("a.example",), "https://8.8.8.8/", "--webhook-allow 8.8.8.8"),
         (("10.0.0.0/8",), "http://11.0.0.1/", "--webhook-allow 11.0.0.1"),
+        (("10.0.0.0/8",), "ftp://10.0.0.1/", "it must begin with https://"),
         (("a.example",), "https://[::ffff:127.0.0.1]/", "--webhook-allow"),
         (("a.example",), "", "it must be a URL"),
     ],
@@ -485,6 +489,28 @@ def test_the_address_that_was_checked_is_the_one_connected_to() -> None:
                 )
         assert asked == ["hook.invalid"] * 2
         assert len(receiver.requests) == 1
+
+    run(work())
+
+
+def test_a_certificate_must_be_that_of_the_name_in_the_url(
+    make_certificate: MakeCertificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is made to an address."""
+    certificate, key = make_certificate("localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # whom OpenSSL trusts
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    async def work() -> None:
+        async with Receiver().listen(new_context(certificate, key)) as receiver:
+            sender = Sender(policy("localhost", "hook.invalid"), resolve=resolve)
+            await sender.send(f"https://localhost:{receiver.port}/", [], b"{}")
+            with pytest.raises(DeliveryError, match="TLS failed: CERTIFICATE_VERIFY_FAILED"):
+                await sender.send(f"https://hook.invalid:{receiver.port}/", [], b"{}")
+            [(headers, body)] = receiver.requests
+            assert (headers["host"], body) == (f"localhost:{receiver.port}", b"{}")
 
     run(work())
 
