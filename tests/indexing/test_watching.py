@@ -276,6 +276,19 @@ def test_of_ids_in_two_files_the_first_counts_in_each_pass(docs: Path, loads: Lo
     assert loads.texts() == {"1": "a", "2": "second"}
 
 
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_an_id_of_a_table_that_is_gone_is_that_of_the_next(
+    docs: Path, loads: Loads, how: str
+) -> None:
+    for name in ("a", "b"):
+        (docs / f"{name}.jsonl").write_text(f'{{"id": 1, "text": "{name}"}}\n')
+    first = docs / "a.jsonl"
+    step = remove(first) if how == "removed" else write(first, "")
+    reports = loads.run(step, how=SourceOptions(input_format="jsonl"))
+    assert [report.num_bad for report in reports] == [1, 0]
+    assert loads.texts() == {"1": "b"}
+
+
 @pytest.mark.parametrize(
     "how",
     [
