@@ -599,6 +599,7 @@ def test_protocols() -> None:
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
         ((200, {"data": []}), "made 0 vectors of 1 texts"),
         ((200, {"data": [5]}), "does not answer as OpenAI's embeddings"),
+        ((200, {"data": [{"index": None, "embedding": [1.0]}]}), "does not answer as OpenAI's"),
         ((200, {"data": [{"embedding": [1.0]}]}), "does not answer as OpenAI's embeddings"),
         (
             (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'),
