@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 from embedlib.errors import SourceError
 
@@ -18,6 +19,9 @@ class Seen:
     """Source ids and their numbers of chunks, in a temporary file that ends with the process."""
 
     def __init__(self) -> None:
+        # To close the database while another thread executes a statement would crash the
+        # interpreter, and after Ctrl-C the reader's thread or the destination's may still do that.
+        self._lock = threading.Lock()
         # The empty name is SQLite's private temporary database: on disk, removed when closed.
         self._database = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -27,8 +31,8 @@ class Seen:
 
     def add(self, source_id: str) -> bool:
         """Record a document; return False if it was recorded before."""
-        cursor = self._execute("INSERT OR IGNORE INTO seen VALUES (?, NULL)", _key(source_id))
-        return cursor.rowcount == 1
+        num_rows, _ = self._execute("INSERT OR IGNORE INTO seen VALUES (?, NULL)", _key(source_id))
+        return num_rows == 1
 
     def set_num_chunks(self, source_id: str, num_chunks: int) -> None:
         """Record how many rows a document has; without it, any number counts as right."""
@@ -54,22 +58,25 @@ class Seen:
 
     def has_rows(self) -> bool:
         """Whether any document was read that is not a bad row."""
-        found = self._execute("SELECT 1 FROM seen WHERE num_chunks > 0 LIMIT 1")
-        return found.fetchone() is not None
+        _, found = self._execute("SELECT 1 FROM seen WHERE num_chunks > 0 LIMIT 1")
+        return found is not None
 
     def close(self) -> None:
         """Remove the file."""
-        self._database.close()
+        with self._lock:
+            self._database.close()
 
     def _find(self, key: bytes) -> tuple[int | None] | None:
-        found: tuple[int | None] | None = self._execute(
-            "SELECT num_chunks FROM seen WHERE id = ?", key
-        ).fetchone()
+        found: tuple[int | None] | None
+        _, found = self._execute("SELECT num_chunks FROM seen WHERE id = ?", key)
         return found
 
-    def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+    def _execute(self, statement: str, *values: object) -> tuple[int, Any]:
+        """Return how many rows a statement has changed, and the first that it has found."""
         try:
-            return self._database.execute(statement, values)
+            with self._lock:
+                cursor = self._database.execute(statement, values)
+                return cursor.rowcount, cursor.fetchone()
         except sqlite3.Error as error:
             raise _no_temporary_file(error) from error
 

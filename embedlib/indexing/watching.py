@@ -131,7 +131,8 @@ def changed_sources(
     """Yield the source of each pass: all files first, then those that have changed.
 
     While a folder has no file to read there is no pass; the next one reads all files. Files whose
-    rows have ids of their own are read together: of an id in two of them the first one counts.
+    rows have ids of their own are read together, also if one is gone: of an id in two of them the
+    first one counts.
 
     Args:
         folders: to read.
@@ -164,6 +165,9 @@ def changed_sources(
         # A stamp may be the same if a file is written twice within milliseconds.
         changed = {path for path in stamps if stamps[path] != before.get(path)}
         changed |= _among(stamps, paths)
+        own = source.with_own_ids
+        if own - (stamps.keys() - changed):  # what one of them had may be that of another now
+            changed |= own & stamps.keys()
         is_vague = has_missed or len(paths) > _MANY
         if not (is_vague or changed or (reads_all and before.keys() != stamps.keys())):
             continue

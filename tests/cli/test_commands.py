@@ -77,6 +77,7 @@ def test_a_variable_names_the_model(
     ("name", "defaults"),
     [
         ("index", {field.name: field.default for field in fields(IndexOptions)}),
+        ("index", {"since_overlap": embedlib.SourceOptions().since_overlap}),
         ("search", {"top_k": inspect.signature(embedlib.search).parameters["top_k"].default}),
     ],
 )

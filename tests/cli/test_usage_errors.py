@@ -158,6 +158,7 @@ def test_options_of_other_servers_lead_to_options_that_are_there() -> None:
         ("index a --to x --max-delete 1", "--max-delete is for --delete-missing; add it"),
         ("index a --to x --since-overlap 1", "--since-overlap is for --since-field; add it"),
         ("index TEXTS --to x --glob *", "--glob is for the files of a folder, and SOURCES has no"),
+        ("index - --to x --glob *", "--glob is for the files of a folder, and SOURCES has none"),
         ("chunks TEXTS --glob *", "--glob is for the files of a folder, and SOURCES has none; le"),
         ("index a --to x --sql q --glob *", "--glob is for files, not for --sql"),
         ("index a --to x --sql q --id-prefix file", "--id-prefix is for files, not for --sql"),

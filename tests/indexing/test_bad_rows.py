@@ -125,6 +125,7 @@ def test_long_texts_become_chunks_and_shorter_ones_lose_theirs(
         assert text[slice(*span)] == row.text
     run({"a": "One.", "b": "short"}, store, embedder, chunk=True, delete_missing=True, max_delete=1)
     expect(store, {"a": "One.", "b": "short"}, embedder)
+    assert [row.metadata for row in store.rows.values()] == [{"source": "a"}, {"source": "b"}]
 
 
 def test_a_chunk_beyond_the_model_is_refused(store: FakeStore, embedder: Embedder) -> None:
@@ -366,6 +367,15 @@ def test_a_text_the_engine_cannot_embed_is_a_bad_row(
         assert (report.num_bad, report.num_embedded) == (1, num_documents)
         assert report.num_rows == num_documents
         expect(store, numbered(num_documents), embedder)
+
+
+def test_a_prefix_the_engine_cannot_embed_makes_a_bad_row(store: FakeStore) -> None:
+    engine = FakeEngine()
+    engine.poison(ord("!"))
+    document = Document(id="a", text="text", metadata={"mark": "!"})
+    with fake_embedder(engine) as embedder:
+        report = run([document], store, embedder, prefix="{mark}")
+    assert (report.num_bad, report.num_embedded) == (1, 0)
 
 
 def test_neighbors_that_are_all_refused_are_bad_rows(store: FakeStore) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.seen import Seen
 from embedlib.testing import FakeSink, FakeStore
 from tests.indexing.loading import Killed, contents, documents, expect, numbered, run
+from tests.waiting import WAIT_SECONDS
 
 
 def test_vanished_rows_stay_unless_asked(store: FakeStore, embedder: Embedder) -> None:
@@ -240,6 +243,41 @@ def test_a_full_temporary_folder_is_one_line(
     with pytest.raises(SourceError, match=r"in a temporary file .*full; make room.*TMPDIR$"):
         all(seen.add(f"d{n}") for n in range(1000))
     seen.close()
+
+
+_INTERRUPTED = """
+import os, signal
+from embedlib.indexing import Document, index
+from embedlib.testing import FakeSink, FakeStore, fake_embedder
+
+def interrupt(*_):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+class Endless(FakeSink):
+    def scan(self):
+        key = next(super().scan())
+        while True:
+            # Again and again: Python misses one that comes while its main thread begins to wait.
+            os.kill(os.getpid(), signal.SIGINT)
+            yield from [key] * 1000
+
+store = FakeStore()
+signal.signal(signal.SIGINT, interrupt)
+with fake_embedder() as embedder:
+    index([Document(id="a", text="text")], FakeSink(store), embedder=embedder)
+    try:
+        index([Document(id="b", text="text")], Endless(store), embedder=embedder)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_ctrl_c_while_stored_rows_are_compared_crashes_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
 
 
 # An empty source.

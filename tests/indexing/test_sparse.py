@@ -130,6 +130,18 @@ def test_rows_belong_to_both_models(models: tuple[Embedder, Embedder], tmp_path:
             assert search.search(TEXTS[7], 1)[0].source_id == "7"
 
 
+def test_a_prefix_is_in_both_vectors(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
+    sparse = models[1]
+    document = {"id": "a", "text": TEXTS[1], "title": TEXTS[2]}
+    url = f"edge:{tmp_path / 'db'}"
+    index([document], url, embedder=models[0], sparse=sparse, prefix="{title} ")
+    [weights] = sparse.encode_document([f"{TEXTS[2]} {TEXTS[1]}"], output_value="sparse")
+    with closing(open_sink(url)) as sink:
+        [hit] = sink.search_sparse(weights, 1, None)
+    expected = np.asarray(sparse.similarity([weights], [weights]))[0, 0]
+    assert hit.score == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_what_cannot_be_asked_for(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
     embedder, sparse = models
     with pytest.raises(SinkError, match=r"out.jsonl cannot hold sparse vectors; leave sparse out"):

@@ -266,6 +266,13 @@ def test_files_that_links_lead_to_are_followed(docs: Path, loads: Loads, tmp_pat
     }
 
 
+def test_a_link_to_nothing_is_a_bad_row_until_it_leads_to_a_file(docs: Path, loads: Loads) -> None:
+    (docs / "d.txt").symlink_to("../d.txt")
+    reports = loads.run(write(docs / "a.txt", "1"), write(docs.parent / "d.txt", "there"))
+    assert [report.num_bad for report in reports] == [1, 0, 0]
+    assert loads.texts()["docs/d.txt"] == "there"
+
+
 def test_of_ids_in_two_files_the_first_counts_in_each_pass(docs: Path, loads: Loads) -> None:
     tables = SourceOptions(input_format="jsonl")
     for name in ("a", "b"):
@@ -274,6 +281,27 @@ def test_of_ids_in_two_files_the_first_counts_in_each_pass(docs: Path, loads: Lo
     reports = loads.run(step, how=tables)
     assert [report.num_bad for report in reports] == [1, 1]
     assert loads.texts() == {"1": "a", "2": "second"}
+
+
+def test_a_new_table_takes_no_id_of_another(docs: Path, loads: Loads) -> None:
+    (docs / "a.jsonl").write_text('{"id": 1, "text": "a"}\n')
+    step = write(docs / "b.jsonl", '{"id": 1, "text": "b"}\n')
+    reports = loads.run(step, how=SourceOptions(input_format="jsonl"))
+    assert [report.num_bad for report in reports] == [0, 1]
+    assert loads.texts() == {"1": "a"}
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_an_id_of_a_table_that_is_gone_is_that_of_the_next(
+    docs: Path, loads: Loads, how: str
+) -> None:
+    for name in ("a", "b"):
+        (docs / f"{name}.jsonl").write_text(f'{{"id": 1, "text": "{name}"}}\n')
+    first = docs / "a.jsonl"
+    step = remove(first) if how == "removed" else write(first, "")
+    reports = loads.run(step, how=SourceOptions(input_format="jsonl"))
+    assert [report.num_bad for report in reports] == [1, 0]
+    assert loads.texts() == {"1": "b"}
 
 
 @pytest.mark.parametrize(

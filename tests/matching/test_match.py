@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from email.message import Message
@@ -15,7 +15,7 @@ from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import OpenerDirector
 
@@ -28,7 +28,7 @@ from embedlib.errors import ConfigError, EngineUnsupportedError, SourceError
 from embedlib.matching import server as server_module
 from embedlib.matching import setting
 from embedlib.matching.diagnosis import are_other_rows, what_they_may_be
-from embedlib.matching.match import Match, match
+from embedlib.matching.match import Match, SettingSearch, match
 from embedlib.matching.server import SECONDS, Server
 from embedlib.matching.setting import Prompt
 from embedlib.matching.theirs import MAX_TEXTS, Theirs, read_theirs, sample
@@ -141,6 +141,39 @@ def test_another_length(embedder: Embedder) -> None:
     odd[-2:] = odd[:2]
     hint = compared(embedder, odd).hint
     assert "no prompt gives the short texts, and no length limit the long ones" in hint
+
+
+class Counting:
+    """In place of a `Maker`: vectors that say how many tokens of a text are kept."""
+
+    def __init__(self, num_tokens: list[int]) -> None:
+        self.num_tokens = num_tokens
+        self.num_made = 0
+
+    def vectors(self, setting: setting.Setting, rows: Sequence[int]) -> Vectors:
+        self.num_made += 1
+        kept = [min(setting.max_tokens, self.num_tokens[row]) for row in rows]
+        return (np.arange(512) < np.array(kept)[:, None]).astype(np.float32)
+
+    def own_prompts(self) -> list[Prompt]:
+        return []
+
+    def limits(self, rows: Sequence[int]) -> list[int]:
+        return [128, 256]
+
+    def cutting_limits(self, row: int) -> range:
+        return range(3, self.num_tokens[row] + 1)
+
+
+@pytest.mark.parametrize("limit", [120, *range(149, 154), 160, 201])
+def test_a_length_at_which_nobody_cuts_is_found_by_few_vectors(limit: int) -> None:
+    maker = Counting([4, 5, 6, 300, 400])
+    asked = setting.Setting(prompt=Prompt.literal(""), max_tokens=512)
+    vectors = maker.vectors(replace(asked, max_tokens=limit), range(5))
+    theirs = Theirs(tuple("x" * num for num in maker.num_tokens), vectors)
+    result = SettingSearch(cast(setting.Maker, maker), theirs, asked, Gate()).run(())
+    assert result.differences == (f"max_seq_tokens={limit}",)
+    assert maker.num_made < 60
 
 
 def test_a_length_that_is_reached_with_the_prompt_alone(
@@ -566,6 +599,7 @@ def test_protocols() -> None:
         ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
         ((200, {"data": []}), "made 0 vectors of 1 texts"),
         ((200, {"data": [5]}), "does not answer as OpenAI's embeddings"),
+        ((200, {"data": [{"index": None, "embedding": [1.0]}]}), "does not answer as OpenAI's"),
         ((200, {"data": [{"embedding": [1.0]}]}), "does not answer as OpenAI's embeddings"),
         (
             (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'),
