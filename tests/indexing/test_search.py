@@ -46,6 +46,18 @@ from tests.waiting import WAIT_SECONDS
 TEXTS = [f"{n} {'word' * (n % 4)}" for n in range(60)]
 
 
+class Table:
+    """As a DataFrame, of which a for loop sees the names of the columns."""
+
+    columns = ("text",)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __repr__(self) -> str:
+        return "a table"
+
+
 class Ranker:
     """Scores a document by its number, the last one first, and notes who asked for what."""
 
@@ -188,8 +200,10 @@ def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
         assert [answer[0].text for answer in answers] == [TEXTS[3], TEXTS[9]]
         assert answers[0].hits == search.search(TEXTS[3], 2, rerank=False).hits
         assert search.search([]) == []
-        [answer] = search.search((TEXTS[3],), 2, rerank=False)
-        assert answer.hits == answers[0].hits
+        one = [TEXTS[3]]
+        for forms in (tuple(one), np.array(one), iter(one)):  # a column of a table is the last
+            [answer] = search.search(forms, 2, rerank=False)  # type: ignore[arg-type]
+            assert answer.hits == answers[0].hits
         with pytest.raises(TypeError, match="cannot be pickled or copied; share it"):
             copy.copy(search)
 
@@ -319,6 +333,8 @@ def test_what_was_opened_is_closed_where_a_model_cannot_be_loaded(
     [
         ({"question": 3}, "question = 3; it must be a str"),
         ({"question": ["a", ""]}, "question = ''; it is empty"),
+        ({"question": Table()}, "question = a table; it must be a str"),
+        ({"question": {"a"}}, "question = {'a'}; it must be a str"),
         ({"question": "a", "top_k": 0}, "top_k = 0; it must be a whole number of at least 1"),
         ({"question": "a", "top_k": True}, "top_k = True; it must be a whole number"),
         ({"question": "a", "where": "n ="}, "where: character 4, the end: a value"),
