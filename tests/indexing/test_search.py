@@ -328,6 +328,22 @@ def test_what_was_opened_is_closed_where_a_model_cannot_be_loaded(
     assert caught.tb is not None, "it still holds the object, which nobody has collected"
 
 
+def test_a_model_that_lies_elsewhere_now_is_to_be_named(store: FakeStore, tmp_path: Path) -> None:
+    """Nobody typed the path that is not there: the destination knows it."""
+    moved = str(tmp_path / "moved")
+    assert store.target is not None
+    store.target = replace(store.target, model=moved)
+    with pytest.raises(ModelNotFoundError) as caught:
+        Search(FakeSink(store))
+    message = str(caught.value)
+    assert message.startswith(f"fake: was made by {moved!r}, which is not found here: no model")
+    assert message.endswith(
+        "; if it has another path or name now, pass that as embedder= (--model)"
+    )
+    with pytest.raises(ModelNotFoundError, match=r"^no model folder '.*/other': "):
+        Search(FakeSink(store), str(tmp_path / "other"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
