@@ -58,6 +58,15 @@ class Table:
         return "a table"
 
 
+class ArrowColumn(list[str]):
+    """As an array of pyarrow, of which a for loop sees no str."""
+
+    to_pylist = list[str].copy
+
+    def __iter__(self) -> Iterator[Any]:
+        return (SimpleNamespace(as_py=text.__str__) for text in super().__iter__())
+
+
 class Ranker:
     """Scores a document by its number, the last one first, and notes who asked for what."""
 
@@ -201,7 +210,7 @@ def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
         assert answers[0].hits == search.search(TEXTS[3], 2, rerank=False).hits
         assert search.search([]) == []
         one = [TEXTS[3]]
-        for forms in (tuple(one), np.array(one), iter(one)):  # a column of a table is the last
+        for forms in (tuple(one), np.array(one), iter(one), ArrowColumn(one)):
             [answer] = search.search(forms, 2, rerank=False)  # type: ignore[arg-type]
             assert answer.hits == answers[0].hits
         with pytest.raises(TypeError, match="cannot be pickled or copied; share it"):
