@@ -78,8 +78,8 @@ def index(
         source_options: how files and rows are read: formats, and which fields are id and text.
         tell: called with lines for the user: guesses, skipped rows, retries, the index build; from
             any thread. Default: log them as warnings of the logger "embedlib".
-        on_progress: called after every step and twice a second while rows are embedded, on the
-            caller's thread.
+        on_progress: called as reading begins, after every step and twice a second while rows are
+            embedded, on the caller's thread.
         ray: address of a Ray cluster whose workers load the model, embed and, if the destination
             is a server, write: "auto", "local" or "HOST:PORT", see docs/scale.md; None: this
             process does all of it.

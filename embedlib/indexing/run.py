@@ -154,6 +154,7 @@ class Run:
 
     def _read(self, documents: Iterable[Document | BadRow], cut: CutDocuments) -> Reader:
         """Start to read documents on their own thread."""
+        self.tally.look()  # until the first group is read, nothing else tells that this goes on
         return Reader(
             documents,
             cut,

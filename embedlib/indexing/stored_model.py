@@ -9,7 +9,7 @@ from typing import get_args
 
 from embedlib.config import Config, PrecisionName
 from embedlib.embedder import Embedder
-from embedlib.errors import EmbedlibError, SinkError
+from embedlib.errors import EmbedlibError, ModelNotFoundError, SinkError
 from embedlib.indexing.embedders import ModelIdentity
 from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import SinkState, Tell
@@ -86,8 +86,17 @@ def open_embedder(
 
     Raises:
         SinkError: that precision is not available here.
+        what `Embedder` raises.
     """
-    embedder = Embedder(model, config=config)
+    try:
+        embedder = Embedder(model, config=config)
+    except ModelNotFoundError as error:
+        if state is None or model != state.model:
+            raise
+        raise ModelNotFoundError(
+            f"{name} was made by {model!r}, which is not found here: {error}; if it has another "
+            "path or name now, pass that as embedder= (--model)"
+        ) from error
     if state is None or config.precision != "auto":
         return embedder
     try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike, fspath
+from typing import Any, TypeAlias
 
-from embedlib.checks import is_unicode
+from embedlib.checks import Kind, is_unicode
 from embedlib.config import Config
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.sinks.protocol import Sink
@@ -16,14 +18,27 @@ from embedlib.serve.models.catalog import ServedModel, load_by_kind
 from embedlib.serve.models.sessions import AnyModel
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.tracing import Tracing
-from embedlib.session.arguments import one_config
+from embedlib.session.arguments import is_list, one_config
+from embedlib.session.base import Session
+
+ModelName: TypeAlias = str | PathLike[str]
 
 DEFAULT_SEARCH = "default"
 """The name of a destination that was given without one."""
+_MODEL = Kind(
+    "a folder, a hub name, package:NAME, or an Embedder, Reranker or Classifier",
+    lambda value: isinstance(value, str | PathLike | Session),
+)
+_MODELS = Kind('a model\'s name, a list of names, or a mapping such as {"NAME": model}', is_list)
+_OPTIONS = Kind("a ServeOptions", lambda value: isinstance(value, ServeOptions))
+_SEARCHED = Kind(
+    'a destination\'s URL, or a mapping such as {"NAME": URL}',
+    lambda value: isinstance(value, Mapping),
+)
 
 
 def create_app(
-    models: Sequence[str] | Mapping[str, str | AnyModel],
+    models: ModelName | Sequence[ModelName] | Mapping[str, ModelName | AnyModel],
     *,
     config: Config | None = None,
     options: ServeOptions | None = None,
@@ -33,9 +48,9 @@ def create_app(
 ) -> Application:
     """Return an ASGI application that serves models; mount it, or give it to a server.
 
-    It loads them when its server starts, in the background, and closes them when it ends. An
-    application that is mounted has no start of its own: await `application.start()` and
-    `application.close()` in the lifespan of the outer one.
+    It loads them when its server starts, in the background, and closes them when it ends, also
+    those of yours. An application that is mounted has no start of its own: await
+    `application.start()` and `application.close()` in the lifespan of the outer one.
 
     Args:
         models: folders, hub names or `package:NAME`; or a mapping from the names that requests
@@ -50,24 +65,20 @@ def create_app(
             `Tracing(provider)` return it; None: nowhere. It is closed at the end.
 
     Raises:
-        ConfigError: there is no model, or two of the same name.
+        ConfigError: there is no model, or two of the same name, or an argument has another type.
         SinkError: a destination cannot be read, or holds nothing.
     """
-    if isinstance(models, str):
-        models = [models]
-    named: list[tuple[str, str | AnyModel]] = (
-        list(models.items())
-        if isinstance(models, Mapping)
-        else [(model, model) for model in models]
-    )
+    named = _named(models)
     if not named:
         raise ConfigError("there is no model to serve; give a folder, a hub name or package:NAME")
     names = [name for name, _ in named]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two models are called {twice!r}; give one another name")
-    config, options = one_config(config, {}), options or ServeOptions()
-    num_loaded = sum(isinstance(model, str) for _, model in named)
+    config = one_config(config, {})
+    options = _OPTIONS.take("options", ServeOptions() if options is None else options)
+    searched = {DEFAULT_SEARCH: search} if isinstance(search, str) else search or {}
+    num_loaded = sum(not isinstance(model, Session) for _, model in named)
     # Who sends a long text reads of it in the answer; a warning would reach nobody.
     told = "ignore" if config.on_truncate == "warn" else config.on_truncate
     threads = max(1, config.num_threads // max(1, num_loaded))
@@ -76,15 +87,25 @@ def create_app(
         [_served(name, model, shared, options) for name, model in named],
         options,
         log,
-        {DEFAULT_SEARCH: search} if isinstance(search, str) else search or {},
+        _SEARCHED.take("search", searched),
         tracing,
     )
 
 
-def _served(name: str, model: str | AnyModel, config: Config, options: ServeOptions) -> ServedModel:
+def _named(models: object) -> list[tuple[Any, Any]]:
+    if isinstance(models, Mapping):
+        return list(models.items())
+    given = [models] if isinstance(models, str | PathLike) else _MODELS.take("models", models)
+    return [(fspath(each) if isinstance(each, PathLike) else each, each) for each in given]
+
+
+def _served(name: object, model: Any, config: Config, options: ServeOptions) -> ServedModel:
     if not is_unicode(name) or not name:
-        raise ConfigError(f"a model is called {shown(name)}; give it a name (--name NAME=MODEL)")
-    if isinstance(model, str):
-        source = model.encode(errors="replace").decode()  # as answers can tell it
-        return ServedModel(name, partial(load_by_kind, model, config), options, source=source)
-    return ServedModel(name, lambda tell: model, options, source=model.model_name)
+        raise ConfigError(
+            f'a model is called {shown(name)}; give it a name: {{"NAME": model}} '
+            "(--name NAME=MODEL)"
+        )
+    if isinstance(_MODEL.take(f"models[{name!r}]", model), Session):
+        return ServedModel(name, lambda tell: model, options, source=model.model_name)
+    source = fspath(model).encode(errors="replace").decode()  # as answers can tell it
+    return ServedModel(name, partial(load_by_kind, model, config), options, source=source)

@@ -233,6 +233,6 @@ class StrictAttributes:
         kind = type(self).__name__
         raise TypeError(
             f"{a_type(self)} cannot be pickled or copied; share it, which any number of threads "
-            f"may, or send the model's name and a Config to another process and make the {kind} "
-            "there"
+            "may, give a library that copies what it gets a function that calls it, or send the "
+            f"model's name and a Config to another process and make the {kind} there"
         )

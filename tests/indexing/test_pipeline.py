@@ -411,6 +411,22 @@ def test_progress_only_grows_and_ends_at_the_whole(store: FakeStore, embedder: E
     assert seen[-1].num_embedded == 900
 
 
+@pytest.mark.parametrize("options", [{}, {"recreate": True}, {"dry_run": True}])
+def test_progress_is_told_before_a_slow_source_has_given_anything(
+    options: dict[str, Any], store: FakeStore, embedder: Embedder
+) -> None:
+    """Else a display says what went on before, that the destination is opened."""
+    run(numbered(1), store, embedder)
+    told, told_when_asked = list[IndexProgress](), list[int]()
+
+    def slow() -> Iterator[Document]:
+        told_when_asked.append(len(told))
+        yield from documents(numbered(3))
+
+    run(slow(), store, embedder, on_progress=told.append, **options)
+    assert told_when_asked == [1]
+
+
 def test_progress_counts_rows_as_batches_end(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

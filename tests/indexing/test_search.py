@@ -46,6 +46,27 @@ from tests.waiting import WAIT_SECONDS
 TEXTS = [f"{n} {'word' * (n % 4)}" for n in range(60)]
 
 
+class Table:
+    """As a DataFrame, of which a for loop sees the names of the columns."""
+
+    columns = ("text",)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __repr__(self) -> str:
+        return "a table"
+
+
+class ArrowColumn(list[str]):
+    """As an array of pyarrow, of which a for loop sees no str."""
+
+    to_pylist = list[str].copy
+
+    def __iter__(self) -> Iterator[Any]:
+        return (SimpleNamespace(as_py=text.__str__) for text in super().__iter__())
+
+
 class Ranker:
     """Scores a document by its number, the last one first, and notes who asked for what."""
 
@@ -188,8 +209,10 @@ def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
         assert [answer[0].text for answer in answers] == [TEXTS[3], TEXTS[9]]
         assert answers[0].hits == search.search(TEXTS[3], 2, rerank=False).hits
         assert search.search([]) == []
-        [answer] = search.search((TEXTS[3],), 2, rerank=False)
-        assert answer.hits == answers[0].hits
+        one = [TEXTS[3]]
+        for forms in (tuple(one), np.array(one), iter(one), ArrowColumn(one)):
+            [answer] = search.search(forms, 2, rerank=False)  # type: ignore[arg-type]
+            assert answer.hits == answers[0].hits
         with pytest.raises(TypeError, match="cannot be pickled or copied; share it"):
             copy.copy(search)
 
@@ -314,11 +337,29 @@ def test_what_was_opened_is_closed_where_a_model_cannot_be_loaded(
     assert caught.tb is not None, "it still holds the object, which nobody has collected"
 
 
+def test_a_model_that_lies_elsewhere_now_is_to_be_named(store: FakeStore, tmp_path: Path) -> None:
+    """Nobody typed the path that is not there: the destination knows it."""
+    moved = str(tmp_path / "moved")
+    assert store.target is not None
+    store.target = replace(store.target, model=moved)
+    with pytest.raises(ModelNotFoundError) as caught:
+        Search(FakeSink(store))
+    message = str(caught.value)
+    assert message.startswith(f"fake: was made by {moved!r}, which is not found here: no model")
+    assert message.endswith(
+        "; if it has another path or name now, pass that as embedder= (--model)"
+    )
+    with pytest.raises(ModelNotFoundError, match=r"^no model folder '.*/other': "):
+        Search(FakeSink(store), str(tmp_path / "other"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"question": 3}, "question = 3; it must be a str"),
         ({"question": ["a", ""]}, "question = ''; it is empty"),
+        ({"question": Table()}, "question = a table; it must be a str"),
+        ({"question": {"a"}}, "question = {'a'}; it must be a str"),
         ({"question": "a", "top_k": 0}, "top_k = 0; it must be a whole number of at least 1"),
         ({"question": "a", "top_k": True}, "top_k = True; it must be a whole number"),
         ({"question": "a", "where": "n ="}, "where: character 4, the end: a value"),

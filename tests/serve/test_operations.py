@@ -40,7 +40,7 @@ from embedlib.serve.requests.asgi import DIRECT
 from embedlib.serve.requests.deadline import seconds_left
 from embedlib.serve.requests.endable import Endable
 from embedlib.serve.routes import ROUTES
-from embedlib.testing import FakeEngine, fake_embedder
+from embedlib.testing import FakeEngine, fake_embedder, write_tiny_model
 from tests.serve.conftest import Client, MakeClient
 from tests.serve.jobs.conftest import until
 from tests.waiting import WAIT_SECONDS
@@ -504,10 +504,32 @@ def test_options_are_checked() -> None:
         ServeOptions(api_keys=("",))
     with pytest.raises(ConfigError, match="there is no model to serve"):
         create_app([])
-    with pytest.raises(ConfigError, match=r"a model is called './\\udcff'; give it a name"):
+    with pytest.raises(ConfigError, match=r"a model is called './\\udcff'; give it a name: {\"NA"):
         create_app(["./\udcff"])  # a folder whose name is not UTF-8; no answer could tell it
     [served] = create_app({"m": "./\udcff"}).catalog
     assert served.source == "./?"
+    with fake_embedder() as embedder, pytest.raises(ConfigError, match=r'mapping such as {"NAME"'):
+        create_app(embedder)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"^models\['m'\] = None; it must be a folder, a hub name"
+    ):
+        create_app({"m": None})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match=r"options = .*; it must be a ServeOptions"):
+        create_app("m", options={"max_texts": 1})  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"search = \['jsonl:x'\]; it must be a destination's URL"
+    ):
+        create_app("m", search=["jsonl:x"])  # type: ignore[arg-type]
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    for models in (folder, [folder], {str(folder): folder}):
+        client = Client(create_app(models))
+        client.start()
+        answer = client.post("/v1/embeddings", {"input": "a", "model": str(folder)})
+        assert answer["model"] == str(folder)
+        client.close()
 
 
 def test_a_model_that_does_not_answer_is_not_ready(

@@ -43,7 +43,7 @@ from embedlib.indexing.stored_model import (
 )
 from embedlib.progress.phases import shown_progress
 from embedlib.reranker import Reranker
-from embedlib.session.arguments import one_config
+from embedlib.session.arguments import elements, is_list, is_table, one_config
 
 S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
@@ -183,7 +183,8 @@ class Search:
         """Return the rows that answer a question, best first; of several, a list of answers.
 
         Args:
-            question: embedded on the query lane with the model's prompt for queries.
+            question: embedded on the query lane with the model's prompt for queries. Several are
+                a list or tuple, an array, or a column of a table.
             top_k: how many rows, at most.
             where: a filter on the metadata, such as `year >= 2020 and lang = "de"`.
             min_score: leave out rows with a lower score: the reranker's, or the vectors'.
@@ -347,8 +348,8 @@ class Search:
     def _check(self, question: object) -> list[str]:
         if self._is_closed:
             raise ClosedError("this Search is closed; make another one")
-        is_list = isinstance(question, (list, tuple))
-        questions: list[Any] = list(question) if is_list else [question]  # type: ignore[call-overload]
+        several = is_list(question) and not is_table(question)
+        questions: list[Any] = list(elements(question)) if several else [question]
         for each in questions:
             check_question(each)
         return questions

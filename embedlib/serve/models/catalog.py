@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from time import monotonic, time
 from typing import Final, Literal, TypeVar, get_args
 
@@ -327,7 +328,9 @@ def _with_routes(tasks: Iterable[Task]) -> str:
     return ", ".join(f"{task} (POST {ROUTE_OF[task]})" for task in tasks)
 
 
-def load_by_kind(name: str, config: Config, tell: Callable[[Tasks], None]) -> AnyModel:
+def load_by_kind(
+    name: str | PathLike[str], config: Config, tell: Callable[[Tasks], None]
+) -> AnyModel:
     """Load a model as what its files say it is.
 
     Raises:
