@@ -192,6 +192,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         position_offset=0 if pad_token_id is None else pad_token_id + 1,
         pad_token_id=pad_token_id,
         num_token_types=optional_integer(config, family.num_token_types, minimum=0) or 0,
+        num_task_types=optional_integer(config, family.num_task_types) or 0,
         rope=rope,
         window_rope=window_rope,
         position_bias=read_position_bias(config, family),

@@ -285,6 +285,7 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "has_mlp_bias": ("modernbert-biases", False),
     "has_down_bias": ("new", False),
     "num_token_types": ("nomic_bert", 0),
+    "num_task_types": ("ernie-tasks", 0),
     "experts": ("nomic_bert-moe", Experts(count=6, num_chosen=3, layers=(1, 3))),
     "has_v_norm": ("embedding_gemma2_text", False),
     "wide_heads": ("embedding_gemma2_text", WideHeads(head_dim=6, num_kv_heads=2)),
