@@ -63,6 +63,7 @@ ROBERTA: Final = replace(
     PLAIN_BERT,
     model_type="roberta",
     positions="learned_after_padding",
+    harmless=frozenset({"is_gpu"}),  # of ChemBERTa, and what is trained from it
     tokenizer_class="RobertaTokenizer",
     prefixes=("", "roberta.", "0.auto_model.", "auto_model."),
     ignored_tensors=(

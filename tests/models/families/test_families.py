@@ -499,6 +499,11 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("electra", {"embedding_size": 0}, "embedding_size = 0"),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups = 2"),
         ("albert", {"inner_group_num": 2}, "inner_group_num = 2"),
+        (
+            "bert",
+            {"model_type": MISSING, "pooling_mode_mean_tokens": True},
+            "is that of a Pooling, which took the place .*; copy the model again with its folders",
+        ),
         ("ernie", {"use_task_id": "yes"}, 'use_task_id = "yes"'),
         ("ministral3", {"rope_parameters": MISSING}, "rope_parameters: type is missing"),
         (  # transformers takes it for false, and one that is missing for true

@@ -115,6 +115,8 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
             "uniem_embedding_strategy": "last_mean",
             "uniem_pooling_strategy": "last_mean",
         },
+        # ChemBERTa; the second of users, from the hub's page.
+        "roberta": {"is_gpu": True, "pipeline_tag": "text-classification"},
         # EuroBERT.
         "eurobert": dict.fromkeys(names, "<|x|>"),
         # Qwen2.5.
