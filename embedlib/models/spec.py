@@ -69,6 +69,8 @@ class Encoder:
     pad_token_id: int | None = None
     """Only if positions skip it (RoBERTa). Lengths mark the padding, never this id."""
     num_token_types: int = 0
+    num_task_types: int = 0
+    """Rows of a table of which the first is added to every token's vector (ERNIE 3)."""
     rope: Rope | None = None
     """None: learned absolute positions."""
     window_rope: Rope | None = None
@@ -263,8 +265,9 @@ class Head:
     """None: the tokenizer's own template encodes a pair."""
     has_chat_template: bool = False
     """True: the folder has a chat template for pairs, a program that embedlib does not run."""
-    has_token_types: bool = True
-    """False: all tokens get type 0, even if the model has an embedding for other types."""
+    has_token_types: bool | None = True
+    """False: all tokens get type 0, even if the model has an embedding for other types. None: the
+    files do not tell; that of one text has type 0 in any case, so that pairs alone are refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

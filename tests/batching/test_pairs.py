@@ -197,6 +197,16 @@ def test_a_model_without_token_types_has_none(num_token_types: int, has_token_ty
     assert sequence.num_type0_tokens is None
 
 
+def test_unknown_token_types_are_refused_where_the_second_text_has_others() -> None:
+    head = Head(labels=("score",), activation="sigmoid", has_token_types=None)
+    spec = replace(spec_of(20), head=head)
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer_config.json: model_input_names"):
+        PairTokenizer(bert(), spec, on_truncate="ignore", meter=Meter(lambda: 0.0))
+    tokenizer = bert()
+    tokenizer.post_processor = processors.TemplateProcessing(pair="$A $B", special_tokens=[])
+    PairTokenizer(tokenizer, spec, on_truncate="ignore", meter=Meter(lambda: 0.0))
+
+
 @pytest.mark.parametrize("pair", ["$B:0 $A:1", "$A:1 $B:0", "$A:0 $B:2", "$A:0 [SEP]:1 $B:0"])
 def test_an_unknown_layout_is_refused(pair: str) -> None:
     tokenizer = bert()

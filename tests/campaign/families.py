@@ -46,6 +46,7 @@ BASES: Final = (
         "camembert",
         "xlm-roberta-xl",
         "ernie",
+        "ernie-tasks",
         "electra",
         "albert",
         "deberta-v2",

@@ -19,7 +19,7 @@ def test_a_folder_that_fails_is_made_as_small_as_it_can_be() -> None:
 
     what = shrinking.judge_many(judge, random.Random(0), 300).what
     # The first of the names, no other change, and of the rest what it fails by.
-    assert re.fullmatch(r"bidirlm \{\} \['Pooling', '\w+', '\w+'\] BF16 limit None", what), what
+    assert re.fullmatch(r"albert \{\} \['Pooling', '\w+', '\w+'\] BF16 limit None", what), what
 
 
 def test_outcomes_are_counted_and_an_error_of_the_reference_is_told() -> None:

@@ -31,6 +31,7 @@ EMBEDDING = (
         "camembert",
         "xlm-roberta-xl",
         "ernie",
+        "ernie-tasks",
         "electra",
         "albert",
         "jina_embeddings_v3",

@@ -46,7 +46,7 @@ class TokenizerForm:
     """A query that begins with them is in the template already; None: there are none."""
 
     def __init__(
-        self, tokenizer: tokenizers.Tokenizer, *, has_types: bool, keeps_second: bool
+        self, tokenizer: tokenizers.Tokenizer, *, has_types: bool | None, keeps_second: bool
     ) -> None:
         self._tokenizer = tokenizer
         self._keeps_second = keeps_second
@@ -55,6 +55,12 @@ class TokenizerForm:
         first, second = (probe.sequence_ids.count(text) for text in (0, 1))
         start = probe.sequence_ids.index(0) if first else 0
         middle = probe.sequence_ids.index(1) if second else 0
+        if has_types is None and any(probe.type_ids):
+            raise ModelUnsupportedError(
+                "tokenizer_config.json: model_input_names is missing; accepted for pairs of texts: "
+                "a list with or without token_type_ids, since transformers 4 passes them for this "
+                "tokenizer_class and 5 does not"
+            )
         types = probe.type_ids if has_types else [0] * len(probe.ids)
         num_zeros = types.count(0)
         expected: list[int | None] = [None] * len(probe.ids)

@@ -49,7 +49,7 @@ class PairTokenizer:
         if head.template is not None:
             self._form = TemplateForm(tokenizer, head.template)
         else:
-            has_types = spec.encoder.num_token_types > 1 and head.has_token_types
+            has_types = head.has_token_types if spec.encoder.num_token_types > 1 else False
             self._form = TokenizerForm(tokenizer, has_types=has_types, keeps_second=keeps_second)
         self._on_truncate = on_truncate
         self._side: Side = "right"

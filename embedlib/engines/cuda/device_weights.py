@@ -161,7 +161,7 @@ class WeightLoader:
             embeddings=Embeddings(
                 tokens=self._plain("tokens"),
                 positions=self._plain("positions") if "positions" in self.weights else None,
-                token_types=self._plain("token_types") if encoder.num_token_types else None,
+                token_types=self._token_types(encoder),
                 scale=encoder.embedding_scale,
             ),
             linears=linears,
@@ -180,6 +180,13 @@ class WeightLoader:
                 if isinstance(module, (Dense, LayerNorm))
             },
         )
+
+    def _token_types(self, encoder: Encoder) -> torch.Tensor | None:
+        """Return the vectors of the types, with that of the task that all tokens have."""
+        if not encoder.num_token_types:
+            return None
+        types = self._plain("token_types")
+        return types + self._plain("task_types")[0] if encoder.num_task_types else types
 
     def _linear(self, roles: tuple[str, ...], *, is_fp8: bool) -> LinearWeight:
         biases = [self._plain(f"{role}.bias") for role in roles if f"{role}.bias" in self.weights]

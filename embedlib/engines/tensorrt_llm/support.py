@@ -31,7 +31,7 @@ CONFIG_MAPPING_NAMES of transformers 5.5 to 5.17."""
 NOT_IMPLEMENTED: Final = (
     *("norms_embeddings", "position_bias", "experts", "convolutions", "layer_input_size"),
     *("qk_norm_joins_heads", "norms_attention_twice", "has_v_norm", "wide_heads", "embedding_size"),
-    *("relative_positions", "window_rope", "attention_cap", "attention_scale"),
+    *("relative_positions", "window_rope", "attention_cap", "attention_scale", "num_task_types"),
 )
 """Traits of an `Encoder`, beside those that depend on others."""
 
@@ -88,7 +88,7 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield f"norm_placement {encoder.norm_placement} with {encoder.norm}"
     for trait in NOT_IMPLEMENTED:
         value = getattr(encoder, trait)
-        if value is not None and value is not False:
+        if value:
             yield f"{trait} {value:g}" if type(value) in (int, float) else trait
     if encoder.norm == "layer_norm" and not encoder.has_norm_bias:
         yield "layer norms without bias"

@@ -63,6 +63,7 @@ ROBERTA: Final = replace(
     PLAIN_BERT,
     model_type="roberta",
     positions="learned_after_padding",
+    harmless=frozenset({"is_gpu"}),  # of ChemBERTa, and what is trained from it
     tokenizer_class="RobertaTokenizer",
     prefixes=("", "roberta.", "0.auto_model.", "auto_model."),
     ignored_tensors=(
@@ -122,13 +123,25 @@ XLM_ROBERTA_XL: Final = replace(
     tensors=XLM_ROBERTA_XL_TENSORS,
 )
 
-ERNIE: Final = replace(
+_ERNIE: Final = replace(
     PLAIN_BERT,
     model_type="ernie",
-    fixed={**PLAIN_BERT.fixed, "use_task_id": (False, None)},
-    harmless=frozenset({"task_type_vocab_size"}),
     prefixes=("", "ernie.", "0.auto_model.", "auto_model."),
     sequence_head=cls_head("ernie.pooler.dense"),
+)
+# ERNIE 3; nobody passes a task, so that all tokens have that of the first row.
+ERNIE_TASKS: Final = replace(
+    _ERNIE,
+    name="ernie-tasks",
+    chosen_by={"use_task_id": (True,)},
+    fixed={**PLAIN_BERT.fixed, "use_task_id": (True,)},
+    num_task_types=Key("task_type_vocab_size", 3),
+)
+ERNIE: Final = replace(
+    _ERNIE,
+    fixed={**PLAIN_BERT.fixed, "use_task_id": (False, None)},
+    harmless=frozenset({"task_type_vocab_size"}),
+    own_rows=(ERNIE_TASKS,),
 )
 
 ELECTRA: Final = replace(

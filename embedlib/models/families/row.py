@@ -215,6 +215,7 @@ class Family:
     """True: beyond `original_max_position_embeddings` the class multiplies queries by a number that
     grows with the position (Llama 4's scaling). That is not implemented, so texts end there."""
     num_token_types: Key | None = None
+    num_task_types: Key | None = None
     num_kv_heads: Key | None = None
     """None: the number of query heads."""
     head_dim: Key | None = None

@@ -22,6 +22,7 @@ ENCODER_TENSORS: Final[TensorNames] = {
     "tokens": "embeddings.word_embeddings.weight",
     "positions": "embeddings.position_embeddings.weight",
     "token_types": "embeddings.token_type_embeddings.weight",
+    "task_types": "embeddings.task_type_embeddings.weight",
     "embedding_norm": "embeddings.LayerNorm",
     "embedding_projection": "embeddings_project",
     "layers.{i}.q": "encoder.layer.{i}.attention.self.query",

@@ -100,6 +100,11 @@ def flattened(config: JsonObject) -> JsonObject:
 
 def _check_explained(config: JsonObject) -> None:
     """Reject a model of which it is known what it is, and what comes nearest."""
+    if "model_type" not in config and "pooling_mode_mean_tokens" in config:
+        raise ModelUnsupportedError(
+            f"{config.name}: is that of a Pooling, which took the place of the transformer's when "
+            "the model's folders were copied into one; copy the model again with its folders"
+        )
     first = config.values.get("architectures") or [None]
     architecture = first[0] if isinstance(first, list) else None
     for key, value, reasons in (
@@ -192,6 +197,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         position_offset=0 if pad_token_id is None else pad_token_id + 1,
         pad_token_id=pad_token_id,
         num_token_types=optional_integer(config, family.num_token_types, minimum=0) or 0,
+        num_task_types=optional_integer(config, family.num_task_types) or 0,
         rope=rope,
         window_rope=window_rope,
         position_bias=read_position_bias(config, family),

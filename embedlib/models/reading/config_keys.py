@@ -20,7 +20,7 @@ HARMLESS_KEYS: Final = frozenset(
         "attn_implementation", "_attn_implementation", "_attn_implementation_autoset",
         "_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "is_matryoshka",
         "matryoshka_dimensions", "sentence_transformers", "unsloth_version", "unsloth_fixed",
-        "export_model_type", "transformers.js_config",
+        "export_model_type", "transformers.js_config", "pipeline_tag",
         # training
         "attention_probs_dropout_prob", "hidden_dropout_prob", "attention_dropout",
         "hidden_dropout", "embd_pdrop", "resid_pdrop", "initializer_range", "initializer_factor",

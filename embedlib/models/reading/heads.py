@@ -22,7 +22,7 @@ from embedlib.models.reading.head_modules import (
     pooled_modules,
     sequence_modules,
 )
-from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.parts import Parts
 from embedlib.models.reading.settings_file import CHAT_TEMPLATE_NAME
@@ -202,11 +202,11 @@ def _reranker_activation(
     return "sigmoid" if num_labels == 1 else "identity"
 
 
-def _has_token_types(parts: Parts) -> bool:
+def _has_token_types(parts: Parts) -> bool | None:
     """Return whether transformers passes token types to the model.
 
     If neither the files nor the tokenizer's class list the model's inputs, transformers 4 passes
-    token types and 5 does not.
+    token types and 5 does not: None.
     """
     config, tokenizer_config = parts.config, parts.tokenizer_config
     if parts.encoder.num_token_types < 2:
@@ -219,12 +219,8 @@ def _has_token_types(parts: Parts) -> bool:
     passes = PASSES_TYPES.get((kind or usual or "").removesuffix("Fast"))
     if kind is None and usual == PLAIN:  # a file that names it is of transformers 5, others of any
         passes = None
-    if names is not None or passes is None:
-        raise tokenizer_config.refuse(
-            "model_input_names",
-            "a list with or without token_type_ids, since releases of transformers differ on the "
-            f"default for {quote(kind or usual)}",
-        )
+    if names is not None:
+        raise tokenizer_config.refuse("model_input_names", "a list of names")
     return passes
 
 

@@ -3,8 +3,9 @@
 Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim, K = key/value heads x
 head_dim:
 
-- `tokens` [V, E], `positions` [P, E], `token_types` [types, E], `embedding_norm.weight/.bias` [E],
-  where E is H unless there is an `embedding_projection.weight` [H, E] and `.bias` [H]
+- `tokens` [V, E], `positions` [P, E], `token_types` and `task_types` [types, E],
+  `embedding_norm.weight/.bias` [E], where E is H unless there is an `embedding_projection.weight`
+  [H, E] and `.bias` [H]
 - `position_bias` [buckets, heads], `relative` [2 buckets, H], `relative_norm.weight/.bias` [H]
 - per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
   `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
@@ -74,6 +75,8 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
         shapes["positions"] = (encoder.num_positions, width)
     if encoder.num_token_types:
         shapes["token_types"] = (encoder.num_token_types, width)
+    if encoder.num_task_types:
+        shapes["task_types"] = (encoder.num_task_types, width)
     if isinstance(encoder.position_bias, PositionBias):
         shapes["position_bias"] = (encoder.position_bias.num_buckets, encoder.num_heads)
     if encoder.norm_placement == "post" or encoder.norms_embeddings:

@@ -264,6 +264,20 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = {
         modules=(MEAN,),
         tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
     ),
+    "ernie-tasks": TinyVariant(
+        tokenizer="bert",
+        config=BERT
+        | {
+            "model_type": "ernie",
+            "architectures": ["ErnieModel"],
+            "use_task_id": True,
+            "task_type_vocab_size": 3,
+            "type_vocab_size": 4,
+        },
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        prefix="ernie.",
+    ),
     "electra": TinyVariant(
         tokenizer="bert",
         config=ELECTRA,

@@ -169,7 +169,7 @@ def _values(variant: str, role: str, shape: tuple[int, ...]) -> Array:
         return noise * np.float32(0.2)
     if len(shape) == 1:
         return 1 + noise * np.float32(0.25)
-    if role in ("tokens", "positions", "token_types", "position_bias"):
+    if role in ("tokens", "positions", "token_types", "task_types", "position_bias"):
         return noise
     # Uniform numbers in [-1, 1) have variance 1/3, so a row of n weights scales its input by 1.3.
     return noise * np.float32(1.3 * math.sqrt(3 / shape[1]))

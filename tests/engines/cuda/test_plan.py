@@ -207,7 +207,7 @@ def test_queries_and_keys_meet_the_vectors_of_distances_before_attention() -> No
         ({"head_dim": 257}, (), r"head_dim = 257; the attention kernel allows at most 256"),
         ({"relative_positions": RELATIVE}, (), "relative_positions of .* heads that share keys"),
         ({"relative_positions": RELATIVE, "num_kv_heads": 4, "is_causal": True}, (), "of a causal"),
-        ({"has_v_norm": True}, (), r"has_v_norm \(EmbeddingGemma 2\) is not impl"),
+        ({"has_v_norm": True}, (), "has_v_norm is not implemented"),
         ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads"),
         ({"layer_input_size": 4}, (), "layer_input_size"),
         ({"convolutions": CONVOLUTIONS, "is_causal": True}, (), "convolutions of a causal"),
@@ -229,8 +229,9 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
     names = """family vocab_size hidden_size num_layers num_heads num_kv_heads head_dim
     intermediate_size activation is_gated norm norm_eps has_norm_bias norm_placement
     norms_embeddings embedding_scale num_positions position_offset pad_token_id
-    num_token_types rope window_rope position_bias is_causal windows attention_scale
-    attention_cap has_qk_norm has_qkv_bias has_output_bias has_mlp_bias has_down_bias
+    num_token_types num_task_types rope window_rope position_bias is_causal windows
+    attention_scale embedding_size attention_cap has_qk_norm has_qkv_bias has_output_bias
+    has_mlp_bias has_down_bias
     relative_positions experts has_v_norm wide_heads layer_input_size
     qk_norm_joins_heads norms_attention_twice convolutions"""
     assert {field.name for field in fields(Encoder)} == set(names.split())

@@ -180,6 +180,9 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ("t5", {"dense_act_fn": "relu", "is_gated_act": False}, "t5"),
         ("t5-gated", {"dense_act_fn": "gelu_new", "is_gated_act": True}, "t5-gated"),
         ("bert", {}, "bert"),
+        ("ernie", {}, "ernie"),
+        ("ernie-tasks", {}, "ernie-tasks"),
+        ("ernie", {"use_task_id": MISSING}, "ernie"),
         ("jina_bert", {}, "jina_bert"),
         ("jina_bert-code", {}, "jina_bert-code"),
         ("nomic_bert-own-keys", {}, "nomic_bert"),
@@ -497,7 +500,12 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
         ("electra", {"embedding_size": 0}, "embedding_size = 0"),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups = 2"),
         ("albert", {"inner_group_num": 2}, "inner_group_num = 2"),
-        ("ernie", {"use_task_id": True}, "use_task_id = true"),
+        (
+            "bert",
+            {"model_type": MISSING, "pooling_mode_mean_tokens": True},
+            "is that of a Pooling, which took the place .*; copy the model again with its folders",
+        ),
+        ("ernie", {"use_task_id": "yes"}, 'use_task_id = "yes"'),
         ("ministral3", {"rope_parameters": MISSING}, "rope_parameters: type is missing"),
         (  # transformers takes it for false, and one that is missing for true
             "llama",

@@ -274,11 +274,11 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         },
         "auto_map = .*never runs",
     ),
-    "inputs that are not told": (
+    "inputs that are no list": (
         "bert-reranker",
         "tokenizer_config.json",
-        {"tokenizer_class": "PreTrainedTokenizerFast"},
-        "model_input_names is missing",
+        {"model_input_names": "input_ids"},
+        'model_input_names = "input_ids"',
     ),
 }  # fmt: skip
 
@@ -431,6 +431,12 @@ def test_some_tokenizers_tell_no_types(tmp_path: Path) -> None:
         _change(folder, "tokenizer_config.json", model_input_names=names)
         assert _head(_read(folder, "roberta-emotions")).has_token_types is not has_types
         _change(folder, "tokenizer_config.json", model_input_names=MISSING)
+
+
+def test_types_that_no_file_tells_are_unknown(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-reranker")
+    _change(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    assert _head(_read(folder, "bert-reranker")).has_token_types is None
 
 
 # The kind of model in a folder.

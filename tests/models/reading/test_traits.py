@@ -115,6 +115,8 @@ def test_keys_of_published_files_that_no_class_reads_count_for_nothing() -> None
             "uniem_embedding_strategy": "last_mean",
             "uniem_pooling_strategy": "last_mean",
         },
+        # ChemBERTa; the second of users, from the hub's page.
+        "roberta": {"is_gpu": True, "pipeline_tag": "text-classification"},
         # EuroBERT.
         "eurobert": dict.fromkeys(names, "<|x|>"),
         # Qwen2.5.
@@ -285,6 +287,7 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "has_mlp_bias": ("modernbert-biases", False),
     "has_down_bias": ("new", False),
     "num_token_types": ("nomic_bert", 0),
+    "num_task_types": ("ernie-tasks", 0),
     "experts": ("nomic_bert-moe", Experts(count=6, num_chosen=3, layers=(1, 3))),
     "has_v_norm": ("embedding_gemma2_text", False),
     "wide_heads": ("embedding_gemma2_text", WideHeads(head_dim=6, num_kv_heads=2)),

@@ -43,14 +43,18 @@ class FirstVectors:
             hidden = op.add(hidden, self._token_types())
         elif encoder.num_token_types:
             # One text is one segment: every token is of type 0.
-            hidden = op.add(
-                hidden, op.constant(np.ascontiguousarray(self.weights["token_types"][0]))
-            )
+            hidden = op.add(hidden, self._first_row("token_types"))
+        if encoder.num_task_types:
+            hidden = op.add(hidden, self._first_row("task_types"))
         if encoder.norm_placement == "post" or encoder.norms_embeddings:
             hidden = self.weighted.norm(encoder.norm, hidden, "embedding_norm", encoder.norm_eps)
         if encoder.embedding_size is not None:
             hidden = self.weighted.linear(hidden, "embedding_projection")
         return hidden
+
+    def _first_row(self, role: str) -> ov.Node:
+        """Return the first row of a table, for every token: float32[H]."""
+        return op.constant(np.ascontiguousarray(self.weights[role][0]))
 
     def _token_types(self) -> ov.Node:
         """Return each token's type vector: float32[B, L, H]; a pair's second text has type 1."""
