@@ -180,6 +180,23 @@ def test_no_engine_gets_more_than_it_takes() -> None:
     engine.close()
 
 
+def test_a_query_that_no_engine_takes_now_waits() -> None:
+    first, second = (FakeEngine(max_inflight_batches=1, max_inflight_bulk=1) for _ in range(2))
+    first.hold()
+    second.hold()
+    engine = many(first, second)
+    *taken, waiting = (Submitted(engine, batch_of(text, Lane.QUERY)) for text in TEXTS[:3])
+    waiting.cancel()
+    with pytest.raises(EngineRunError, match="the batch was cancelled"):
+        waiting.result()
+    assert [len(one.batches) for one in (first, second)] == [1, 1]
+    first.release()
+    second.release()
+    for submitted in taken:
+        submitted.result()
+    engine.close()
+
+
 def test_a_query_that_waits_goes_first() -> None:
     first, second = (FakeEngine(max_inflight_batches=1, max_inflight_bulk=1) for _ in range(2))
     first.hold()

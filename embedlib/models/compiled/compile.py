@@ -300,7 +300,7 @@ def _check_replaceable(out: Path, files: ModelFiles) -> None:
     """Reject the current folder, and what is neither an engine directory nor an empty folder."""
     if out == files.folder.resolve():
         raise ConfigError(f"out = {str(out)!r} is the model's own folder; give a new one")
-    if not out.exists():
+    if not os.path.exists(out):  # that of a Path raises an error of a folder that nobody may enter
         return
     if not out.is_dir():
         raise ConfigError(f"out = {str(out)!r} is a file; give a new folder")

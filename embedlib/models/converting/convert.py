@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def convert_folder(
     plan = _plan(folder)
     if not plan.pairs:
         raise ModelNotFoundError(f"{folder}: nothing to convert, {_why_nothing(plan)}")
-    if out is not None and out.exists():
+    if out is not None and os.path.exists(out):
         raise ConfigError(f"{out}: is there already; give a new folder")
     try:
         if out is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def merge_adapter(
             "--adapter"
         )
     task = model.check_task(config, adapter)
-    if out.exists():
+    if os.path.exists(out):
         raise ConfigError(f"{shown(str(out))} is there already; give a new folder")
     out = out.resolve()  # its lock and its part stand beside it
     stored = list_tensors(folder / WEIGHTS_NAME, folder)

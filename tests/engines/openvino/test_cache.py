@@ -495,6 +495,27 @@ def test_one_process_at_a_time_uses_an_entry(
     os.close(others)
 
 
+def test_a_fork_does_not_keep_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every later load of the model would wait for the end of that process."""
+    copies: list[int] = []
+    open_file = os.open
+
+    def open_twice(*arguments: Any) -> int:
+        file = open_file(*arguments)
+        copies.append(os.dup(file))  # like the handle of a child process
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_twice)
+        with ModelCache(tmp_path, "these weights").entry({}) as entry:
+            assert entry is not None
+    assert copies
+    others = os.open(entry_of(tmp_path), os.O_RDONLY)
+    fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for file in (others, *copies):
+        os.close(file)
+
+
 def test_what_a_process_left_is_put_right_by_who_holds_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

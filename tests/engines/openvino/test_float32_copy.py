@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -175,6 +176,22 @@ def test_the_copy_of_a_model_that_is_gone_is_removed_when_another_is_written(
     stored(read_model_files(tiny_folder("mistral")))
     assert len(copies(tmp_path)) == 1
     assert copies(tmp_path) != before
+
+
+def test_a_copy_that_is_used_is_not_removed_as_old_though_it_be_of_another_user(
+    tiny_folder: Callable[[str], Path],
+    stored: Callable[[ModelFiles], Mapping[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = read_model_files(tiny_folder("qwen2"))
+    stored(files)
+    [copy] = copies(tmp_path)
+    os.utime(copy, (0, 0))
+    stored(files)
+    assert copy.stat().st_mtime > 0
+    monkeypatch.setattr(os, "utime", Mock(side_effect=PermissionError(1, "not permitted")))
+    assert stored_bits(stored(files), "layers.0.q.weight") is None
 
 
 def test_what_nobody_used_for_long_makes_room_for_a_copy(

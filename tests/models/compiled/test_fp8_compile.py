@@ -413,6 +413,8 @@ def test_a_place_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
         compile_fp8(folder, config)
     with pytest.raises(EngineBuildError, match=r"File exists .*; name another folder with out"):
         compile_fp8(folder, config, tmp_path / "file" / "out")
+    with pytest.raises(EngineBuildError, match=r"File name too long .*; name another folder with"):
+        compile_fp8(folder, config, tmp_path / ("x" * 300))
 
 
 def test_without_ml_dtypes(folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

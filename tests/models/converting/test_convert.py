@@ -203,8 +203,9 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         convert_folder(tmp_path)
     (tmp_path / "file").touch()
     shutil.copy(GOLDENS / "pytorch_model.bin", module)
-    with pytest.raises(ModelWeightsError, match=f"^cannot write {tmp_path / 'file' / 'out'}: "):
-        convert_folder(module, tmp_path / "file" / "out")
+    for out in (tmp_path / "file" / "out", tmp_path / ("x" * 300)):
+        with pytest.raises(ModelWeightsError, match=f"^cannot write {out}: "):
+            convert_folder(module, out)
 
 
 def test_links_in_the_place_of_what_is_written_are_not_followed(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def test_published_configurations(values: dict[str, Any], family: str, theta: fl
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     folder = write_adapted(tmp_path / "model", "v5-small")
-    out = tmp_path / "file" / "out"
-    out.parent.touch()
-    with pytest.raises(ModelWeightsError, match=f"^cannot write {out}: "):
-        merge(folder, "retrieval", out)
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "out", tmp_path / ("x" * 300)):
+        with pytest.raises(ModelWeightsError, match=f"^cannot write {out}: "):
+            merge(folder, "retrieval", out)
