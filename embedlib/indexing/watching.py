@@ -131,8 +131,8 @@ def changed_sources(
     """Yield the source of each pass: all files first, then those that have changed.
 
     While a folder has no file to read there is no pass; the next one reads all files. Files whose
-    rows have ids of their own are read together, also if one is gone: of an id in two of them the
-    first one counts.
+    rows have ids of their own are read together, also if one is gone or emptied: of an id in two of
+    them the first one counts.
 
     Args:
         folders: to read.
@@ -166,7 +166,7 @@ def changed_sources(
         changed = {path for path in stamps if stamps[path] != before.get(path)}
         changed |= _among(stamps, paths)
         own = source.with_own_ids
-        if own - (stamps.keys() - changed):  # what one of them had may be that of another now
+        if any(_is_empty(stamps.get(path)) for path in own):  # its ids may be another's now
             changed |= own & stamps.keys()
         is_vague = has_missed or len(paths) > _MANY
         if not (is_vague or changed or (reads_all and before.keys() != stamps.keys())):
@@ -197,6 +197,11 @@ def _stamp(path: str) -> _Stamp:
     except OSError:
         return None
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _is_empty(stamp: _Stamp) -> bool:
+    """Return whether a file has no bytes, or is gone; one that is half written has some."""
+    return stamp is None or stamp[2] == 0
 
 
 def _among(files: Iterable[str], paths: Collection[str]) -> set[str]:

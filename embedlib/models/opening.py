@@ -5,7 +5,7 @@
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
 
-This module reads no weights and chooses no engine.
+This module reads no weights but their headers, and chooses no engine.
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.packing.verify import verify_pack
 from embedlib.models.reading.files import ModelFiles, is_scoring_model
+from embedlib.models.reading.heads import own_head
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.pack_file import is_pack
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
+from embedlib.models.weights.weight_files import list_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +181,19 @@ class OpenedModel:
         Raises:
             ModelUnsupportedError: a file is not JSON.
         """
-        return self.template is not None or is_scoring_model(self.folder)
+        return self.template is not None or is_scoring_model(self.folder) or self._stores_a_head()
+
+    def _stores_a_head(self) -> bool:
+        """Whether the weights hold a head that config.json does not call the model's own."""
+        if has_file(self.folder / "modules.json", self.folder):
+            return False
+        tensor = own_head(JsonObject.load(self.folder / "config.json", self.folder))
+        if tensor is None:
+            return False
+        try:
+            return tensor in list_all(self.folder, self.folder)[0]
+        except ModelWeightsError:
+            return False
 
     def check_bytes(self) -> None:
         """Read an engine directory in full and compare it with its embedlib.json.
@@ -201,6 +217,10 @@ class OpenedModel:
         if self._known_template is not None and not with_head:
             # Its files look like those of any language model.
             raise ModelUnsupportedError(f"{self.name} is a reranker; use Reranker")
+        if not with_head and self._stores_a_head():
+            raise ModelUnsupportedError(
+                f"{self.name} is a reranker or classifier; use Reranker or Classifier"
+            )
         files = read_folder(
             self.folder,
             with_head=with_head,

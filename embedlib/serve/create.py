@@ -77,7 +77,7 @@ def create_app(
         raise ConfigError(f"two models are called {twice!r}; give one another name")
     config = one_config(config, {})
     options = _OPTIONS.take("options", ServeOptions() if options is None else options)
-    searched = {DEFAULT_SEARCH: search} if isinstance(search, str) else search or {}
+    searched = {DEFAULT_SEARCH: search} if isinstance(search, str) else search
     num_loaded = sum(not isinstance(model, Session) for _, model in named)
     # Who sends a long text reads of it in the answer; a warning would reach nobody.
     told = "ignore" if config.on_truncate == "warn" else config.on_truncate
@@ -87,7 +87,7 @@ def create_app(
         [_served(name, model, shared, options) for name, model in named],
         options,
         log,
-        _SEARCHED.take("search", searched),
+        _SEARCHED.take("search", {} if searched is None else searched),
         tracing,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from embedlib import Embedder
-from embedlib.errors import InputError
+from embedlib.errors import ConfigError, InputError
 from langchain_embedlib.holder import ModelHolder
 
 try:
@@ -34,7 +34,7 @@ class EmbedlibSparse(ModelHolder, SparseEmbeddings):
         sparse = EmbedlibSparse(embedder=embedder)  # shared with the rest of the program
     """
 
-    max_active_dims: int | None = Field(default=None, ge=1)
+    max_active_dims: int | None = Field(default=None, ge=1, strict=True)
     """How many weights of a text are kept, the greatest; None: as the model's files say."""
     show_progress: bool = False
     """Whether `embed_documents` shows a progress bar."""
@@ -42,6 +42,7 @@ class EmbedlibSparse(ModelHolder, SparseEmbeddings):
     _held_kind: ClassVar[type[Any]] = Embedder
     _held_name: ClassVar[str] = "embedder"
     _their_fields: ClassVar[Mapping[str, str]] = {
+        **ModelHolder._their_fields,
         "cache_dir": "pass cache_folder=...",
         **dict.fromkeys(("batch_size", "parallel", "providers"), "leave it out"),
     }
@@ -63,10 +64,19 @@ class EmbedlibSparse(ModelHolder, SparseEmbeddings):
         self._check_model(embedder)
         self._hold(embedder)
         try:
-            self.embed_documents([])  # computes nothing, but checks that the model makes them
+            self._check_makes_sparse_vectors()
         except BaseException:
             self.close()
             raise
+
+    def _check_makes_sparse_vectors(self) -> None:
+        try:
+            self.embed_documents([])  # computes nothing
+        except ConfigError as error:
+            raise ConfigError(
+                "EmbedlibSparse needs a model that makes sparse vectors, a SPLADE model or bge-m3; "
+                f"take another one ({error})"
+            ) from error
 
     @property
     def embedder(self) -> Embedder:

@@ -211,7 +211,7 @@ def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
         assert search.search([]) == []
         one = [TEXTS[3]]
         for forms in (tuple(one), np.array(one), iter(one), ArrowColumn(one)):
-            [answer] = search.search(forms, 2, rerank=False)  # type: ignore[arg-type]
+            [answer] = search.search(forms, 2, rerank=False)
             assert answer.hits == answers[0].hits
         with pytest.raises(TypeError, match="cannot be pickled or copied; share it"):
             copy.copy(search)

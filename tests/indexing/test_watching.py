@@ -304,6 +304,14 @@ def test_an_id_of_a_table_that_is_gone_is_that_of_the_next(
     assert loads.texts() == {"1": "b"}
 
 
+def test_an_id_of_a_table_that_is_half_written_stays_its_own(docs: Path, loads: Loads) -> None:
+    for name in ("a", "b"):
+        (docs / f"{name}.jsonl").write_text(f'{{"id": 1, "text": "{name}"}}\n')
+    step = write(docs / "a.jsonl", '{"id": 1, "te')
+    loads.run(step, how=SourceOptions(input_format="jsonl"))
+    assert loads.texts() == {"1": "a"}
+
+
 @pytest.mark.parametrize(
     "how",
     [

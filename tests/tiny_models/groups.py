@@ -11,7 +11,7 @@ ALIKE: Final = frozenset(
     {
         *("camembert", "ernie", "electra", "jina_embeddings_v3", "gte-native"),
         *("eurobert", "llama_bidirec", "gemma", "jina_bert", "qwen2-both-ways", "qwen3-voyage"),
-        *("mistral-gritlm", "bidirlm"),
+        *("mistral-gritlm", "bidirlm", "nomic_bert-long"),
     }
 )
 """Variants of `VARIANTS` that differ from others in names and defaults alone: to an engine they are

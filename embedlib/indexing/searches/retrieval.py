@@ -46,7 +46,7 @@ from embedlib.reranker import Reranker
 from embedlib.session.arguments import elements, is_list, is_table, one_config
 
 S = TypeVar("S", bound="Search")
-Questions: TypeAlias = list[str] | tuple[str, ...]
+Questions: TypeAlias = Iterable[str]
 
 _SILENT_SECONDS, _CLOSE_SECONDS = 2.0, 30.0
 _OPTIONS = ("top_k", "where", "min_score", "rerank", "num_candidates")
@@ -146,7 +146,7 @@ class Search:
         return self._thread.submit(counted_state, self._sink, self._state).result()
 
     @overload
-    def search(
+    def search(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         question: str,
         top_k: int = ...,
@@ -220,7 +220,7 @@ class Search:
         return results[0] if isinstance(question, str) else results
 
     @overload
-    async def asearch(
+    async def asearch(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         question: str,
         top_k: int = ...,

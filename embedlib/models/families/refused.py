@@ -39,13 +39,15 @@ MODEL_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("llama_nemotron_vl", "llama_nemotron_vl_rerank"), _IMAGES),
     **dict.fromkeys(("clip", "clip_text_model", "siglip", "siglip2"), _IMAGES),
     **dict.fromkeys(("bloom", "gpt2", "gpt_neo", "gptj"), _OLD),
-    **dict.fromkeys(("big_bird", "longformer", "xlnet"), _LONG),
+    **dict.fromkeys(("big_bird", "longformer"), _LONG),
     "deberta": "is the first DeBERTa, which embedlib does not compute; of the third, "
     "nli-deberta-v3-base and mxbai-rerank-base-v1 load",
     "codesage": "has code of its own, which embedlib never runs; CodeRankEmbed and "
     "nomic-embed-code are the nearest for code",
-    "luke": "reads names of things beside words, which embedlib does not; ruri-v3 and "
-    "multilingual-e5 are the nearest for Japanese",
+    "luke": "reads names of things beside words, which embedlib does not; multilingual-e5 and, for "
+    "Japanese, ruri-v3 are the nearest that load",
+    "xlnet": "attends in an order of its own, which embedlib does not compute; multilingual-e5 and "
+    "gte-modernbert-base are the nearest that load",
     "bart": "has an encoder and a decoder, which embedlib does not compute; for bart-large-mnli, "
     "MoritzLaurer/deberta-v3-large-zeroshot-v2.0 is the nearest zero-shot classifier",
     "mixtral": "has experts in every layer, which embedlib does not compute in decoders; "

@@ -238,13 +238,9 @@ NOMIC_MOE: Final = replace(
 NOMIC_LONG: Final = replace(
     PLAIN_NOMIC_BERT,
     name="nomic_bert-long",
-    chosen_by={"rotary_scaling_factor": ()},
+    chosen_by={"rotary_scaling_factor": (2,)},
     num_positions=("max_trained_positions",),
-    fixed={
-        key: accepted
-        for key, accepted in PLAIN_NOMIC_BERT.fixed.items()
-        if key != "rotary_scaling_factor"
-    },
+    fixed={**PLAIN_NOMIC_BERT.fixed, "rotary_scaling_factor": (2,)},
     harmless=PLAIN_NOMIC_BERT.harmless | {"n_positions", "max_position_embeddings"},
 )
 NOMIC_BERT: Final = replace(PLAIN_NOMIC_BERT, own_rows=(NOMIC_MOE, NOMIC_LONG))

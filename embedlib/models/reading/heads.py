@@ -88,6 +88,21 @@ def is_scoring(config: JsonObject) -> bool:
     return architecture_of(config).endswith(SEQUENCE_CLASS)
 
 
+def own_head(config: JsonObject) -> str | None:
+    """Return the tensor of a head that `auto_map` names beside the class of another model.
+
+    jina-reranker-v1 and models that make embeddings may have the same config.json: their weights
+    tell what they are. None: there is no such head.
+    """
+    own = config.child("auto_map").values.get(f"AutoModel{SEQUENCE_CLASS}")
+    if own is None or not architecture_of(config).endswith("ForMaskedLM"):
+        return None
+    family = family_of(config)
+    if family.sequence_head is None or not family.implements(f"AutoModel{SEQUENCE_CLASS}", own):
+        return None
+    return f"{family.sequence_head.layers[-1].tensors}.weight"
+
+
 def read_head(parts: Parts, template: str | None) -> HeadFiles:
     """Return the head of a reranker or classifier.
 
@@ -135,7 +150,8 @@ def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonOb
     kind = SEQUENCE_CLASS if logit_score is None else LM_CLASS
     if not settings.values and architecture.endswith(LM_CLASS):
         kind = LM_CLASS
-    if not architecture.endswith(kind) and f"AutoModel{kind}" not in config.child("auto_map"):
+    if not architecture.endswith(kind) and own_head(config) is None:
+        check_own_code(config, f"AutoModel{kind}")
         raise config.refuse("architectures", f"one name that ends with {kind}")
     if settings.values and settings.choice("transformer_task", TASKS) != kind:
         names = [task for task, name in TASKS.items() if name == kind]

@@ -203,6 +203,15 @@ ROTARY_ENCODERS: Final[Mapping[str, TinyVariant]] = {
         settings={"max_seq_length": 45, "do_lower_case": False},
         reference_config=NOMIC_BERT,
     ),
+    # Like arctic-embed-m-long: texts end at the trained length.
+    "nomic_bert-long": TinyVariant(
+        tokenizer="bert",
+        config=NOMIC_BERT_OWN_KEYS | {"rotary_scaling_factor": 2},
+        modules=(MEAN,),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+        settings={"max_seq_length": 30, "do_lower_case": False},
+        reference_config=NOMIC_BERT,
+    ),
     # Both sets of keys, like nomic-embed-text-v1.5; texts may exceed the trained length.
     "nomic_bert-both-keys": TinyVariant(
         tokenizer="bert",

@@ -106,6 +106,7 @@ def test_a_str_is_no_list_of_documents(sparse: EmbedlibSparse) -> None:
     [
         ({}, "no model was given; pass model=, or embedder= to share one"),
         ({"model": "m", "batch_size": 8}, "has no field 'batch_size'; leave it out"),
+        ({"model": "m", "max_length": 5}, "no field 'max_length'; pass model_kwargs="),
         ({"model": "m", "cache_dir": "c"}, "has no field 'cache_dir'; pass cache_folder="),
         ({"model": "m", "threads": 2}, "has no field 'threads'; pass model_kwargs={'threads'"),
         ({"model": "m", "embedder": 3}, "embedder is a int; it must be an embedlib.Embedder"),
@@ -116,16 +117,25 @@ def test_wrong_fields_are_refused_before_a_model_is_looked_for(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         EmbedlibSparse(**fields)
-    with pytest.raises(pydantic.ValidationError):
-        EmbedlibSparse(model="m", max_active_dims=0)
+    for value in (0, True):
+        with pytest.raises(pydantic.ValidationError):
+            EmbedlibSparse(model="m", max_active_dims=value)
 
 
-def test_a_model_without_sparse_vectors_is_refused_and_closed(folder: Path) -> None:
-    embedder = fake_embedder()
-    with embedder, pytest.raises(ConfigError, match="output_value = 'sparse'"):
-        EmbedlibSparse(embedder=embedder)
+def test_a_model_without_sparse_vectors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fake_embedder()
+    monkeypatch.setattr(EmbedlibSparse, "_load", lambda self: made)
+    with pytest.raises(ConfigError, match="needs a model that makes sparse vectors"):
+        EmbedlibSparse(model="of its own")
     with pytest.raises(ClosedError):
-        embedder.encode("text")
+        made.encode("text")
+
+
+def test_an_embedder_of_the_caller_stays_open_when_it_is_refused() -> None:
+    with fake_embedder() as given:
+        with pytest.raises(ConfigError):
+            EmbedlibSparse(embedder=given)
+        assert len(given.encode("text"))
 
 
 def test_copies_and_pickles(sparse: EmbedlibSparse) -> None:

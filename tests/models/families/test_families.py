@@ -536,11 +536,8 @@ def test_layers_without_a_window_may_have_other_heads() -> None:
             {"rotary_scaling_factor": 2, "max_trained_positions": MISSING},
             "max_trained_positions is missing",
         ),
-        (
-            "nomic_bert-moe",
-            {"rotary_scaling_factor": 2},
-            "rotary_scaling_factor = 2",
-        ),
+        ("nomic_bert-moe", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
+        ("nomic_bert-own-keys", {"rotary_scaling_factor": 4}, "rotary_scaling_factor = 4"),
         ("nomic_bert-own-keys", {"prenorm": True}, "prenorm = true"),
         ("nomic_bert-own-keys", {"num_experts": 8}, "moe_normalize_expert_weights is missing"),
         (

@@ -304,8 +304,6 @@ HEAD_KEYS = (
 CHANGES_NOTHING = {
     # The modules say what the head is.
     ("modernbert-modules", "architectures"),
-    # auto_map names the class of the head.
-    ("new-reranker", "architectures"),
     # Heads that do not use the embedding matrix, and classes without these keys.
     *((name, "tie_word_embeddings") for name, row in SCORING_VARIANTS.items()
       if not row.config["architectures"][0].endswith("ForCausalLM")),

@@ -17,7 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from embedlib import Classifier, Embedder
 from embedlib.cli import main
+from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.models.opening import OpenedModel
 from embedlib.models.reading import settings_file
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
@@ -326,6 +328,7 @@ def test_a_jina_bert_with_a_head(tmp_path: Path) -> None:
         | {
             "auto_map": {
                 "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
+                "AutoModel": f"{own}JinaBertModel",
                 "AutoModelForSequenceClassification": f"{own}JinaBertForSequenceClassification",
             }
         },
@@ -361,6 +364,13 @@ def test_a_jina_bert_with_a_head(tmp_path: Path) -> None:
     with Classifier(folder, precision="float32") as classifier:
         found = classifier.predict("the quick fox")[0]["score"]
     assert found == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
+    opened = OpenedModel.find(str(folder), Config())
+    assert opened.has_head  # what the server, compile and inspect ask
+    assert not OpenedModel.find(str(alone), Config()).has_head
+    with pytest.raises(ModelUnsupportedError, match="is a reranker or classifier; use Reranker"):
+        Embedder(folder)
+    _change(alone / "config.json", **json.loads((folder / "config.json").read_text()))
+    assert not OpenedModel.find(str(alone), Config()).has_head  # its weights hold none
     _change(folder / "config.json", auto_map={"AutoModel": f"{own}JinaBertModel"})
     with pytest.raises(ModelUnsupportedError, match=r"architectures = .*ForSequenceClassification"):
         read_model_files(folder, with_head=True)

@@ -161,7 +161,7 @@ def memory_needs(
             packed += num_bytes
             by_mlas += num_bytes if is_float and not is_coded else 0
     if files.spec.is_splade:  # the matrix of the head, often the one of the token embeddings
-        rows = (2 if is_bf16 else 4) * files.spec.embedding_dim * encoder.hidden_size
+        rows = (2 if is_bf16 else 4) * files.spec.embedding_dim * encoder.table_width
         weights += rows
         packed += rows
         by_mlas += rows if is_float else 0
