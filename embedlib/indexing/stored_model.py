@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -69,6 +71,29 @@ def fingerprints_of(embedder: ModelIdentity) -> tuple[str, ...]:
     return (embedder.fingerprint,)
 
 
+@contextmanager
+def naming_the_moved(name: str, stored: str | None, option: str) -> Iterator[None]:
+    """Load a model; of one that is not found, say who knows it, since nobody typed its name.
+
+    Args:
+        name: of the destination.
+        stored: the model that it knows and that is loaded; None: it is the caller's.
+        option: what takes another name of it.
+
+    Raises:
+        ModelNotFoundError: the model is not found.
+    """
+    try:
+        yield
+    except ModelNotFoundError as error:
+        if stored is None:
+            raise
+        raise ModelNotFoundError(
+            f"{name} was made by {stored!r}, which is not found here: {error}; if it has another "
+            f"path or name now, pass that as {option}"
+        ) from error
+
+
 def open_embedder(
     model: str, config: Config, state: SinkState | None, name: str, tell: Tell
 ) -> Embedder:
@@ -88,15 +113,9 @@ def open_embedder(
         SinkError: that precision is not available here.
         what `Embedder` raises.
     """
-    try:
+    is_stored = state is not None and model == state.model
+    with naming_the_moved(name, model if is_stored else None, "embedder= (--model)"):
         embedder = Embedder(model, config=config)
-    except ModelNotFoundError as error:
-        if state is None or model != state.model:
-            raise
-        raise ModelNotFoundError(
-            f"{name} was made by {model!r}, which is not found here: {error}; if it has another "
-            "path or name now, pass that as embedder= (--model)"
-        ) from error
     if state is None or config.precision != "auto":
         return embedder
     try:

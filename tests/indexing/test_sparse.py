@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from embedlib import Embedder, Search, index
 from embedlib.cli import main
 from embedlib.config import Config
-from embedlib.errors import ConfigError, SinkError
+from embedlib.errors import ConfigError, ModelNotFoundError, SinkError
 from embedlib.indexing import open_sink
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.row_jobs import RowJob
@@ -128,6 +128,25 @@ def test_rows_belong_to_both_models(models: tuple[Embedder, Embedder], tmp_path:
             Search(url, embedder, hybrid=True)  # by the stored name, without the option
         with Search(url, embedder, hybrid=True, sparse=other) as search:
             assert search.search(TEXTS[7], 1)[0].source_id == "7"
+
+
+def test_a_sparse_model_that_lies_elsewhere_now_is_to_be_named(
+    models: tuple[Embedder, Embedder], tmp_path: Path
+) -> None:
+    url = f"edge:{tmp_path / 'db'}"
+    folder = write_router(tmp_path / "sparse")
+    with Embedder(folder, threads=1) as sparse:
+        index(SOURCE[:3], url, embedder=models[0], sparse=sparse, chunk=False)
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(
+        ModelNotFoundError, match=r"^edge:.*which is not found here: .*; if it has"
+    ) as caught:
+        Search(url, models[0], hybrid=True)
+    assert str(caught.value).endswith("pass that as sparse= of Search")
+    with pytest.raises(ModelNotFoundError, match=r"^no model folder"):
+        Search(url, models[0], hybrid=True, sparse=str(folder))
+    with Search(url, models[0], hybrid=True, sparse=str(tmp_path / "moved")) as search:
+        assert search.search(TEXTS[1], 1)[0].source_id == "1"
 
 
 def test_a_prefix_is_in_both_vectors(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from embedlib.indexing.sparse_rows import (
     sparse_sink,
     stored_sparse,
 )
+from embedlib.indexing.stored_model import naming_the_moved
 from embedlib.session.arguments import config_beside
 from embedlib.vectors.sparse import SparseVector
 
@@ -146,7 +147,10 @@ def _find_sparse(
         return cast(SparseEmbedder, embedder)
     if given is None or isinstance(given, str):
         beside = config_beside(config, "max_active_dims")
-        sparse: SparseEmbedder = owned.enter_context(Embedder(given or stored.model, config=beside))
+        with naming_the_moved(sink.name, None if given else stored.model, "sparse= of Search"):
+            sparse: SparseEmbedder = owned.enter_context(
+                Embedder(given or stored.model, config=beside)
+            )
     else:
         check_embedder(given, SparseEmbedder, "sparse")
         sparse = given
