@@ -163,7 +163,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         Raises:
             EmbedlibError: see `Embedder.encode`.
         """
-        _check_is_list(texts)
+        check_is_list(texts)
         options = _only(self.encode_kwargs, VECTOR_ARGUMENTS)
         vectors = self.embedder.encode_document(
             texts, show_progress_bar=self.show_progress, **options
@@ -185,7 +185,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return what `embed_documents` returns without blocking the event loop."""
-        _check_is_list(texts)
+        check_is_list(texts)
         options = _only(self.encode_kwargs, VECTOR_ARGUMENTS)
         return await _afloats(await self.embedder.aencode_document(texts, **options))
 
@@ -216,7 +216,12 @@ def _only(kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: kwargs[name] for name in names if name in kwargs}
 
 
-def _check_is_list(texts: object) -> None:
+def check_is_list(texts: object) -> None:
+    """Refuse a str in the place of a list of texts.
+
+    Raises:
+        InputError: it is one.
+    """
     if isinstance(texts, str):
         raise InputError("texts is one str; embed_documents takes a list of texts")
 

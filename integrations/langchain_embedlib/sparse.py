@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from embedlib import Embedder
-from embedlib.errors import ConfigError, InputError
+from embedlib.errors import ConfigError
+from langchain_embedlib.embeddings import check_is_list
 from langchain_embedlib.holder import ModelHolder
 
 try:
@@ -97,8 +98,7 @@ class EmbedlibSparse(ModelHolder, SparseEmbeddings):
         Raises:
             EmbedlibError: see `Embedder.encode`.
         """
-        if isinstance(texts, str):
-            raise InputError("texts is one str; embed_documents takes a list of texts")
+        check_is_list(texts)
         found = self.embedder.encode_document(
             texts, show_progress_bar=self.show_progress, **self._options
         )
@@ -119,8 +119,7 @@ class EmbedlibSparse(ModelHolder, SparseEmbeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[SparseVector]:
         """Return what `embed_documents` returns without blocking the event loop."""
-        if isinstance(texts, str):
-            raise InputError("texts is one str; embed_documents takes a list of texts")
+        check_is_list(texts)
         found = await self.embedder.aencode_document(texts, **self._options)
         return [_sparse(weights) for weights in found]
 

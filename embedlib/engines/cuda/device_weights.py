@@ -183,10 +183,11 @@ class WeightLoader:
 
     def _token_types(self, encoder: Encoder) -> torch.Tensor | None:
         """Return the vectors of the types, with that of the task that all tokens have."""
-        if not encoder.num_token_types:
-            return None
-        types = self._plain("token_types")
-        return types + self._plain("task_types")[0] if encoder.num_task_types else types
+        types = self._plain("token_types") if encoder.num_token_types else None
+        if not encoder.num_task_types:
+            return types
+        task = self._plain("task_types")[:1]
+        return task if types is None else types + task
 
     def _linear(self, roles: tuple[str, ...], *, is_fp8: bool) -> LinearWeight:
         biases = [self._plain(f"{role}.bias") for role in roles if f"{role}.bias" in self.weights]

@@ -145,6 +145,23 @@ def test_a_text_has_one_vector_in_any_batch(
     check_engine(engine, files.spec, tolerance=1e-3)
 
 
+def test_the_vector_of_the_task_is_added_where_tokens_have_no_type(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    files = read_model_files(tiny_folder("ernie-tasks"))
+    spec = replace(files.spec, encoder=replace(files.spec.encoder, num_token_types=0))
+    weights = load_weights(files)
+    batch = make_batch([[5, 6, 7], [8]])
+    engines = (
+        CudaEngine(spec, weights, precision="float32", device="cpu", max_batch_tokens=256),
+        OpenVINOEngine(spec, weights, Layout(threads=1)),
+    )
+    found, expected = (run(engine, batch) for engine in engines)
+    assert relative_errors(found, expected).max() <= 2e-5
+    for engine in engines:
+        engine.close()
+
+
 def test_what_no_step_computes_is_refused(tiny_folder: Callable[[str], Path]) -> None:
     with pytest.raises(EngineUnsupportedError, match=r"cuda: layer_input_size .*'openvino'$"):
         make(read_model_files(tiny_folder("embedding_gemma2_text")))
