@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from embedlib.config import Config
@@ -33,8 +34,11 @@ from embedlib.models.hub_errors import expected_errors, explain
 from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 from embedlib.models.reading.refusals import held_instead
+from embedlib.models.reading.vocabulary_files import VOCABULARIES
 
 _SETTINGS = ("*.json", "chat_template.jinja", "artifact.metadata")
+_VOCABULARY = [f"*{name}" for names in VOCABULARIES.values() for name in names]
+"""Read where there is no tokenizer.json."""
 _WEIGHTS = "*.safetensors"
 # The same weights in another runtime's format or layout, and training checkpoints.
 _IGNORE = (
@@ -201,15 +205,19 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
         try:
             silence = silence_of(repo, config)
             try:
-                snapshot = huggingface_hub.snapshot_download(
+                download = partial(
+                    huggingface_hub.snapshot_download,
                     repo,
                     revision=config.revision,
                     token=config.token,
                     cache_dir=config.cache_folder,
                     local_files_only=config.local_files_only or silence is not None,
-                    allow_patterns=[*_SETTINGS, *([_WEIGHTS] if with_weights else [])],
                     ignore_patterns=list(_IGNORE),
                 )
+                weights = [_WEIGHTS] if with_weights else []
+                snapshot = download(allow_patterns=[*_SETTINGS, *weights])
+                if not any(Path(snapshot).rglob("tokenizer.json")):
+                    download(allow_patterns=_VOCABULARY)
             except errors.LocalEntryNotFoundError as error:
                 error.__cause__ = silence or error.__cause__  # what `explain` tells
                 raise

@@ -339,7 +339,7 @@ def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
     found = resolve("owner/model", revision="v1", token=SECRET, cache_folder=tmp_path)
 
     assert found.revision == COMMIT
-    [(repo, options)] = calls
+    repo, options = calls[0]  # the other asks for a vocabulary
     assert (repo, options["revision"], options["token"]) == ("owner/model", "v1", SECRET)
     files = {
         "config.json": True,
@@ -365,6 +365,32 @@ def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
         ignore_patterns=options["ignore_patterns"],  # type: ignore[arg-type]
     )
     assert set(wanted) == {name for name, is_wanted in files.items() if is_wanted}
+
+
+@pytest.mark.parametrize("has_json", [True, False])
+def test_a_vocabulary_is_asked_for_where_there_is_no_tokenizer_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_json: bool
+) -> None:
+    asked: list[list[str]] = []
+
+    def download(repo: str, *, allow_patterns: list[str], **options: object) -> str:
+        asked.append(allow_patterns)
+        folder = make_model(tmp_path / COMMIT)
+        (folder / "0_Transformer").mkdir(exist_ok=True)
+        if has_json:
+            (folder / "0_Transformer/tokenizer.json").touch()
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    resolve("owner/model", cache_folder=tmp_path)
+    files = ["vocab.txt", "0_Transformer/vocab.json", "0_Transformer/merges.txt"]
+    files += ["sentencepiece.bpe.model", "README.md"]
+    wanted = [
+        file
+        for patterns in asked[1:]
+        for file in huggingface_hub.utils.filter_repo_objects(files, allow_patterns=patterns)
+    ]
+    assert wanted == ([] if has_json else files[:4])
 
 
 def make_transformer_only(cache: Path, name: str = "bert-bare") -> Path:

@@ -22,6 +22,7 @@ from embedlib.models.compiled.role_file import RoleFile
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import file_bytes, list_directories, read_file
 from embedlib.models.reading.pack_file import COMPILED_PLACE
+from embedlib.models.reading.vocabulary_files import vocabulary_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +105,20 @@ def _with_reports(folder: Path, manifest: Manifest) -> list[Compiled]:
 
 
 def _may_be_made_from(manifest: Manifest, files: ModelFiles) -> bool:
-    """Whether the file sizes, and the content of the JSON files, match the model's.
+    """Whether the file sizes, and the content of all but the weights, match the model's.
 
-    Others, such as a license, are copied and count for nothing: a copy of the model may lack them.
+    Others than JSON and a vocabulary, such as a license, are copied and count for nothing: a copy
+    of the model may lack them.
     """
+    vocabulary = vocabulary_files(files.transformer_dir, files.folder)
     for name, digest in manifest.inputs.items():
         path = files.folder / name
-        if path.suffix not in (".json", ".safetensors"):
+        if path.suffix not in (".json", ".safetensors") and path not in vocabulary:
             continue
         if file_bytes(path) != digest.num_bytes:
             return False
         if (
-            path.suffix == ".json"
+            path.suffix != ".safetensors"
             and hashlib.sha256(read_file(path, files.folder)).hexdigest() != digest.sha256
         ):
             return False

@@ -30,6 +30,7 @@ from embedlib.models.new_file import not_written
 from embedlib.models.reading.adapted import AdaptedModel, files_of, find_adapted
 from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import has_file
+from embedlib.models.reading.vocabulary_files import vocabulary_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.safetensors_files import (
     NUMPY_TYPES,
@@ -220,7 +221,7 @@ def _write_files(
     general = model.general(config, adapter)
     if general is not None:
         written["config_sentence_transformers.json"] = general
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted([*folder.glob("*.json"), *vocabulary_files(folder, folder)]):
         if path.is_file() and path.name not in written and not path.name.endswith(".index.json"):
             copy2(path, part / path.name)
     for name, content in written.items():

@@ -54,6 +54,17 @@ class ClassTokenizer:
             self._check_ends(built, self.row.ends)
         return built
 
+    def complete(self) -> Tokenizer:
+        """Return the tokenizer that the class makes of a vocabulary alone: `read` has no steps."""
+        built = self.read.tokenizer
+        if not self.row.keeps_charsmap:
+            built.normalizer = self.row.normalizer(self.config)
+        built.pre_tokenizer = self.row.pre_tokenizer(self.config)
+        self._add_tokens(built)
+        if self.row.ends is not None:
+            built.post_processor = self._ends(built, self.row.ends)
+        return built
+
     def check_same(self, *, lowercase: bool) -> None:
         """Check that the class gives the ids of tokenizer.json as it is.
 

@@ -33,7 +33,9 @@ PLAIN: Final = "TokenizersBackend"
 PLAIN_NAMES: Final = ("PreTrainedTokenizer", PLAIN, "PythonBackend")
 """Its names in files, without "Fast"."""
 
-SUBCLASSES: Final[Mapping[str, str]] = {"DistilBertTokenizer": "BertTokenizer"}
+SUBCLASSES: Final[Mapping[str, str]] = dict.fromkeys(
+    ("DistilBertTokenizer", "ElectraTokenizer"), "BertTokenizer"
+)
 """Classes that only have another name than the one they derive from."""
 
 BERT_TOKENS: Final[Mapping[str, str]] = {
@@ -121,6 +123,17 @@ def class_name(tokenizer_config: JsonObject, config: JsonObject) -> str:
             "tokenizer_class", ", ".join(["PreTrainedTokenizerFast", *CLASSES])
         )
     return name
+
+
+def vocabulary_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str | None:
+    """Return the class that transformers takes for a vocabulary without tokenizer.json.
+
+    None: it takes one that is not in the table.
+    """
+    named = tokenizer_config.text("tokenizer_class") or config.text("tokenizer_class")
+    name = (named or family_of(config).tokenizer_class or "").removesuffix("Fast")
+    name = SUBCLASSES.get(name, name)
+    return name if name in CLASSES else None
 
 
 def later_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str | None:

@@ -1,7 +1,8 @@
 """Loads a folder's tokenizer so that it gives the same token ids as transformers.
 
-tokenizer.json is the tokenizer. A few keys of tokenizer_config.json change the ids, as in
-transformers; and a folder whose tokenizer.json is not what transformers would build is refused.
+tokenizer.json is the tokenizer; where there is none, a class of transformers with a vocabulary. A
+few keys of tokenizer_config.json change the ids, as in transformers; and a folder whose
+tokenizer.json is not what transformers would build is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens,
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.model_file import name_in
 from embedlib.models.reading.tokenizer_build import ClassTokenizer, steps_of
 from embedlib.models.reading.tokenizer_classes import (
     CLASSES,
@@ -24,8 +26,11 @@ from embedlib.models.reading.tokenizer_classes import (
     TokenizerClass,
     class_name,
     later_class_name,
+    vocabulary_class_name,
 )
 from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, refusing
+from embedlib.models.reading.vocabulary import read_vocabulary, vocabulary_of
+from embedlib.models.reading.vocabulary_files import vocabulary_files
 
 END_FLAGS: Final = (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token"))
 """Keys of tokenizer_config.json: the flags of a begin and an end token, and the tokens."""
@@ -40,19 +45,63 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     The tokenizer also lower-cases texts if the spec requires it.
 
     Raises:
-        ModelUnsupportedError: if there is no tokenizer.json, or it is damaged or does not fit the
-            model.
+        ModelUnsupportedError: if there is neither tokenizer.json nor a vocabulary of the model's
+            class, or a file is damaged or does not fit the model.
     """
-    directory = files.transformer_dir
     if files.spec.encoder.is_table:
         return _of_static_model(files)
+    directory = files.transformer_dir
     config = JsonObject.load(directory / "tokenizer_config.json", files.folder)
     model_config = JsonObject.load(directory / "config.json", files.folder)
+    read, tokenizer = _of_vocabulary(files, config, model_config) or _of_json(
+        files, config, model_config
+    )
+    with refusing(read.name):
+        if config.boolean("split_special_tokens", False):
+            tokenizer.encode_special_tokens = True
+        if files.spec.lowercase:
+            _prepend_lowercase(tokenizer)
+        if files.spec.late_interaction is not None:
+            _keep_whole(tokenizer, files.spec.late_interaction.markers)
+        read.check_ids(tokenizer, files.spec.encoder.vocab_size)
+        tokenizer.encode(PROBE, PROBE)
+    return tokenizer
+
+
+def _of_vocabulary(
+    files: ModelFiles, config: JsonObject, model_config: JsonObject
+) -> tuple[TokenizerJson, Tokenizer] | None:
+    """Return what a class makes of a vocabulary; None: tokenizer.json is there, or no vocabulary.
+
+    Args:
+        files: the model.
+        config: tokenizer_config.json.
+        model_config: config.json.
+    """
+    name = vocabulary_class_name(config, model_config)
+    if name is None:
+        return None
+    row = CLASSES[name]
+    paths = vocabulary_of(row, vocabulary_files(files.transformer_dir, files.folder))
+    if not paths:
+        return None
+    tokens = _added_tokens(None, files, config, row)
+    content = read_vocabulary(paths, files.folder, tokens)
+    read = TokenizerJson(name_in(paths[0], files.folder), content)
+    _check_side(read, config)
+    with refusing(read.name):
+        return read, ClassTokenizer(read, name, row, config, tokens).complete()
+
+
+def _of_json(
+    files: ModelFiles, config: JsonObject, model_config: JsonObject
+) -> tuple[TokenizerJson, Tokenizer]:
+    """Return tokenizer.json, and what its class makes of it; the arguments are those above."""
     config.check_fixed("fix_mistral_regex", (False, None))
     name = class_name(config, model_config)
     row = CLASSES.get(name)
     read = TokenizerJson.load(
-        directory / "tokenizer.json",
+        files.transformer_dir / "tokenizer.json",
         files.folder,
         exact_scores=row is not None and row.model == "Unigram",
     )
@@ -62,7 +111,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         if row is None:
             _check_later_class(read, files, config, model_config)
             tokenizer = read.tokenizer
-            tokens = _added_tokens(read, files, config, row)
+            tokens = _added_tokens(read.tokenizer, files, config, row)
             # Files keep the truncation and padding that were set when they were saved:
             # all-MiniLM-L6-v2 truncates at 128.
             tokenizer.no_truncation()
@@ -73,15 +122,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             of_class = _of_class(read, files, config, name)
             tokenizer = of_class.build(lowercase=files.spec.lowercase)
         _apply_ends(tokenizer, config, model_config, num_tokens, read.name)
-        if config.boolean("split_special_tokens", False):
-            tokenizer.encode_special_tokens = True
-        if files.spec.lowercase:
-            _prepend_lowercase(tokenizer)
-        if files.spec.late_interaction is not None:
-            _keep_whole(tokenizer, files.spec.late_interaction.markers)
-        read.check_ids(tokenizer, files.spec.encoder.vocab_size)
-        tokenizer.encode(PROBE, PROBE)
-    return tokenizer
+    return read, tokenizer
 
 
 def _check_side(read: TokenizerJson, config: JsonObject) -> None:
@@ -168,21 +209,29 @@ def _of_class(
 ) -> ClassTokenizer:
     """Return what a class of transformers takes of tokenizer.json."""
     row = CLASSES[name]
-    return ClassTokenizer(read, name, row, config, _added_tokens(read, files, config, row), release)
+    tokens = _added_tokens(read.tokenizer, files, config, row)
+    return ClassTokenizer(read, name, row, config, tokens, release)
 
 
 def _added_tokens(
-    read: TokenizerJson, files: ModelFiles, config: JsonObject, row: TokenizerClass | None
+    stored: Tokenizer | None, files: ModelFiles, config: JsonObject, row: TokenizerClass | None
 ) -> AddedTokens:
-    """Return the special tokens of the folder, and those that its class adds to every folder."""
+    """Return the special tokens of the folder, and those that its class adds to every folder.
+
+    Args:
+        stored: that of tokenizer.json; None: there is none.
+        files: the model.
+        config: tokenizer_config.json.
+        row: of the class; None: it takes tokenizer.json as it is.
+    """
     defaults = dict(row.defaults) if row else {}
-    if read.tokenizer.padding is not None:
-        defaults.setdefault("pad_token", read.tokenizer.padding["pad_token"])
+    if stored is not None and stored.padding is not None:
+        defaults.setdefault("pad_token", stored.padding["pad_token"])
     return read_added_tokens(
         config,
         files.transformer_dir,
         files.folder,
-        read.tokenizer.get_added_tokens_decoder(),
+        {} if stored is None else stored.get_added_tokens_decoder(),
         defaults=defaults,
         wrap=row.wrap if row else lambda key, content: content,
     )

@@ -38,6 +38,9 @@ piece of a million characters overflows the stack.
 Source: tokenizers/src/models/unigram/trie.rs, release 0.23.
 """
 
+WRITE_JSON: Final = "write it with AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+"""The remedy for a folder without tokenizer.json."""
+
 PROBE: Final = "a"
 """A text to try a tokenizer with."""
 
@@ -94,8 +97,7 @@ class TokenizerJson:
         """
         name = name_in(path, folder)
         if not has_file(path, folder):
-            remedy = "write it with AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            raise ModelUnsupportedError(missing_file(path, folder, remedy))
+            raise ModelUnsupportedError(missing_file(path, folder, WRITE_JSON))
         with refusing(name):
             text = read_text(path, folder)
             if exact_scores:

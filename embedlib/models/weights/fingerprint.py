@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import list_files, read_file
+from embedlib.models.reading.vocabulary_files import vocabulary_files
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.weight_files import weights_digest
 
@@ -22,7 +23,8 @@ def fingerprint(
     """Return `REVISION:DIGEST`; REVISION is the hub's commit, or "folder".
 
     The digest covers the weights, the bytes of every JSON file of the model (so that a new version
-    of embedlib keeps the fingerprint) and the settings. The weights are read once in full, unless
+    of embedlib keeps the fingerprint), of a vocabulary in the place of tokenizer.json, and the
+    settings. The weights are read once in full, unless
     `hashes` already has their digests.
 
     Args:
@@ -33,9 +35,8 @@ def fingerprint(
     """
     digest = blake2b(digest_size=16)
     digest.update(weights_digest(files, hashes or FileHashes()).encode())
-    for path in sorted(
-        path for folder in files.directories for path in list_files(folder, "*.json")
-    ):
+    read = {path for folder in files.directories for path in list_files(folder, "*.json")}
+    for path in sorted(read.union(vocabulary_files(files.transformer_dir, files.folder))):
         content = read_file(path, files.folder)
         name = os.fsencode(path.relative_to(files.folder).as_posix())
         digest.update(name + f" {len(content)}\n".encode())
