@@ -89,9 +89,7 @@ def _of_byte_pairs(paths: list[Path], folder: Path) -> Tokenizer:
                 )
             pairs.append((pieces[0], pieces[1]))
     with refusing(f"{name_in(vocab, folder)} with {name}"):
-        tokenizer = Tokenizer(
-            models.BPE(ids, pairs, continuing_subword_prefix="", end_of_word_suffix="")
-        )
+        tokenizer = Tokenizer(models.BPE(ids, pairs))
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 

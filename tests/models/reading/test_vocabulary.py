@@ -63,7 +63,8 @@ def without_json(folder: Path) -> Path:
     else:
         own = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
         pieces = [sentence_piece(*piece) for piece in (*own, *model["vocab"][4:-1])]
-        (folder / SENTENCE_PIECES).write_bytes(b"".join(pieces))
+        denormalizer = field(5, 2, field(2, 2, b"no map of characters"))
+        (folder / SENTENCE_PIECES).write_bytes(b"".join([*pieces, denormalizer]))
     return folder
 
 
