@@ -211,13 +211,20 @@ def test_no_bytes_make_the_reader_of_sentence_piece_fail_otherwise(content: byte
     assert sum(len(value) if isinstance(value, bytes) else 1 for _, value in fields) <= len(content)
 
 
+def test_a_message_that_is_cut_is_refused() -> None:
+    message = sentence_piece("fox" * 43, 0.5)  # of 128 bytes and more, so a length of two bytes
+    for end in range(1, len(message)):
+        with pytest.raises((ValueError, LookupError)):
+            list(vocabulary._fields(message[:end]))
+
+
 def test_what_does_not_make_a_tokenizer_is_told_as_missing(tmp_path: Path) -> None:
     missing = "tokenizer.json: the file is missing; write it with AutoTokenizer.from_pretrained("
     folder = without_json(write_tiny_model(tmp_path / "roberta", "roberta"))
     (folder / "merges.txt").unlink()
     assert message_of(folder).startswith(missing)
     # Nothing but tokenizer.json says what stands around its texts.
-    folder = without_json(write_tiny_model(tmp_path / "qwen3", "qwen3"))
+    folder = without_json(write_tiny_model(tmp_path / "qwen2", "qwen2"))
     assert message_of(folder).startswith(missing)
 
 
