@@ -225,6 +225,7 @@ def test_what_does_not_make_a_tokenizer_is_told_as_missing(tmp_path: Path) -> No
     assert message_of(folder).startswith(missing)
     # Nothing but tokenizer.json says what stands around its texts.
     folder = without_json(write_tiny_model(tmp_path / "qwen2", "qwen2"))
+    change(folder / "tokenizer_config.json", tokenizer_class="Qwen2Tokenizer")
     assert message_of(folder).startswith(missing)
 
 
