@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from embedlib.cli.usage_errors import refuse
 from embedlib.errors import SourceError, a_type
 from embedlib.indexing.sources.file_bytes import (
@@ -74,7 +76,10 @@ def input_paths(inputs: tuple[str, ...], input_format: str) -> tuple[str, ...]:
     paths = inputs or (STDIN,)
     for path in paths:
         if path != STDIN and not os.path.exists(path):
-            why = "Permission denied" if is_denied(path) else "no such file; - is standard input"
+            command = f"embedlib {click.get_current_context().info_name}"
+            why = f"no such file; a text itself comes by standard input: echo TEXT | {command} ..."
+            if is_denied(path):
+                why = "Permission denied"
             raise SourceError(f"cannot read {place_of(path)}: {why}")
         if os.path.isdir(path):
             raise SourceError(

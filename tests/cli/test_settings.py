@@ -138,7 +138,8 @@ def test_a_file_in_the_place_of_the_model_is_an_input(
     (folder / "notes.txt").write_text("a\n")
     assert "./notes.txt" in run("encode", "./notes.txt", stdin="a").stderr
     monkeypatch.setenv("EMBEDLIB_MODEL", "./model")
-    assert "more.txt': no such file" in run("encode", "./notes.txt", "more.txt").stderr
+    expected = "more.txt': no such file; a text itself comes by standard input: echo TEXT | "
+    assert f"{expected}embedlib encode ..." in run("encode", "./notes.txt", "more.txt").stderr
     assert "no model folder './model'" in run("encode", "notes.txt").stderr
     assert "no model folder './model'" in run("encode", "-", stdin="a").stderr
     assert "is not there" not in run("encode", "package:other", "notes.txt").stderr
