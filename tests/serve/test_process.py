@@ -360,6 +360,10 @@ def test_who_reads_slowly_gets_the_whole_answer() -> None:
     assert not timers
     protocol.resume_writing()
     assert counted.num_bytes == 7
+    for unread, is_cut_off in ((0, False), (1, True)):  # noqa: B007 (the transport tells it)
+        transport.abort.called = False
+        protocol.timeout_keep_alive_handler()
+        assert transport.abort.called is is_cut_off
 
 
 def await_gone(server: Server, num_clients: int) -> None:
