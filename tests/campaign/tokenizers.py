@@ -1,5 +1,7 @@
 """One edit to the tokenizer files of a folder: the token ids are transformers', or it is refused.
 
+Some of the folders lose tokenizer.json after it, and have the vocabulary in files of its own.
+
 Where transformers is not installed, the folder must be refused in one line or load.
 """
 
@@ -7,15 +9,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from embedlib import Embedder
 from embedlib.errors import InputError
 from tests.campaign import reference
 from tests.campaign.tokenizer_edits import BASES, TEXTS, one_edit, write_base
 from tests.campaign.verdict import Judge, Verdict, finding, judge_at, judge_error, reference_fails
+from tests.campaign.vocabularies import without_json
+
+WITHOUT_JSON: Final = 0.5
+"""The share of folders, of the kinds below, that lose tokenizer.json."""
+KINDS: Final = ("bert", "bert-saved", "mpnet", "roberta", "xlm-roberta", "distilbert")
 
 
 @contextmanager
@@ -30,6 +37,10 @@ def judge_edit(rng: random.Random, place: Path) -> Verdict:
     base = rng.choice(list(BASES))
     write_base(place, base)
     what = f"{base}: {one_edit(rng, place)}"
+    if rng.random() < WITHOUT_JSON and base in KINDS:
+        with suppress(OSError, ValueError, LookupError, TypeError):  # not a file any more
+            without_json(place)
+            what += ", then its vocabulary alone"
     try:
         with Embedder(place, precision="float32", on_truncate="ignore") as embedder:
             ours = [_ids(embedder, text) for text in TEXTS]
