@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import GroupedCommand
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.paths import FilePath
-from embedlib.cli.progress import open_progress
+from embedlib.cli.progress import loading
+from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.models.converting.convert import Conversion
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("folder", type=FilePath(path_type=Path, file_okay=False))
+@click.argument("model", type=FilePath(file_okay=False))
 @click.option(
     "--out",
     "-o",
     type=FilePath(path_type=Path),
-    help="New folder for a whole model without pickles.  [default: write beside the pickles]",
+    help="New folder for a whole model without pickles.  [default: write beside the pickles, of a "
+    "hub name in the hub's cache]",
 )
 @click.option(
     "--adapter",
@@ -31,9 +33,13 @@ if TYPE_CHECKING:
     help="Merge the adapter of this task, for a model that has one for each; needs --out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
-def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) -> None:
+@config_options(*MODEL_OPTIONS)
+def convert(
+    model: str, out: Path | None, adapter: str | None, as_json: bool, **options: Any
+) -> None:
     """Write pickled weights as safetensors, or merge an adapter.
 
+    MODEL is a folder, or a hub name, whose pickles are downloaded and which then loads by its name.
     Converts pytorch_model.bin, also in several files and in the folders of modules, and bge-m3's
     colbert_linear.pt and sparse_linear.pt. The pickles are read without being run, in a process of
     its own that has no network. torch is not needed.
@@ -43,22 +49,30 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
 
     \b
     Examples:
+      embedlib convert BAAI/bge-m3
       embedlib convert ./bge-m3
       embedlib convert ./bge-m3 --out ./bge-m3-safetensors
       embedlib convert ./jina-v5 --adapter retrieval --out ./jina-v5-retrieval
     """
     from embedlib.models.converting.convert import convert_folder
     from embedlib.models.converting.merge import merge_adapter
+    from embedlib.models.hub import may_be_on_hub, resolve, resolve_pickled
 
-    if not folder.is_dir():
+    is_on_hub = may_be_on_hub(model)
+    if not is_on_hub and not Path(model).is_dir():
         raise click.BadParameter(
-            f"there is no folder {str(folder)!r}; give one with a model's files, which "
-            "`hf download BAAI/bge-m3 --local-dir bge-m3` makes of a hub name",
-            param_hint="'FOLDER'",
+            f"there is no folder {model!r}; give one with a model's files, or a hub name such as "
+            "BAAI/bge-m3",
+            param_hint="'MODEL'",
         )
     if adapter is not None and out is None:
         raise click.UsageError("--adapter needs --out, a new folder for the merged model")
-    with open_progress() as progress:
+    config = Config(**options)
+    with loading(model, config.cache_folder) as progress:
+        folder = Path(model)
+        if is_on_hub:
+            find = resolve_pickled if adapter is None else resolve
+            folder = find(model, config).path
         report = progress.watch_counts("Converting", "B")
         if adapter is not None and out is not None:
             merged = merge_adapter(folder, adapter, out, report)
@@ -70,6 +84,8 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
         else:
             done = convert_folder(folder, out, report)
             facts, lines = asdict(done), _lines(done)
+            if is_on_hub and out is None:
+                lines.append(f"{model} loads by its name now")
     for line in [json.dumps(facts, default=str)] if as_json else lines:
         click.echo(line)
 

@@ -7,13 +7,14 @@ are not looked at here.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from embedlib.config import Config
 from embedlib.errors import (
@@ -96,7 +97,46 @@ def resolve(
         return ModelFolder(name=text, path=find_in_package(text.removeprefix(PACKAGE_PREFIX)))
     if is_local:
         return ModelFolder(name=text, path=_check_folder(_expanded(text), text))
-    return _find_on_hub(text, config, with_weights)
+    return _find_on_hub(text, config, [_WEIGHTS] if with_weights else [])
+
+
+def resolve_pickled(name: str, config: Config) -> ModelFolder:
+    """Return the folder of a hub model in the cache, with pickles of weights that lack safetensors.
+
+    Args:
+        name: on the hub, for which `may_be_on_hub` holds.
+        config: the options, as of `resolve`.
+
+    Raises:
+        ModelNotFoundError: as `resolve`.
+    """
+    from huggingface_hub import HfApi, constants
+
+    from embedlib.models.weights.token_heads import HEAD_STEMS  # imports numpy
+
+    found = _find_on_hub(name, config, [])
+    if config.local_files_only or constants.HF_HUB_OFFLINE:
+        return found
+    repo = hub_name(found.path.parent.parent)
+    try:
+        info = HfApi(token=config.token).model_info(
+            repo, revision=found.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+    except Exception:  # the hub's client also raises errors of its HTTP library
+        return found
+    files = {PurePosixPath(file.rfilename) for file in info.siblings or ()}
+    converted = {path.parent for path in files if path.match("model*.safetensors")}
+    heads = {f"{stem}.pt" for stem in HEAD_STEMS.values()}
+    pickles = [
+        glob.escape(str(path))
+        for path in sorted(files)
+        if (path.match("pytorch_model*.bin") and path.parent not in converted)
+        or (path.name in heads and path.with_suffix(".safetensors") not in files)
+    ]
+    if not pickles:
+        return found
+    pinned = replace(config, revision=found.revision)
+    return replace(_find_on_hub(repo, pinned, [_WEIGHTS, *pickles]), name=name)
 
 
 def weights_of(files: Iterable[str]) -> list[str]:
@@ -195,7 +235,7 @@ def _instead(folder: Path, name: str) -> str:
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
+def _find_on_hub(name: str, config: Config, weights: list[str]) -> ModelFolder:
     import huggingface_hub  # imported here: it loads slowly, and a local folder does not need it
     from huggingface_hub import errors
 
@@ -214,7 +254,6 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
                     local_files_only=config.local_files_only or silence is not None,
                     ignore_patterns=list(_IGNORE),
                 )
-                weights = [_WEIGHTS] if with_weights else []
                 snapshot = download(allow_patterns=[*_SETTINGS, *weights])
                 if not any(Path(snapshot).rglob("tokenizer.json")):
                     download(allow_patterns=_VOCABULARY)
@@ -234,7 +273,7 @@ def _find_on_hub(name: str, config: Config, with_weights: bool) -> ModelFolder:
             continue
         # The hub's cache names the folder after the commit: .../snapshots/<commit>.
         found = ModelFolder(name=name, path=Path(snapshot), revision=Path(snapshot).name)
-        if with_weights:
+        if weights == [_WEIGHTS]:
             _check_weights(repo, found)
         if silence is None and may_have(found.path, MODULES):
             _ask_for_modules(repo, found.path.name, config)

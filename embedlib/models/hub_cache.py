@@ -51,8 +51,8 @@ def lists_files(repository: Path, commit: str) -> bool:
 def how_to_convert(repo: str) -> str:
     """Return what to do with a repository whose pickles are not downloaded."""
     return (
-        f"download them with hf download {repo} --local-dir FOLDER, convert them without running "
-        "them with embedlib convert FOLDER, then pass FOLDER"
+        f"run embedlib convert {repo} once, which downloads them and makes safetensors of them "
+        "without running them"
     )
 
 

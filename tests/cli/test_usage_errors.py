@@ -110,7 +110,10 @@ def test_what_is_missing_is_shown_by_an_example(
         (["completion"], "Choose from: bash, zsh, fish. For example: embedlib completion bash"),
         (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),
         (["models", "x", "y"], 'needs quotes. For example: embedlib models "qwen3 apache"'),
-        (["convert", "NOWHERE"], "there is no folder 'NOWHERE'; give one with a model's files, "),
+        (
+            ["convert", "./NOWHERE"],
+            "there is no folder './NOWHERE'; give one with a model's files, ",
+        ),
         (
             ["tune", "m", "--texts", "near.txt"],
             "'near.txt' does not exist; did you mean 'nearby.txt'",

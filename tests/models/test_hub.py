@@ -324,7 +324,7 @@ def test_pickles_only(tmp_path: Path) -> None:
     with pytest.raises(ModelWeightsError) as caught:
         resolve("owner/model", cache_folder=tmp_path, local_files_only=True)
     message = one_line(caught)
-    assert "embedlib convert FOLDER" in message
+    assert "run embedlib convert owner/model once" in message
     assert COMMIT in message
 
 

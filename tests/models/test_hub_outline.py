@@ -34,6 +34,7 @@ from embedlib.session.loading import load_model
 from embedlib.session.text_measure import TextMeasure
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import fake_machine
+from tests.models.converting.pickles import as_pickles
 from tests.models.fake_hub import COMMIT, FakeHub, serve_hub, use_hub
 from tests.tiny_models.static import write_static_model
 
@@ -254,8 +255,32 @@ def test_a_table_is_downloaded_where_its_headers_cannot_be_had(
 def test_a_repository_of_pickles_is_refused(hub: FakeHub, folder: Path, config: Config) -> None:
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
     opened = OpenedModel.described(REPO, config)
-    with pytest.raises(ModelWeightsError, match="embedlib convert FOLDER"), opened:
+    with pytest.raises(ModelWeightsError, match=f"run embedlib convert {REPO} once"), opened:
         pass
+
+
+def test_a_repository_of_pickles_loads_by_its_name_once_it_is_converted(
+    hub: FakeHub, folder: Path, config: Config
+) -> None:
+    with Embedder(folder) as embedder:
+        expected = embedder.encode("hello")
+    as_pickles(folder, num_shards=2)
+    (folder / "onnx").mkdir()
+    for name in ("onnx/pytorch_model.bin", "training_args.bin", "sparse_linear.pt"):
+        (folder / name).write_bytes(b"?")
+    (folder / "sparse_linear.safetensors").write_bytes(b"?")
+    options = ["--cache-folder", str(config.cache_folder)]
+    told = run(None, "convert", REPO, *options)
+    assert told.endswith(f"{REPO} loads by its name now\n")
+    assert told.startswith("model-00001-of-00002.safetensors: ")
+    offline = replace(config, local_files_only=True)
+    with Embedder(REPO, config=offline) as embedder:
+        assert (embedder.encode("hello") == expected).all()
+    snapshot = OpenedModel.find(REPO, offline).folder
+    cached = {path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.bin")}
+    assert cached == {"pytorch_model-1.bin", "pytorch_model-2.bin"}
+    done = CliRunner().invoke(main, ["convert", REPO, *options, "--local-files-only"])
+    assert "nothing to convert, safetensors for all of them are there" in done.stderr
 
 
 def run(machine: Machine | None, *arguments: str) -> str:

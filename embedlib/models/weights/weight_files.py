@@ -97,9 +97,10 @@ def weight_files(directory: Path, folder: Path) -> list[Path]:
     )
     if pickle is not None:
         name = name_in(directory / pickle, folder).removesuffix(".index.json")
+        model = hub_name(folder.parent.parent) if is_snapshot(folder) else folder
         raise ModelWeightsError(
             f"{name}: is a pickle, which can run code when it is read; convert it without running "
-            f"it: embedlib convert {folder}"
+            f"it: embedlib convert {model}"
         )
     others = sorted(path for path in directory.glob("*") if path.suffix in PICKLE_SUFFIXES)
     told = ""
