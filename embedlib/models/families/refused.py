@@ -84,3 +84,16 @@ OWN_CLASSES: Final[Mapping[str, str]] = {
     "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that loads",
 }
 """By the class that `auto_map` names, with or without its file: what is known of it."""
+
+_MECAB: Final = (
+    "divides words with MeCab, which embedlib does not; ruri-v3 and multilingual-e5 are the "
+    "nearest for Japanese that load"
+)
+TOKENIZERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("BertJapaneseTokenizer", "MecabTokenizer"), _MECAB),
+    "BertweetTokenizer": "rewrites tweets with code of its own, which embedlib does not; "
+    "cardiffnlp/twitter-roberta-base-sentiment-latest is the nearest that loads",
+    "PhobertTokenizer": "joins pieces by rules of its own, which embedlib does not; "
+    "AITeamVN/Vietnamese_Embedding and multilingual-e5 are the nearest for Vietnamese that load",
+}
+"""By `tokenizer_class`, of folders without tokenizer.json: classes that never write one."""

@@ -125,15 +125,11 @@ def class_name(tokenizer_config: JsonObject, config: JsonObject) -> str:
     return name
 
 
-def vocabulary_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str | None:
-    """Return the class that transformers takes for a vocabulary without tokenizer.json.
-
-    None: it takes one that is not in the table.
-    """
+def vocabulary_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str:
+    """Return the class that transformers takes for a vocabulary without tokenizer.json."""
     named = tokenizer_config.text("tokenizer_class") or config.text("tokenizer_class")
     name = (named or family_of(config).tokenizer_class or "").removesuffix("Fast")
-    name = SUBCLASSES.get(name, name)
-    return name if name in CLASSES else None
+    return SUBCLASSES.get(name, name)
 
 
 def later_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str | None:

@@ -13,6 +13,7 @@ from typing import Final
 from tokenizers import Tokenizer, normalizers, processors
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.families.refused import TOKENIZERS
 from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.files import ModelFiles
@@ -78,11 +79,18 @@ def _of_vocabulary(
         config: tokenizer_config.json.
         model_config: config.json.
     """
+    found = vocabulary_files(files.transformer_dir, files.folder)
+    if not found:
+        return None
     name = vocabulary_class_name(config, model_config)
-    if name is None:
+    if name in TOKENIZERS:
+        raise ModelUnsupportedError(
+            f"{config.name}: tokenizer_class = {quote(name)} {TOKENIZERS[name]}"
+        )
+    if name not in CLASSES:
         return None
     row = CLASSES[name]
-    paths = vocabulary_of(row, vocabulary_files(files.transformer_dir, files.folder))
+    paths = vocabulary_of(row, found)
     if not paths:
         return None
     tokens = _added_tokens(None, files, config, row)

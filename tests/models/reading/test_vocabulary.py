@@ -198,3 +198,12 @@ def test_a_token_that_only_transformers_4_adds_is_refused(tmp_path: Path) -> Non
     folder = without_json(write_tiny_model(tmp_path, "xlm-roberta"))
     (folder / "special_tokens_map.json").write_text('{"additional_special_tokens": ["[E1]"]}')
     assert 'names the token "[E1]" besides, which transformers 4 adds' in message_of(folder)
+
+
+def test_a_class_that_writes_no_tokenizer_json_is_refused_with_what_comes_nearest(
+    tmp_path: Path,
+) -> None:
+    folder = without_json(write_tiny_model(tmp_path, "bert"))
+    change(folder / "tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer")
+    said = 'tokenizer_config.json: tokenizer_class = "BertJapaneseTokenizer" divides words with '
+    assert message_of(folder).startswith(said)
