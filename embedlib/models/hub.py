@@ -29,6 +29,7 @@ from embedlib.models.hub_cache import (
     hub_name,
     lists_files,
     may_have,
+    pickle_of,
     snapshots,
 )
 from embedlib.models.hub_errors import expected_errors, explain
@@ -339,6 +340,12 @@ def _not_found(name: str, tried: list[str], remedy: str) -> str:
 
 def _check_weights(repo: str, found: ModelFolder) -> None:
     if not any(found.path.rglob(_WEIGHTS)):
+        pickle = pickle_of(found.path)
+        if pickle is not None:
+            raise ModelWeightsError(
+                f"{repo!r} has its weights in {pickle}, a pickle, which can run code when it is "
+                f"read; {how_to_convert(repo)}"
+            )
         raise ModelWeightsError(
             f"{repo!r} at revision {found.revision} has no .safetensors weights here: either a "
             "download was interrupted (load it once online), or the repository holds only files of "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 MODULES: Final = "modules.json"
@@ -36,11 +36,24 @@ def may_have(snapshot: Path, file: str) -> bool:
     repository, commit = snapshot.parent.parent, snapshot.name
     if (repository / ".no_exist" / commit / file).exists():
         return False
+    listed = _listed(snapshot)
+    return listed is None or file in listed
+
+
+def _listed(snapshot: Path) -> set[str] | None:
+    """Return the files of a snapshot's commit, as the cache lists them; None: it does not."""
     try:
-        listing = json.loads((repository / "trees" / f"{commit}.json").read_bytes())
-        return file in listing["files"]
+        path = snapshot.parent.parent / "trees" / f"{snapshot.name}.json"
+        return set(json.loads(path.read_bytes())["files"])
     except (OSError, ValueError, LookupError, TypeError):  # there is none, or of another format
-        return True
+        return None
+
+
+def pickle_of(snapshot: Path) -> str | None:
+    """Return a pickle of weights that a snapshot has, or its repository is known to have."""
+    there = {path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.bin")}
+    known = there.union(_listed(snapshot) or ())
+    return min((name for name in known if PurePath(name).match("pytorch_model*.bin")), default=None)
 
 
 def lists_files(repository: Path, commit: str) -> bool:

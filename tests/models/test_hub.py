@@ -319,13 +319,29 @@ def test_a_revision_that_is_not_cached(tmp_path: Path) -> None:
         resolve("owner/model", revision="v9", cache_folder=tmp_path, local_files_only=True)
 
 
-def test_pickles_only(tmp_path: Path) -> None:
-    make_cached(tmp_path, "owner/model", weights="pytorch_model.bin")
+@pytest.mark.parametrize(
+    ("weights", "listed"),
+    [
+        ("pytorch_model.bin", None),
+        ("model.onnx", "0_Transformer/pytorch_model-00001-of-00002.bin"),
+        ("model.onnx", "training_args.bin"),
+    ],
+)
+def test_pickles_only(tmp_path: Path, weights: str, listed: str | None) -> None:
+    snapshot = make_cached(tmp_path, "owner/model", weights=weights)
+    if listed is not None:
+        trees = snapshot.parent.parent / "trees"
+        trees.mkdir()
+        (trees / f"{COMMIT}.json").write_text(json.dumps({"files": {listed: {}}}))
     with pytest.raises(ModelWeightsError) as caught:
         resolve("owner/model", cache_folder=tmp_path, local_files_only=True)
     message = one_line(caught)
     assert "run embedlib convert owner/model once" in message
-    assert COMMIT in message
+    pickle = next((name for name in (listed, weights) if name and "pytorch" in name), None)
+    if pickle is None:
+        assert f"at revision {COMMIT} has no .safetensors weights here" in message
+    else:
+        assert f"'owner/model' has its weights in {pickle}, a pickle, " in message
 
 
 def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
