@@ -55,8 +55,9 @@ def convert(
       embedlib convert ./jina-v5 --adapter retrieval --out ./jina-v5-retrieval
     """
     from embedlib.models.converting.convert import convert_folder
+    from embedlib.models.converting.hub_pickles import resolve_pickled
     from embedlib.models.converting.merge import merge_adapter
-    from embedlib.models.hub import may_be_on_hub, resolve, resolve_pickled
+    from embedlib.models.hub import may_be_on_hub, resolve
 
     is_on_hub = may_be_on_hub(model)
     if not is_on_hub and not Path(model).is_dir():

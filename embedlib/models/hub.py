@@ -7,14 +7,13 @@ are not looked at here.
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from embedlib.config import Config
 from embedlib.errors import (
@@ -41,7 +40,7 @@ from embedlib.models.reading.vocabulary_files import VOCABULARIES
 _SETTINGS = ("*.json", "chat_template.jinja", "artifact.metadata")
 _VOCABULARY = [f"*{name}" for names in VOCABULARIES.values() for name in names]
 """Read where there is no tokenizer.json."""
-_WEIGHTS = "*.safetensors"
+WEIGHTS = "*.safetensors"
 # The same weights in another runtime's format or layout, and training checkpoints.
 _IGNORE = (
     "onnx/*",
@@ -98,53 +97,14 @@ def resolve(
         return ModelFolder(name=text, path=find_in_package(text.removeprefix(PACKAGE_PREFIX)))
     if is_local:
         return ModelFolder(name=text, path=_check_folder(_expanded(text), text))
-    return _find_on_hub(text, config, [_WEIGHTS] if with_weights else [])
-
-
-def resolve_pickled(name: str, config: Config) -> ModelFolder:
-    """Return the folder of a hub model in the cache, with pickles of weights that lack safetensors.
-
-    Args:
-        name: on the hub, for which `may_be_on_hub` holds.
-        config: the options, as of `resolve`.
-
-    Raises:
-        ModelNotFoundError: as `resolve`.
-    """
-    from huggingface_hub import HfApi, constants
-
-    from embedlib.models.weights.token_heads import HEAD_STEMS  # imports numpy
-
-    found = _find_on_hub(name, config, [])
-    if config.local_files_only or constants.HF_HUB_OFFLINE:
-        return found
-    repo = hub_name(found.path.parent.parent)
-    try:
-        info = HfApi(token=config.token).model_info(
-            repo, revision=found.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
-        )
-    except Exception:  # the hub's client also raises errors of its HTTP library
-        return found
-    files = {PurePosixPath(file.rfilename) for file in info.siblings or ()}
-    converted = {path.parent for path in files if path.match("model*.safetensors")}
-    heads = {f"{stem}.pt" for stem in HEAD_STEMS.values()}
-    pickles = [
-        glob.escape(str(path))
-        for path in sorted(files)
-        if (path.match("pytorch_model*.bin") and path.parent not in converted)
-        or (path.name in heads and path.with_suffix(".safetensors") not in files)
-    ]
-    if not pickles:
-        return found
-    pinned = replace(config, revision=found.revision)
-    return replace(_find_on_hub(repo, pinned, [_WEIGHTS, *pickles]), name=name)
+    return find_on_hub(text, config, [WEIGHTS] if with_weights else [])
 
 
 def weights_of(files: Iterable[str]) -> list[str]:
     """Return the files of weights that a load would download, of the files of a repository."""
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
-    return [*filter_repo_objects(files, allow_patterns=_WEIGHTS, ignore_patterns=list(_IGNORE))]
+    return [*filter_repo_objects(files, allow_patterns=WEIGHTS, ignore_patterns=list(_IGNORE))]
 
 
 def may_be_on_hub(name: str) -> bool:
@@ -236,7 +196,18 @@ def _instead(folder: Path, name: str) -> str:
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def _find_on_hub(name: str, config: Config, weights: list[str]) -> ModelFolder:
+def find_on_hub(name: str, config: Config, weights: list[str]) -> ModelFolder:
+    """Return the folder of a hub model in the cache; downloads what is missing.
+
+    Args:
+        name: as of `resolve`, on the hub.
+        config: the options, as of `resolve`.
+        weights: patterns of files that are downloaded beside the settings.
+
+    Raises:
+        ModelNotFoundError, ModelWeightsError: as `resolve`; the second only if weights are no more
+            than safetensors.
+    """
     import huggingface_hub  # imported here: it loads slowly, and a local folder does not need it
     from huggingface_hub import errors
 
@@ -274,7 +245,7 @@ def _find_on_hub(name: str, config: Config, weights: list[str]) -> ModelFolder:
             continue
         # The hub's cache names the folder after the commit: .../snapshots/<commit>.
         found = ModelFolder(name=name, path=Path(snapshot), revision=Path(snapshot).name)
-        if weights == [_WEIGHTS]:
+        if weights == [WEIGHTS]:
             _check_weights(repo, found)
         if silence is None and may_have(found.path, MODULES):
             _ask_for_modules(repo, found.path.name, config)
@@ -339,7 +310,7 @@ def _not_found(name: str, tried: list[str], remedy: str) -> str:
 
 
 def _check_weights(repo: str, found: ModelFolder) -> None:
-    if not any(found.path.rglob(_WEIGHTS)):
+    if not any(found.path.rglob(WEIGHTS)):
         pickle = pickle_of(found.path)
         if pickle is not None:
             raise ModelWeightsError(

@@ -7,15 +7,13 @@ tokenizer.json is not what transformers would build is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from tokenizers import Tokenizer, normalizers, processors
+from tokenizers import Tokenizer, normalizers
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.refused import TOKENIZERS
-from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
-from embedlib.models.reading.config_file import family_of
+from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import name_in
@@ -29,15 +27,10 @@ from embedlib.models.reading.tokenizer_classes import (
     later_class_name,
     vocabulary_class_name,
 )
+from embedlib.models.reading.tokenizer_ends import apply_ends
 from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, refusing
 from embedlib.models.reading.vocabulary import read_vocabulary, vocabulary_of
 from embedlib.models.reading.vocabulary_files import vocabulary_files
-
-END_FLAGS: Final = (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token"))
-"""Keys of tokenizer_config.json: the flags of a begin and an end token, and the tokens."""
-
-FLAGGED_CLASSES: Final = ("LlamaTokenizer", "GemmaTokenizer")
-"""Tokenizer classes that add a begin and an end token by these flags."""
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
@@ -129,7 +122,7 @@ def _of_json(
         else:
             of_class = _of_class(read, files, config, name)
             tokenizer = of_class.build(lowercase=files.spec.lowercase)
-        _apply_ends(tokenizer, config, model_config, num_tokens, read.name)
+        apply_ends(tokenizer, config, model_config, num_tokens, read.name)
     return read, tokenizer
 
 
@@ -243,104 +236,6 @@ def _added_tokens(
         defaults=defaults,
         wrap=row.wrap if row else lambda key, content: content,
     )
-
-
-def _apply_ends(
-    tokenizer: Tokenizer,
-    config: JsonObject,
-    model_config: JsonObject,
-    num_tokens: int,
-    file: str,
-) -> None:
-    """Add begin and end tokens to a text if tokenizer_config.json has flags for them."""
-    name = (
-        config.text("tokenizer_class")
-        or model_config.text("tokenizer_class")
-        or family_of(model_config).tokenizer_class
-        or ""
-    ).removesuffix("Fast")
-    if family_of(model_config).ends_by_flags:
-        if "add_eos_token" not in config:
-            raise config.refuse("add_eos_token", "true or false, which the folder's class reads")
-        _set_ends(tokenizer, config, CLASSES["Qwen2Tokenizer"].defaults, num_tokens, file)
-    elif name in FLAGGED_CLASSES and any(flag in config for flag, _ in END_FLAGS):
-        _check_unflagged(tokenizer, config, file)
-        _set_ends(tokenizer, config, CLASSES[name].defaults, num_tokens, file)
-
-
-def _check_unflagged(tokenizer: Tokenizer, config: JsonObject, file: str) -> None:
-    """Refuse a token that tokenizer.json adds and its flag turns off.
-
-    transformers 4 left it out and 5 adds it, and nothing tells with which the model was trained. A
-    flag that is turned on is another matter: see `_set_ends`.
-
-    Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4;
-    `PreTrainedTokenizerBase._from_pretrained` of 5.5, which drops the flags.
-    """
-    for (flag, key), tokens in zip(END_FLAGS, _ends_of_file(tokenizer), strict=True):
-        if tokens and not config.boolean(flag, key == "bos_token"):
-            shown = quote(" ".join(str(tokenizer.id_to_token(id_)) for id_ in tokens))
-            raise config.refuse(
-                flag,
-                f"true, since the post_processor of {file} adds {shown}; transformers 4 left it "
-                "out and 5 adds it: set the flag, or take the token out there, as the model was "
-                "trained",
-            )
-
-
-def _ends_of_file(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the tokens that the post-processor of a tokenizer adds before and behind a text."""
-    text = tokenizer.encode(PROBE, add_special_tokens=False)
-    present = tokenizer.post_processor
-    ids = text.ids if present is None else present.process(text).ids
-    begin = next((at for at, id_ in enumerate(ids) if id_ == text.ids[0]), 0)
-    return ids[:begin], ids[begin + len(text.ids) :]
-
-
-def _set_ends(
-    tokenizer: Tokenizer,
-    config: JsonObject,
-    defaults: Mapping[str, str],
-    num_tokens: int,
-    file: str,
-) -> None:
-    """Add the begin and end tokens that the flags of tokenizer_config.json turn on.
-
-    transformers 4 did so; 5 uses only tokenizer.json. If the two files disagree, the model was
-    trained with the flags: e5-mistral-7b-instruct sets add_eos_token, its tokenizer.json adds no
-    end token, and the embedding is the vector of that token. If both add a token and not the same
-    one, none of them can be trusted.
-
-    Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4, and
-    https://github.com/embeddings-benchmark/mteb/pull/5237.
-    """
-    ends: list[list[tuple[str, int]]] = []
-    for flag, key in END_FLAGS:
-        if not config.boolean(flag, key == "bos_token" and key in defaults):
-            ends.append([])
-            continue
-        content = str(read_token(config, key) or defaults.get(key, ""))
-        token_id = tokenizer.token_to_id(content)
-        if token_id is None or token_id >= num_tokens:  # or only just added
-            raise config.refuse(key, "a token of tokenizer.json")
-        ends.append([(content, token_id)])
-    for (_, key), flagged_end, file_end in zip(
-        END_FLAGS, ends, _ends_of_file(tokenizer), strict=True
-    ):
-        if flagged_end and file_end and [id_ for _, id_ in flagged_end] != file_end:
-            tokens = " ".join(str(tokenizer.id_to_token(id_)) for id_ in file_end)
-            raise config.refuse(key, f"{quote(tokens)}, as in the post_processor of {file}")
-    first, last = ([token for token, _ in end] for end in ends)
-    second = [f"{token}:1" for token in (*first, "$B", *last)]
-    flagged = processors.TemplateProcessing(
-        single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, *second],
-        special_tokens=list(dict([*ends[0], *ends[1]]).items()),
-    )
-    present = tokenizer.post_processor
-    text = tokenizer.encode(PROBE, add_special_tokens=False)
-    if present is None or present.process(text).ids != flagged.process(text).ids:
-        tokenizer.post_processor = flagged
 
 
 def _keep_whole(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
