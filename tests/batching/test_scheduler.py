@@ -219,12 +219,15 @@ def test_bulk_gets_its_turn_in_a_stream_of_queries_that_never_ends() -> None:
     ]
 
 
-def test_queries_wait_for_nothing_while_bulk_is_being_computed() -> None:
+@pytest.mark.parametrize(("num_waiting", "num_computed"), [(0, 0), (5, 1)])
+def test_queries_wait_for_no_bulk_that_is_not_there_or_being_computed(
+    num_waiting: int, num_computed: int
+) -> None:
     scheduler = Scheduler(LIMITS)
-    scheduler.add(sequences([12] * 5))
+    scheduler.add(sequences([12] * num_waiting))
     for _ in range(60):
         scheduler.add(sequences([12], Lane.QUERY))
-        assert scheduler.next_batch(0, 1)[0].job.lane is Lane.QUERY
+        assert scheduler.next_batch(0, num_computed)[0].job.lane is Lane.QUERY
 
 
 def test_queries_that_would_wait_in_front_of_the_engine_wait_for_others_to_join() -> None:
@@ -242,13 +245,6 @@ def test_queries_that_would_wait_in_front_of_the_engine_wait_for_others_to_join(
 def test_an_engine_that_reserves_nothing_for_queries_gets_as_many_of_them_as_it_takes() -> None:
     assert replace(LIMITS, max_inflight_batches=2).max_inflight_queries == 2
     assert replace(LIMITS, max_inflight_batches=9).max_inflight_queries == 7
-
-
-def test_queries_wait_for_nothing_while_no_bulk_is_there() -> None:
-    scheduler = Scheduler(LIMITS)
-    for _ in range(60):
-        scheduler.add(sequences([12], Lane.QUERY))
-        assert scheduler.next_batch(0, 0)[0].job.lane is Lane.QUERY
 
 
 @pytest.mark.parametrize(

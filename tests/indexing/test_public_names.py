@@ -11,6 +11,12 @@ import embedlib.indexing
 from tests.waiting import WAIT_SECONDS
 
 
+def printed_by(script: str) -> list[str]:
+    """The words that a new process prints."""
+    command = [sys.executable, "-c", script]
+    return subprocess.check_output(command, text=True, timeout=WAIT_SECONDS).split()
+
+
 @pytest.mark.parametrize("name", embedlib.indexing.__all__)
 def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(embedlib.indexing, name) is not None
@@ -26,14 +32,7 @@ def test_importing_the_package_loads_none_of_its_modules() -> None:
         "import sys, embedlib.indexing\n"
         "print(*(m for m in sys.modules if m.startswith('embedlib.indexing.') or m == 'numpy'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=True,
-    )
-    assert done.stdout.split() == []
+    assert printed_by(script) == []
 
 
 def test_a_sink_author_loads_no_engine_and_no_tokenizer() -> None:
@@ -42,11 +41,4 @@ def test_a_sink_author_loads_no_engine_and_no_tokenizer() -> None:
         f"from embedlib.indexing import {names}, check_target, check_vectors, is_true, host_of\n"
         "import sys\nprint(*(m.partition('.')[0] for m in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=True,
-    )
-    assert not {"tokenizers", "openvino", "torch", "tqdm"} & set(done.stdout.split())
+    assert not {"tokenizers", "openvino", "torch", "tqdm"} & set(printed_by(script))

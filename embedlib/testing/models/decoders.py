@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from embedlib.testing.models.variant import (
@@ -10,9 +11,7 @@ from embedlib.testing.models.variant import (
     MEAN,
     NORMALIZE,
     SIZES,
-    ST5,
     Json,
-    TinyModule,
     TinyVariant,
     projection,
 )
@@ -261,7 +260,7 @@ DECODERS: Final[Mapping[str, TinyVariant]] = {
             MEAN,
             projection("2_Dense", 32, 56),
             projection("3_Dense", 56, 32),
-            TinyModule(type=ST5 + "Normalize", path="4_Normalize"),
+            replace(NORMALIZE, path="4_Normalize"),
         ),
         tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 2048},
         settings={"max_seq_length": 60, "do_lower_case": False},

@@ -16,6 +16,7 @@ from embedlib.testing.models.variant import (
     Json,
     TinyModule,
     TinyVariant,
+    dense,
     pooling,
     projection,
 )
@@ -131,18 +132,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = {
                     "include_prompt": True,
                 },
             ),
-            TinyModule(
-                type=ST6_BASE + "dense.Dense",
-                path="2_Dense",
-                config={
-                    "in_features": 32,
-                    "out_features": 20,
-                    "bias": True,
-                    "activation_function": "torch.nn.modules.activation.Tanh",
-                    "module_input_name": "sentence_embedding",
-                    "module_output_name": "sentence_embedding",
-                },
-            ),
+            dense("2_Dense", 32, 20, "torch.nn.modules.activation.Tanh", bias=True),
             TinyModule(
                 type=ST6 + "layer_norm.LayerNorm", path="3_LayerNorm", config={"dimension": 20}
             ),

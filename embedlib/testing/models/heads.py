@@ -23,6 +23,7 @@ from embedlib.testing.models.variant import (
     Json,
     TinyModule,
     TinyVariant,
+    dense,
 )
 
 EMOTIONS: Final = ("admiration", "anger", "joy", "relief", "surprise", "neutral")
@@ -77,18 +78,6 @@ def _modular(*modules: TinyModule) -> TinyVariant:
     base = _scoring(MODERNBERT, "ModernBertModel", "bert")
     variant = _cross_encoder(base, SIGMOID, *modules)
     return replace(variant, settings=ST6_SETTINGS)
-
-
-def _dense(path: str, in_features: int, out_features: int, kind: str, **others: Any) -> TinyModule:
-    config: Json = {
-        "in_features": in_features,
-        "out_features": out_features,
-        "bias": False,
-        "activation_function": kind,
-        "module_input_name": "sentence_embedding",
-        "module_output_name": "sentence_embedding",
-    }
-    return TinyModule(type=ST6_BASE + "dense.Dense", path=path, config=config | others)
 
 
 def _logit_score(true_token_id: int, false_token_id: int | None) -> TinyModule:
@@ -283,9 +272,9 @@ HEADS: Final[Mapping[str, TinyVariant]] = {
             path="1_Pooling",
             config={"embedding_dimension": 36, "pooling_mode": "cls", "include_prompt": True},
         ),
-        _dense("2_Dense", 36, 24, "torch.nn.modules.activation.GELU"),
+        dense("2_Dense", 36, 24, "torch.nn.modules.activation.GELU"),
         TinyModule(type=ST6 + "layer_norm.LayerNorm", path="3_LayerNorm", config={"dimension": 24}),
-        _dense("4_Dense", 24, 1, IDENTITY, bias=True, module_output_name="scores"),
+        dense("4_Dense", 24, 1, IDENTITY, bias=True, module_output_name="scores"),
     ),
     "electra-reranker": _scoring(
         # Narrower, as in electra-small.

@@ -99,3 +99,16 @@ def projection(path: str, in_features: int, out_features: int) -> TinyModule:
         "activation_function": IDENTITY,
     }
     return TinyModule(type=ST5 + "Dense", path=path, config=config)
+
+
+def dense(path: str, in_features: int, out_features: int, kind: str, **others: Any) -> TinyModule:
+    """Return a Dense in the format of sentence-transformers 6, without bias if not said."""
+    config: Json = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "bias": False,
+        "activation_function": kind,
+        "module_input_name": "sentence_embedding",
+        "module_output_name": "sentence_embedding",
+    }
+    return TinyModule(type=ST6_BASE + "dense.Dense", path=path, config=config | others)

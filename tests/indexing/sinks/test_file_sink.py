@@ -211,21 +211,16 @@ def test_a_file_that_was_edited_is_written_again(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("recreate", [False, True])
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, recreate: bool) -> None:
-    path = tmp_path / "a.jsonl"
+@pytest.mark.parametrize(("scheme", "name"), [("jsonl", "a.jsonl"), ("npy", "a.npy.rows.jsonl")])
+def test_a_file_of_somebody_else_is_left_alone(
+    tmp_path: Path, recreate: bool, scheme: str, name: str
+) -> None:
+    path = tmp_path / name
     path.write_text("mine\n")
     with pytest.raises(SinkError, match=r"was not written by embedlib"):
-        make(path).begin(replace(TARGET, recreate=recreate), print)
+        make(tmp_path / f"a.{scheme}", scheme).begin(replace(TARGET, recreate=recreate), print)
     assert path.read_text() == "mine\n"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_rows_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    rows_file = tmp_path / "a.npy.rows.jsonl"
-    rows_file.write_text("mine\n")
-    with pytest.raises(SinkError, match=r"was not written by embedlib"):
-        make(tmp_path / "a.npy", "npy").begin(TARGET, print)
-    assert list(tmp_path.iterdir()) == [rows_file]
 
 
 @pytest.mark.parametrize("recreate", [False, True])

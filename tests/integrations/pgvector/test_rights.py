@@ -57,6 +57,13 @@ def owner(pg: Any, table: str) -> str:
     return str(name)
 
 
+def expect_refused(pg: Any, role: str, statement: str) -> None:
+    with closing(pg.connect()) as connection:
+        connection.execute(f"SET ROLE {role}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(statement)
+
+
 @pytest.mark.parametrize("how", ["replace", "recreate"])
 def test_a_load_of_the_superuser_leaves_a_table_to_its_owner(
     pg: Any, table: str, role: str, how: str
@@ -85,10 +92,7 @@ def test_readers_may_read_what_is_made_anew(pg: Any, table: str, role: str) -> N
     pg.fetch("GRANT SELECT ON {} TO {}", table, role)
     load(pg, table, "new", recreate=True)
     assert finds(pg, table, "new", role)
-    with closing(pg.connect()) as connection:
-        connection.execute(f"SET ROLE {role}")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(f"DELETE FROM {table}")
+    expect_refused(pg, role, f"DELETE FROM {table}")
 
 
 @pytest.mark.parametrize("how", ["replace", "recreate"])
@@ -99,10 +103,7 @@ def test_rights_that_every_new_table_gets_are_taken_back(
     load(pg, table, "old")
     pg.fetch("ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO {}", role)
     load(pg, table, "new", **{how: True})
-    with closing(pg.connect()) as connection:
-        connection.execute(f"SET ROLE {role}")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(f"SELECT count(*) FROM {table}")
+    expect_refused(pg, role, f"SELECT count(*) FROM {table}")
 
 
 def test_rows_of_another_model_are_hidden_until_they_are_searched(
@@ -113,10 +114,7 @@ def test_rows_of_another_model_are_hidden_until_they_are_searched(
     beside = pg.sink(table).beside()
     beside.begin(pg.target(), pg.lines.append)
     beside.close()
-    with closing(pg.connect()) as connection:
-        connection.execute(f"SET ROLE {role}")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(f"SELECT count(*) FROM {table}__embedlib_new")
+    expect_refused(pg, role, f"SELECT count(*) FROM {table}__embedlib_new")
 
 
 def test_a_first_table_has_the_rights_that_every_new_one_gets(

@@ -258,32 +258,10 @@ def test_a_load_that_slept_until_another_one_had_ended_stops(
     assert stored_lease(stub) is None
 
 
-def test_a_load_that_lost_its_lease_while_it_waited_writes_nothing(
-    on_machine: Callable[..., Any],
-    aborting: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    stub: Any,
-) -> None:
-    first = on_machine("a")
-    kill(first)
-    taken: list[Any] = []
-
-    def be_cut_off(_seconds: float) -> None:
-        """Wait so long before the request is sent again that another machine takes over."""
-        taken.append(on_machine("b"))
-        monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)
-
-    first.sleep = be_cut_off
-    stub.fail("Upsert", aborting("UNAVAILABLE"))
-    rows = make_rows(4)
-    with pytest.raises(SinkError, match=r"this load stops, .* has taken over; written rows are"):
-        first.write(rows, make_vectors(rows))
-    assert taken[0].inspect().num_rows == 0
-
-
 @pytest.mark.parametrize(
     ("method", "act"),
     [
+        ("Upsert", lambda sink, rows: sink.write(rows, make_vectors(rows))),
         ("Delete", lambda sink, rows: sink.delete([rows[0].id])),
         ("UpdateBatch", lambda sink, rows: sink.write_metadata(rows)),
         ("Update", lambda sink, rows: sink.save_position("here")),
@@ -305,6 +283,7 @@ def test_a_load_that_lost_its_lease_while_it_waited_changes_nothing(
     taken: list[Any] = []
 
     def be_cut_off(_seconds: float) -> None:
+        """Wait so long before the request is sent again that another machine takes over."""
         taken.extend([on_machine("b"), stub.count(method)])
         monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)
 
