@@ -254,7 +254,8 @@ class Pipeline:
         if os.getpid() != self._pid:
             raise ClosedError(
                 f"this model was loaded in process {self._pid} and this is its forked child "
-                f"{os.getpid()}; load it there, or start the child with 'spawn'"
+                f"{os.getpid()}; load it after the fork and not before, or start the child with "
+                "'spawn'"
             )
         if self._was_ending:
             raise ClosedError(

@@ -189,8 +189,31 @@ def test_multiprocessing_with_fork(run: Run, model: Path) -> None:
     assert process.exitcode == 0
     """
     # A child made by fork may not use a device its parent holds; OpenVINO in a fresh Embedder works
-    # as long as the parent has not computed yet.
+    # as long as the parent has not loaded it.
     check(run(FAKE, program, argument=model), "(32,)")
+
+
+@pytest.mark.parametrize("before", ["", "embedder.close()"])
+def test_a_fork_of_a_process_that_loaded_openvino_cannot_load_it(
+    run: Run, model: Path, before: str
+) -> None:
+    """It hung there, and after a `close` the child died of a signal at its own one."""
+    program = """
+    child = os.fork()
+    if child == 0:
+        try:
+            Embedder(sys.argv[1])
+        except EngineUnavailableError as error:
+            print(error, flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(f"loaded in process {os.getpid()}, and would hang or crash in its forked child {child};")
+    """
+    imported = "from embedlib.errors import EngineUnavailableError\n"
+    result = run(REAL, imported + before, program, argument=model)
+    told, expected = result.stdout.splitlines()
+    assert expected in told, result
+    assert result.returncode == 0, result
 
 
 def test_ctrl_c_ends_a_long_encode(run: Run) -> None:

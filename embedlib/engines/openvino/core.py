@@ -24,6 +24,8 @@ CAPACITY: Final = 16
 """Beside those that each compiled model keeps, see `operator_sizes`: streams and stages that
 come to a size one behind the other share them. oneDNN's own 1,024 hold some 200 MiB of sizes that
 seldom come again. Source: docs/measurements/memory.md, sizes of batches."""
+_processes: Final[set[int]] = set()
+"""Those in which the plugin was loaded: this one, and others that it was forked from."""
 
 
 def loaded_core() -> ov.Core:
@@ -35,12 +37,22 @@ def loaded_core() -> ov.Core:
     reused memory.
 
     Raises:
-        EngineUnavailableError: nothing tells the library about the CPU.
+        EngineUnavailableError: nothing tells the library about the CPU, or this process was forked
+            from one that had loaded the plugin.
     """
     if sys.platform == "linux" and not any(map(os.path.exists, CPU_FILES)):
         raise EngineUnavailableError(
             f"engine openvino: there is neither {' nor '.join(CPU_FILES)}; mount /proc or /sys"
         )
+    # A fork has the library's pools without their threads: it waits for these for ever or, if the
+    # models of its parent were closed before, dies when it closes its own.
+    for process in _processes - {os.getpid()}:
+        raise EngineUnavailableError(
+            f"engine openvino: its library was loaded in process {process}, and would hang or "
+            f"crash in its forked child {os.getpid()}; load models after the fork and none "
+            "before, or start the child with 'spawn'"
+        )
+    _processes.add(os.getpid())  # before it is loaded: a fork may come meanwhile
     core = ov.Core()
     with WorkerPool(1, "embedlib-openvino-load") as passing:
         passing.submit(_load_plugin, core).result()
