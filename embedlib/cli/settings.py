@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from embedlib.errors import ConfigError
 from embedlib.settings.environment import variable_of
+from embedlib.system.user_folders import working_directory
 
 if TYPE_CHECKING:
     from embedlib.settings.names import Setting
@@ -81,7 +82,7 @@ def take_model(ctx: click.Context, argument: click.Argument) -> None:
     elif found is not None and "inputs" in ctx.params and given and _leads_nowhere(path):
         raise ConfigError(
             f"{given!r} is not there, neither a file of texts nor a model folder (working "
-            f"directory: {os.getcwd()!r}; {found.said} sets the model); check the spelling"
+            f"directory: {working_directory()}; {found.said} sets the model); check the spelling"
         )
     if not given:
         if found is None:

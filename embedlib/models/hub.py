@@ -36,6 +36,7 @@ from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
 from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 from embedlib.models.reading.refusals import held_instead
 from embedlib.models.reading.vocabulary_files import VOCABULARIES
+from embedlib.system.user_folders import working_directory
 
 _SETTINGS = ("*.json", "chat_template.jinja", "artifact.metadata")
 _VOCABULARY = [f"*{name}" for names in VOCABULARIES.values() for name in names]
@@ -162,7 +163,7 @@ def _check_folder(folder: Path, name: str) -> Path:
             how = "pass the model's name on the hub alone, such as BAAI/bge-small-en-v1.5"
         raise ModelNotFoundError(
             f"no {kind} {name!r:.300}: the path does not exist (working directory: "
-            f"{os.getcwd()!r}); {how}"
+            f"{working_directory()}); {how}"
         ) from error
     if is_pack(folder):
         return folder.absolute()

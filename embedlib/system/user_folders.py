@@ -80,3 +80,11 @@ def absolute(folder: str | Path) -> str | Path:
             "absolute path"
         ) from None
     return str(path) if isinstance(folder, str) else path
+
+
+def working_directory() -> str:
+    """Return where relative paths begin, for messages."""
+    try:
+        return repr(os.getcwd())
+    except FileNotFoundError:
+        return "it was deleted"

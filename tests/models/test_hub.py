@@ -297,6 +297,18 @@ def test_not_in_the_cache_lists_what_was_tried(tmp_path: Path) -> None:
     assert "load it once online" in message
 
 
+def test_a_working_directory_that_was_deleted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("./model")
+    assert "does not exist (working directory: it was deleted); check" in one_line(caught)
+
+
 def test_the_cache_of_sentence_transformers_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
