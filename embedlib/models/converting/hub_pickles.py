@@ -25,14 +25,14 @@ def resolve_pickled(name: str, config: Config) -> ModelFolder:
     from huggingface_hub import HfApi, constants
 
     found = find_on_hub(name, config, [])
-    if config.local_files_only or constants.HF_HUB_OFFLINE:
+    if config.local_files_only:
         return found
     repo = hub_name(found.path.parent.parent)
     try:
         info = HfApi(token=config.token).model_info(
             repo, revision=found.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
-    except Exception:  # the hub's client also raises errors of its HTTP library
+    except Exception:  # also offline; the hub's client raises errors of its HTTP library, too
         return found
     files = {PurePosixPath(file.rfilename) for file in info.siblings or ()}
     converted = {path.parent for path in files if path.match("model*.safetensors")}
