@@ -28,6 +28,8 @@ def test_it_says_what_it_did(run: Run, tmp_path: Path) -> None:
     ]  # fmt: skip
     facts = json.loads(run("convert", tmp_path, "--json").stdout)
     assert facts["written"][0]["num_tensors"] == 17
+    (tmp_path / "model.safetensors").unlink()
+    assert run("convert", tmp_path).stdout.endswith(" refused the network\n")
     again = run("convert", tmp_path)
     assert again.exit_code == 1
     assert "nothing to convert" in again.stderr
