@@ -127,7 +127,9 @@ def off_device(vectors: Any) -> Any:
 
 def _rows(vectors: Comparable) -> NDArray[np.float32]:
     try:
-        rows = np.asarray(off_device(vectors), np.float32)
+        found = np.asarray(off_device(vectors))
+        is_column = found.ndim == 1 and found.dtype == object  # of pandas or Arrow, of vectors
+        rows = np.asarray(list(found) if is_column else found, np.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of torch: the last
         reason = first_line(error)
         raise InputError(f"similarity compares vectors; encode texts first ({reason})") from error

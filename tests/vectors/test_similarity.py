@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import numpy as np
+import pyarrow
 import pytest
 
 from embedlib.config import Similarity
@@ -34,6 +35,13 @@ def test_a_single_vector_is_one_row(kind: Similarity) -> None:
     np.testing.assert_allclose(
         similarity(kind, A, np.array(B[2])), np.array(BY_HAND[kind])[:, 2:], atol=1e-6
     )
+
+
+def test_a_column_of_vectors_is_rows() -> None:
+    cells = np.empty(2, object)  # what a column of pandas or of Arrow is to numpy
+    cells[:] = [np.array(row, np.float32) for row in A]
+    for column in (cells, pyarrow.array(A), pyarrow.chunked_array([A[:1], A[1:]])):
+        np.testing.assert_allclose(similarity("dot", column, B), BY_HAND["dot"])
 
 
 @pytest.mark.parametrize("kind", get_args(Similarity))
