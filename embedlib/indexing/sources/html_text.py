@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from contextlib import suppress
 from html import unescape
 
@@ -18,6 +19,9 @@ _BLOCKS = frozenset(
         *("tbody", "tfoot", "thead", "tr", "ul", *_HEADINGS),
     )
 )
+_ENDS_OF_NAV = _BLOCKS - {"p"}
+"""Blocks whose end, where they began before a `nav`, ends that, too; browsers ignore a lone </p>.
+Source: https://html.spec.whatwg.org/multipage/parsing.html#parsing-main-inbody"""
 _CELLS = frozenset(("td", "th"))
 _IN_CELLS = frozenset(("p", "div"))
 """Blocks that end no line inside of a cell; Word's tables have them around every text."""
@@ -138,7 +142,8 @@ class _Reader:
         self._parts: list[str] = []
         self._line: list[str] = []
         self._has_words = False
-        self._hidden = 0
+        self._hidden: Counter[str] = Counter()
+        """Open elements in the outermost hidden one, itself included, by tag; else empty."""
         self._hidden_tag = ""
         self._is_title = False
         self._preformatted = 0
@@ -156,10 +161,12 @@ class _Reader:
 
     def start(self, tag: str) -> None:
         """Begin an element."""
+        if tag == "main" and self._hidden_tag == "nav":  # which its author has not ended
+            self._hidden.clear()
         if self._hidden:
-            self._hidden += tag == self._hidden_tag
+            self._hidden[tag] += 1
         elif tag in _HIDDEN:
-            self._hidden, self._hidden_tag = 1, tag
+            self._hidden[tag], self._hidden_tag = 1, tag
         elif tag == "title":
             self._is_title = True
         elif tag == "br" and not self._is_in_cell:
@@ -186,7 +193,7 @@ class _Reader:
     def end(self, tag: str) -> None:
         """End an element."""
         if self._hidden:
-            self._hidden -= tag == self._hidden_tag
+            self._end_in_hidden(tag)
         elif tag == "title":
             self._is_title = False
         elif tag in _CELLS:
@@ -201,6 +208,16 @@ class _Reader:
                 if not self._preformatted:
                     self._end_preformatted()
             self._end_block(tag)
+
+    def _end_in_hidden(self, tag: str) -> None:
+        """End an element in a hidden one, that one itself, or one around a `nav` without an end."""
+        if self._hidden[tag]:
+            self._hidden[tag] -= 1
+            if not self._hidden[self._hidden_tag]:
+                self._hidden.clear()
+        elif self._hidden_tag == "nav" and tag in _ENDS_OF_NAV:
+            self._hidden.clear()
+            self.end(tag)
 
     def add(self, data: str) -> None:
         """Add text."""

@@ -115,6 +115,11 @@ def test_a_page_becomes_markdown() -> None:
         ("<h1>a", "# a"),
         ("<script>x", ""),
         ("<svg><title>no</title><svg></svg>x</svg>y", "y"),
+        # A nav that its author has not ended hides no more than its own block, and no <main>.
+        ("<header><h1>b</h1><nav>no</header>a<p>b", "# b\n\na\n\nb"),
+        ("<body><nav><ul><li>no</ul><main>a</main>b", "a\n\nb"),
+        ("<nav><ul><li>no<li>no</ul></p>no<div>no</div><nav></nav>no</nav>a", "a"),
+        ("<template><main>no</div></main>no</template>a", "a"),
         ("<script/>a", "a"),
         ("<li><p>a</p></li>", "a"),
         ("</pre></p>a", "a"),
